@@ -1,0 +1,1 @@
+"""A run: its configuration, its orchestration, its live table and its report."""

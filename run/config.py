@@ -1,0 +1,152 @@
+"""The run's TOML file as typed, checked values.
+
+Every key has a default, so an empty file is the default run.  A wrong key, type or bound raises ConfigError with one
+line that names the field and says what is allowed.  This module knows nothing of processes, sockets or training.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import msgspec
+from msgspec import Meta
+
+WORKERS_MAX = 64
+"""A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
+
+WORDS_MAX = 32
+"""256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
+
+OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be run; the message names the field and what is allowed."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the TOML file: immutable, every key known."""
+
+
+class Network(Section):
+    """Where the run happens: topology, driver, switch."""
+
+    topology: Path | None = None  # None: a star of job.workers hosts
+    driver: Literal["auto", "mininet", "netns"] = "auto"
+    target: Literal["embedded", "bmv2"] = "embedded"
+    link_mbps: Positive | None = 200.0  # for the default star; None: not shaped
+    management: str = "172.30.255.0/24"
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
+    controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
+    device_id: Annotated[int, Meta(ge=0)] = 0
+
+
+class Job(Section):
+    """What is aggregated: who takes part, in which packets, through which slots."""
+
+    id: Annotated[int, Meta(ge=0, le=255)] = 1
+    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
+    words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
+    slots: Annotated[int, Meta(ge=2, le=4096)] = 4096  # a power of two
+    window: PositiveInt = 64  # blocks in flight, at most slots / 2
+    rto_ms: Positive = 50.0  # first retransmission timeout
+    codec: Literal["fast", "scapy"] = "fast"
+    gradient_range: Positive = 64.0  # largest magnitude of one addend; more is clipped into the residual
+
+
+class Policy(Section):
+    """How k is chosen."""
+
+    objective: str = "round"
+    margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
+    window: PositiveInt = 16  # blocks that an estimate rests on
+    decide_every: PositiveInt = 1  # iterations between decisions
+    warm_up: PositiveInt = 3  # reports from every live worker before the first decision
+
+
+class Model(Section):
+    """The multilayer perceptron on scikit-learn's digits."""
+
+    hidden: tuple[PositiveInt, ...] = (64,)
+    batch: PositiveInt = 32  # images a worker an iteration
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
+
+
+class Straggler(Section):
+    """Poisson blocking of some workers from an iteration on, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    mean_ms: NotNegative  # lambda: mean blocking time an iteration
+    from_iteration: PositiveInt = 1
+
+
+class Run(Section):
+    """What is done: passes over the same seed and stragglers, one after another."""
+
+    name: str = "default"
+    seed: Annotated[int, Meta(ge=0)] = 1
+    passes: tuple[str, ...] = ("round", "all")  # objectives; the last one is the baseline
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    max_iterations: PositiveInt = 1000
+    event_ms: Positive = 5.0  # tau: duration of one injected blocking event
+
+
+class Config(Section):
+    """One run, complete and checked."""
+
+    run: Run = Run()
+    network: Network = Network()
+    job: Job = Job()
+    policy: Policy = Policy()
+    model: Model = Model()
+    straggler: tuple[Straggler, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read and check a TOML file; ConfigError says what is wrong with which field."""
+        try:
+            document = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not TOML: {error}") from error
+        try:
+            config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
+            config.check()
+        except (msgspec.ValidationError, ConfigError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        return config
+
+    def check(self) -> None:
+        """Bounds that span fields."""
+        if self.job.slots & (self.job.slots - 1):
+            raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
+        if self.job.window > self.job.slots // 2:
+            raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
+        check_objective(self.policy.objective, self.job.workers, "policy.objective")
+        if not self.run.passes:
+            raise ConfigError(f"run.passes is empty: one or more of {OBJECTIVES} are allowed")
+        for objective in self.run.passes:
+            check_objective(objective, self.job.workers, "run.passes")
+        for entry in self.straggler:
+            for worker in entry.workers:
+                if worker >= self.job.workers:
+                    raise ConfigError(
+                        f"straggler.workers has {worker}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed"
+                    )
+
+
+def check_objective(text: str, workers: int, field: str) -> int | None:
+    """Return K of 'fixed:K', None for the other objectives; ConfigError for anything else."""
+    if text in ("round", "all"):
+        return None
+    name, _, number = text.partition(":")
+    if name == "fixed" and number.isdecimal() and 1 <= int(number) <= workers:
+        return int(number)
+    raise ConfigError(f"{field} is {text!r}: {OBJECTIVES} = {workers} is allowed")
