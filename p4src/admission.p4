@@ -1,0 +1,79 @@
+// Who may speak: every check and look-up that can turn a kofn packet away.
+//
+//   sound? (version, kind, lengths, checksum)  ->  job known?  ->  this worker on this port?  ->  lanes, owner known?
+//
+// Leaves meta.verdict ADMITTED, or the reason why not. After admission no packet is turned away for what it is.
+
+control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action deny_job() { meta.verdict = verdict_t.UNKNOWN_JOB; }
+    // `mask` = slots of the job - 1, `base` = its first slot: a job cannot name another's slots.
+    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask) {
+        meta.k = k;
+        meta.group = group;
+        meta.slot = base + (hdr.kofn.slot & mask);
+    }
+    table jobs {
+        key = { hdr.kofn.job: exact; }
+        actions = { set_job; @defaultonly deny_job; }
+        const default_action = deny_job();
+        size = 256;
+    }
+
+    action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }
+    // `most` = worker gradients that one packet may carry: 1 for a host, its rack's size for a leaf switch.
+    action admit(bit<16> most) { meta.most = most; }
+    table members {
+        key = {
+            standard_metadata.ingress_port: exact;
+            hdr.kofn.job: exact;
+            hdr.kofn.worker: exact;
+        }
+        actions = { admit; @defaultonly deny_port; }
+        const default_action = deny_port();
+        size = 16384;  // 64 workers of 256 jobs
+    }
+
+    action deny_lanes() { meta.verdict = verdict_t.UNKNOWN_LANES; }
+    action set_lanes(word_t high) { meta.high = high; }
+    table lanes {
+        key = { hdr.kofn.lanes: exact; }
+        actions = { set_lanes; @defaultonly deny_lanes; }
+        const default_action = deny_lanes();
+        size = 16;
+    }
+
+    action deny_owner() { meta.verdict = verdict_t.UNKNOWN_OWNER; }
+    action send_to(bit<9> port) { meta.owner_port = port; }
+    table owners {
+        key = {
+            hdr.kofn.job: exact;
+            hdr.kofn.owner: exact;
+        }
+        actions = { send_to; @defaultonly deny_owner; }
+        const default_action = deny_owner();
+        size = 16384;  // 64 workers of 256 jobs
+    }
+
+    apply {
+        bit<16> values_length = (bit<16>)hdr.kofn.words << 8;
+        meta.verdict = verdict_t.ADMITTED;
+        if (!hdr.kofn.isValid()) { meta.verdict = verdict_t.TRUNCATED; }
+        else if (hdr.kofn.version != KOFN_VERSION) { meta.verdict = verdict_t.BAD_VERSION; }
+        else if (hdr.kofn.kind != kind_t.CONTRIBUTE && hdr.kofn.kind != kind_t.PULL) { meta.verdict = verdict_t.BAD_KIND; }
+        else if (hdr.kofn.words == 0 || hdr.kofn.words > WORDS_MAX
+                 || hdr.udp.length != UDP_AND_KOFN_LENGTH + values_length
+                 || hdr.ipv4.total_length != hdr.udp.length + 20) { meta.verdict = verdict_t.BAD_LENGTH; }
+        else if (standard_metadata.parser_error != error.NoError) { meta.verdict = verdict_t.TRUNCATED; }
+        else if (standard_metadata.checksum_error == 1) { meta.verdict = verdict_t.BAD_CHECKSUM; }
+        else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_EPOCH; }  // iteration 0 is the empty slot's
+
+        if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
+        if (meta.verdict == verdict_t.ADMITTED) {
+            if (members.apply().hit && (hdr.kofn.count == 0 || hdr.kofn.count > meta.most)) {
+                meta.verdict = verdict_t.BAD_COUNT;
+            }
+        }
+        if (meta.verdict == verdict_t.ADMITTED) { lanes.apply(); }
+        if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.owner != EVERYONE) { owners.apply(); }
+    }
+}

@@ -1,0 +1,48 @@
+// Where an answer goes, and in whose name.
+//
+// Ingress (Answer): CLOSED to all workers of the job or to the block's owner; LATE, STALE, REFUSED back to the sender;
+// everything else ends here. Egress (Deliver): each copy gets its host's addresses and rank.
+
+control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action reply(kind_t kind) {
+        hdr.kofn.kind = kind;
+        standard_metadata.egress_spec = standard_metadata.ingress_port;
+    }
+
+    apply {
+        if (meta.verdict == verdict_t.CLOSED) {
+            hdr.kofn.kind = kind_t.RESULT;
+            if (hdr.kofn.owner == EVERYONE) { standard_metadata.mcast_grp = meta.group; }
+            else { standard_metadata.egress_spec = meta.owner_port; }
+        }
+        else if (meta.verdict == verdict_t.LATE) { reply(kind_t.LATE); }
+        else if (meta.verdict == verdict_t.STALE) { reply(kind_t.STALE); }
+        else if (meta.verdict == verdict_t.REFUSED) { reply(kind_t.REFUSED); }
+        else { mark_to_drop(standard_metadata); }
+    }
+}
+
+control Deliver(inout headers_t hdr, inout standard_metadata_t standard_metadata) {
+    action drop() { mark_to_drop(standard_metadata); }
+    // The switch answers from the address it was spoken to.
+    action to_host(bit<48> mac, bit<32> ip, bit<8> worker) {
+        hdr.ethernet.src_addr = hdr.ethernet.dst_addr;
+        hdr.ethernet.dst_addr = mac;
+        hdr.ipv4.src_addr = hdr.ipv4.dst_addr;
+        hdr.ipv4.dst_addr = ip;
+        hdr.udp.src_port = KOFN_PORT;
+        hdr.udp.checksum = 0;
+        hdr.kofn.worker = worker;
+    }
+    table hosts {
+        key = {
+            standard_metadata.egress_port: exact;
+            hdr.kofn.job: exact;
+        }
+        actions = { to_host; @defaultonly drop; }
+        const default_action = drop();
+        size = 16384;  // 64 workers of 256 jobs
+    }
+
+    apply { hosts.apply(); }
+}

@@ -1,0 +1,143 @@
+// What is on the wire and what the pipeline passes along with it.
+// host/wire.py has the same field table; a test compares it with p4c's output.
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<8> PROTOCOL_UDP = 17;
+const bit<16> KOFN_PORT = 0x4b4e;
+const bit<4> KOFN_VERSION = 1;
+
+// 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
+#define WORDS_MAX 32
+// Slots of all jobs together; 4,096 x 8 KiB = 32 MiB of sums.
+#define SLOTS 4096
+
+// The result of this block goes to every worker of the job.
+const bit<8> EVERYONE = 255;
+
+typedef bit<2048> word_t;
+
+enum bit<4> kind_t {
+    CONTRIBUTE = 0,
+    PULL = 1,
+    RESULT = 2,
+    LATE = 3,
+    STALE = 4,
+    REFUSED = 5
+}
+
+// What became of a kofn packet. Also the index of its counter.
+enum bit<8> verdict_t {
+    ADMITTED = 0,
+    CLAIMED = 1,
+    ADDED = 2,
+    CLOSED = 3,
+    LATE = 4,
+    STALE = 5,
+    REFUSED = 6,
+    DUPLICATE = 7,
+    NOT_READY = 8,
+    TRUNCATED = 9,
+    BAD_VERSION = 10,
+    BAD_KIND = 11,
+    BAD_LENGTH = 12,
+    BAD_EPOCH = 13,
+    BAD_COUNT = 14,
+    BAD_CHECKSUM = 15,
+    UNKNOWN_JOB = 16,
+    UNKNOWN_LANES = 17,
+    UNKNOWN_OWNER = 18,
+    WRONG_PORT = 19
+}
+#define VERDICTS 20
+
+header ethernet_h {
+    bit<48> dst_addr;
+    bit<48> src_addr;
+    bit<16> ether_type;
+}
+
+header ipv4_h {
+    bit<4> version;
+    bit<4> ihl;
+    bit<8> dscp_ecn;
+    bit<16> total_length;
+    bit<16> identification;
+    bit<3> flags;
+    bit<13> fragment_offset;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> checksum;
+    bit<32> src_addr;
+    bit<32> dst_addr;
+}
+
+header udp_h {
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> length;
+    bit<16> checksum;
+}
+
+// docs/PROTOCOL.md says what each field means.
+header kofn_h {
+    bit<4> version;
+    kind_t kind;
+    bit<8> job;
+    bit<8> worker;
+    bit<8> owner;
+    bit<4> lanes;
+    bit<4> flags;
+    bit<8> words;
+    bit<16> k;
+    bit<32> iteration;
+    bit<32> block;
+    bit<32> slot;
+    bit<16> scale;
+    bit<16> count;
+    bit<64> members;
+}
+const bit<16> UDP_AND_KOFN_LENGTH = 40;
+
+header word_h {
+    word_t value;
+}
+
+struct headers_t {
+    ethernet_h ethernet;
+    ipv4_h ipv4;
+    udp_h udp;
+    kofn_h kofn;
+    word_h[WORDS_MAX] words;
+}
+
+// What the accumulators do with a packet's words.
+enum bit<2> mode_t {
+    SKIP = 0,   // leave packet and slot as they are
+    STORE = 1,  // slot := packet
+    ADD = 2,    // slot, packet := slot + packet, lane by lane
+    READ = 3    // packet := slot
+}
+
+struct metadata_t {
+    verdict_t verdict;
+    mode_t mode;
+    bool closes;           // this packet completes its block
+    bit<16> k;             // worker gradients that complete it
+    bit<16> most;          // worker gradients that this sender may put into one packet
+    bit<16> group;         // multicast group of the job's workers
+    bit<32> slot;          // index into every slot register
+    word_t high;           // the top bit of every lane
+    bit<9> owner_port;     // where the result goes when it has an owner
+    bit<8> remaining;      // words still to parse
+}
+
+// The first block of a worker's iteration reached its slot: what the controller measures.
+// BMv2 suppresses equal digests until they are acknowledged; the sequence number makes each one new.
+struct arrival_t {
+    bit<32> sequence;
+    bit<8> job;
+    bit<8> worker;
+    bit<32> iteration;
+    verdict_t verdict;
+    bit<48> timestamp;     // microseconds since the switch started
+}

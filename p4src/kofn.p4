@@ -1,0 +1,59 @@
+// kofn: in-network aggregation of gradient blocks from the fastest k of n workers.
+//
+//   parser -> admission -> slot -> words -> answer -> deliver -> deparser
+//                |           |                ^
+//                |           +-> measure      | RESULT to all, LATE / STALE / REFUSED to one
+//                +-> forward (not kofn)
+//
+// docs/PROTOCOL.md has the rules; each box is a file.
+
+#include <core.p4>
+#include <v1model.p4>
+
+#include "headers.p4"
+#include "parser.p4"
+#include "checksum.p4"
+#include "admission.p4"
+#include "slot.p4"
+#include "accumulator.p4"
+#include "words.p4"
+#include "measure.p4"
+#include "deliver.p4"
+#include "forward.p4"
+
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Admission() admission;
+    Slot() slot;
+    Words() words;
+    Measure() measure;
+    Answer() answer;
+    Forward() forward;
+    counter(VERDICTS, CounterType.packets_and_bytes) verdicts;
+
+    apply {
+        if (hdr.udp.isValid() && hdr.udp.dst_port == KOFN_PORT) {
+            admission.apply(hdr, meta, standard_metadata);
+            if (meta.verdict == verdict_t.ADMITTED) {
+                slot.apply(hdr, meta);
+                words.apply(hdr, meta);
+                measure.apply(hdr, meta, standard_metadata);
+            }
+            verdicts.count((bit<32>)(bit<8>)meta.verdict);
+            answer.apply(hdr, meta, standard_metadata);
+        } else {
+            forward.apply(hdr, standard_metadata);
+        }
+    }
+}
+
+control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Deliver() deliver;
+    Prune() prune;
+
+    apply {
+        if (hdr.kofn.isValid()) { deliver.apply(hdr, standard_metadata); }
+        else { prune.apply(standard_metadata); }
+    }
+}
+
+V1Switch(KofnParser(), CheckIpv4(), ingress(), egress(), RenewIpv4(), KofnDeparser()) main;

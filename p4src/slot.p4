@@ -1,0 +1,95 @@
+// A slot sums one block at a time. Its epoch says which: (iteration, block), growing for ever.
+//
+//   epoch < slot's                        STALE      the slot has moved on
+//   epoch > slot's                        CLAIMED    members = {worker}, values stored
+//   epoch = slot's, done                  LATE       the sum goes back to the sender
+//   epoch = slot's, other words or scale  REFUSED    nothing is added, the slot's scale goes back
+//   epoch = slot's, worker is a member    DUPLICATE  nothing is added
+//   epoch = slot's, open                  ADDED      members + worker
+//   ... and k gradients are in the sum    CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
+//   PULL of anything but a closed block   NOT_READY
+//
+// Decides only: the words' accumulators follow meta.mode.
+
+control Slot(inout headers_t hdr, inout metadata_t meta) {
+    register<bit<64>>(SLOTS) epochs;
+    register<bit<64>>(SLOTS) members;
+    register<bit<16>>(SLOTS) counts;
+    register<bit<1>>(SLOTS) dones;
+    // scale, words, lanes: all addends of a block must agree.
+    register<bit<32>>(SLOTS) formats;
+
+    apply {
+        bit<64> epoch = hdr.kofn.iteration ++ hdr.kofn.block;
+        bit<64> worker = 64w1 << hdr.kofn.worker;
+        bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
+        bit<64> slot_epoch;
+        bit<64> slot_members;
+        bit<16> slot_count;
+        bit<1> slot_done;
+        bit<32> slot_format;
+        epochs.read(slot_epoch, meta.slot);
+        members.read(slot_members, meta.slot);
+        counts.read(slot_count, meta.slot);
+        dones.read(slot_done, meta.slot);
+        formats.read(slot_format, meta.slot);
+
+        if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
+        bool pulls = hdr.kofn.kind == kind_t.PULL;
+        meta.mode = mode_t.SKIP;
+
+        if (epoch < slot_epoch) {
+            meta.verdict = verdict_t.STALE;
+        } else if (epoch > slot_epoch) {
+            if (pulls) {
+                meta.verdict = verdict_t.NOT_READY;
+            } else {
+                meta.verdict = verdict_t.CLAIMED;
+                meta.mode = mode_t.STORE;
+                slot_members = worker;
+                slot_count = hdr.kofn.count;
+                slot_done = 0;
+                slot_format = format;
+            }
+        } else if (slot_format[15:8] != hdr.kofn.words) {
+            meta.verdict = verdict_t.REFUSED;
+        } else if (slot_done == 1) {
+            meta.verdict = verdict_t.LATE;
+            meta.mode = mode_t.READ;
+        } else if (pulls) {
+            meta.verdict = verdict_t.NOT_READY;
+        } else if (slot_members & worker != 0) {
+            meta.verdict = verdict_t.DUPLICATE;
+        } else if (slot_format != format) {
+            meta.verdict = verdict_t.REFUSED;
+        } else {
+            meta.verdict = verdict_t.ADDED;
+            meta.mode = mode_t.ADD;
+            slot_members = slot_members | worker;
+            slot_count = slot_count + hdr.kofn.count;
+        }
+
+        meta.closes = slot_count >= meta.k && (meta.verdict == verdict_t.CLAIMED
+            || meta.verdict == verdict_t.ADDED || meta.verdict == verdict_t.DUPLICATE);
+        if (meta.closes) {
+            slot_done = 1;
+            if (meta.verdict == verdict_t.DUPLICATE) { meta.mode = mode_t.READ; }
+            meta.verdict = verdict_t.CLOSED;
+        }
+        if (meta.verdict == verdict_t.CLAIMED || meta.verdict == verdict_t.ADDED || meta.closes) {
+            epochs.write(meta.slot, epoch);
+            members.write(meta.slot, slot_members);
+            counts.write(meta.slot, slot_count);
+            dones.write(meta.slot, slot_done);
+            formats.write(meta.slot, slot_format);
+        }
+        // An answer describes the slot's sum; a STALE one keeps what the sender said.
+        if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.REFUSED) {
+            hdr.kofn.members = slot_members;
+            hdr.kofn.count = slot_count;
+            hdr.kofn.scale = slot_format[31:16];
+            hdr.kofn.lanes = slot_format[7:4];
+            hdr.kofn.k = meta.k;
+        }
+    }
+}
