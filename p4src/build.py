@@ -33,8 +33,9 @@ def outputs_hash() -> str:
 
 def compiler_version() -> str:
     """The line in which p4c says its version."""
-    text = subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True).stdout
-    return next(line for line in text.splitlines() if line.startswith("Version"))
+    run = subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True)
+    lines = (run.stdout + run.stderr).splitlines()  # p4c writes it to standard error
+    return next(line for line in lines if line.startswith("Version"))
 
 
 def compile_program() -> None:
