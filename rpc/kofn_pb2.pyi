@@ -458,6 +458,9 @@ class WorkerStatus(_message.Message):
     ARRIVALS_FIELD_NUMBER: _builtins.int
     LAST_FIRST_BLOCK_S_FIELD_NUMBER: _builtins.int
     LATE_IN_A_ROW_FIELD_NUMBER: _builtins.int
+    SILENT_S_FIELD_NUMBER: _builtins.int
+    DISAGREEMENTS_FIELD_NUMBER: _builtins.int
+    DISAGREEMENT_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -476,6 +479,12 @@ class WorkerStatus(_message.Message):
     """first blocks that the switch saw"""
     last_first_block_s: _builtins.float
     late_in_a_row: _builtins.int
+    silent_s: _builtins.float
+    """since it should have begun, without a word while others went on; 0: not silent"""
+    disagreements: _builtins.int
+    """iterations of which its report and the switch's digests say different things"""
+    disagreement: _builtins.str
+    """the latest of them, in words"""
     def __init__(
         self,
         *,
@@ -492,10 +501,13 @@ class WorkerStatus(_message.Message):
         arrivals: _builtins.int = ...,
         last_first_block_s: _builtins.float = ...,
         late_in_a_row: _builtins.int = ...,
+        silent_s: _builtins.float = ...,
+        disagreements: _builtins.int = ...,
+        disagreement: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "rank", b"rank", "reports", b"reports", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
