@@ -11,6 +11,8 @@ from typing import Annotated, Literal, Self
 import msgspec
 from msgspec import Meta
 
+from run.errors import ConfigError
+
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
 
@@ -24,15 +26,11 @@ NotNegative = Annotated[float, Meta(ge=0)]
 PositiveInt = Annotated[int, Meta(ge=1)]
 
 
-class ConfigError(Exception):
-    """A configuration that cannot be run; the message names the field and what is allowed."""
-
-
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the TOML file: immutable, every key known."""
 
 
-class Network(Section):
+class Network(Section, frozen=True):
     """Where the run happens: topology, driver, switch."""
 
     topology: Path | None = None  # None: a star of job.workers hosts
@@ -45,7 +43,7 @@ class Network(Section):
     device_id: Annotated[int, Meta(ge=0)] = 0
 
 
-class Job(Section):
+class Job(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
     id: Annotated[int, Meta(ge=0, le=255)] = 1
@@ -58,7 +56,7 @@ class Job(Section):
     gradient_range: Positive = 64.0  # largest magnitude of one addend; more is clipped into the residual
 
 
-class Policy(Section):
+class Policy(Section, frozen=True):
     """How k is chosen."""
 
     objective: str = "round"
@@ -68,7 +66,7 @@ class Policy(Section):
     warm_up: PositiveInt = 3  # reports from every live worker before the first decision
 
 
-class Model(Section):
+class Model(Section, frozen=True):
     """The multilayer perceptron on scikit-learn's digits."""
 
     hidden: tuple[PositiveInt, ...] = (64,)
@@ -78,7 +76,7 @@ class Model(Section):
     compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
 
 
-class Straggler(Section):
+class Straggler(Section, frozen=True):
     """Poisson blocking of some workers from an iteration on, until a later entry for the same worker."""
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
@@ -86,7 +84,7 @@ class Straggler(Section):
     from_iteration: PositiveInt = 1
 
 
-class Run(Section):
+class Run(Section, frozen=True):
     """What is done: passes over the same seed and stragglers, one after another."""
 
     name: str = "default"
@@ -95,9 +93,10 @@ class Run(Section):
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
+    pass_deadline_s: Positive = 900.0  # a pass that takes longer is stopped with an error
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """One run, complete and checked."""
 
     run: Run = Run()

@@ -1,0 +1,51 @@
+# The same commands on a laptop and in CI.  `make run` and `make test` set up what they need (run/setup.sh).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+CONFIG ?=
+ARGS ?=
+
+.PHONY: help run stop clean test check p4 proto shell setup setup-dev
+
+help: ## this text
+	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-8s %s\n", $$1, $$2 }'
+
+run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and others: kofn run --help
+	@exec .venv/bin/kofn run $(CONFIG) $(ARGS)
+
+stop: ## end a run that is going on
+	@if [ -x .venv/bin/kofn ]; then exec .venv/bin/kofn stop; else echo "nothing was ever started here"; fi
+
+clean: ## remove what a crashed run left behind, and caches; runs/ is kept
+	@if [ -x .venv/bin/kofn ]; then .venv/bin/kofn clean; else echo "no .venv: only caches are removed"; fi
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+test: setup-dev ## all tests; ARGS='-k wire' for some
+	@exec .venv/bin/python -m pytest $(ARGS)
+
+check: setup-dev ## format, lint and types
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
+	@command -v p4c-bm2-ss >/dev/null || { echo "p4c-bm2-ss is not on the PATH: install the package p4lang-p4c (https://github.com/p4lang/p4c); p4src/build holds its output, so nothing else needs it"; exit 1; }
+	@exec python3 p4src/build.py
+
+proto: setup-dev ## regenerate the gRPC stubs in rpc/
+	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
+	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc rpc/kofn.proto
+
+shell: setup ## p4runtime-shell on the running switch, in an environment of its own (.venv-shell)
+	@exec run/shell.sh $(ARGS)
+
+setup:
+	@run/setup.sh
+
+setup-dev:
+	@run/setup.sh dev

@@ -1,0 +1,64 @@
+"""`kofn clean` and `kofn stop`: what is left of a run that did not end by itself."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import click
+
+from run.network import BOOT, SYSTEM_PYTHON
+from run.state import running
+
+STOP_TIMEOUT_S = 10.0
+CLEAN_TIMEOUT_S = 60.0
+
+
+@click.command()
+def stop() -> None:
+    """End the `kofn run` of this machine, wherever it was started, and wait until it has cleaned up.
+
+    \b
+    Exit codes: 0 it ended or there was none, 1 it did not end within ten seconds.
+    """
+    run = running()
+    if run is None:
+        click.echo("kofn stop: no run is going on")
+        return
+    click.echo(f"kofn stop: ending pid {run.pid} ({run.folder})")
+    try:
+        os.kill(run.pid, signal.SIGINT)
+    except PermissionError:
+        click.echo(f"kofn stop: pid {run.pid} belongs to root: sudo kofn stop", err=True)
+        sys.exit(1)
+    except ProcessLookupError:
+        click.echo("kofn stop: it has just ended by itself")
+        return
+    if not run.wait(STOP_TIMEOUT_S):
+        click.echo(f"kofn stop: pid {run.pid} did not end; kill -9 {run.pid}, then kofn clean", err=True)
+        sys.exit(1)
+    click.echo("kofn stop: done")
+
+
+@click.command()
+def command() -> None:
+    """Remove namespaces, interfaces and processes that a crashed run left behind.
+
+    Touches only what kofn made; safe to repeat.  A run that is going on must be stopped first (kofn stop).
+    """
+    if (run := running()) is not None:
+        click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)
+        sys.exit(1)
+    if os.geteuid() != 0:
+        click.echo("kofn clean: needs root: sudo kofn clean", err=True)
+        sys.exit(1)
+    click.echo("kofn clean: looking for leftovers of earlier runs")
+    try:
+        code = subprocess.run([SYSTEM_PYTHON, BOOT, "--clean"], check=False, timeout=CLEAN_TIMEOUT_S).returncode
+    except subprocess.TimeoutExpired:
+        click.echo(f"kofn clean: not done within {CLEAN_TIMEOUT_S:.0f} s", err=True)
+        sys.exit(1)
+    if code:
+        click.echo(f"kofn clean: mininet/boot.py --clean failed with exit code {code}", err=True)
+        sys.exit(1)
+    click.echo("kofn clean: done")

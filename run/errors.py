@@ -1,0 +1,13 @@
+"""Errors of this package: one base class; the message says what, which object, and what to do."""
+
+
+class RunError(Exception):
+    """A run that cannot go on; the message is for the person at the terminal."""
+
+
+class ConfigError(RunError):
+    """A configuration that cannot be run; the message names the field and what is allowed."""
+
+
+class InterruptedRun(RunError):  # noqa: N818 - not a mistake, somebody asked for it
+    """Stopped by a signal; the message names it."""

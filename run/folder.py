@@ -1,0 +1,131 @@
+"""The layout of a run's results: which file is where.  Knows no file's content.
+
+runs/NAME-YYYYmmdd-HHMMSS/
+  config.toml topology.json     what was run
+  run.json                      the command line's choices, passes and their folders
+  boot.log                      the network's own log
+  PASS/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
+  PASS/status.jsonl             the controller's view, about twice a second
+  PASS/logs/NAME.log            the output of every process
+  metrics.jsonl summary.json report.html
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from run.errors import RunError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFolder:
+    """Results of one objective over the whole training."""
+
+    path: Path
+    objective: str
+
+    @property
+    def status(self) -> Path:
+        """The controller's statuses, one JSON object a line."""
+        return self.path / "status.jsonl"
+
+    def metrics(self, rank: int) -> Path:
+        """A worker's iterations, one JSON object a line."""
+        return self.path / f"worker-{rank}.jsonl"
+
+    def sums(self, rank: int) -> Path:
+        """A worker's sums of gradients, counted values, residual and results."""
+        return self.path / f"worker-{rank}.npz"
+
+    def log(self, name: str) -> Path:
+        """The output of one process."""
+        return self.path / "logs" / f"{name}.log"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What run.json holds: enough to read a run folder again."""
+
+    target: str
+    driver: str
+    workers: int
+    passes: tuple[tuple[str, str], ...]  # (objective, folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """One run's results."""
+
+    path: Path
+    passes: tuple[PassFolder, ...]
+
+    @classmethod
+    def create(cls, path: Path, objectives: Sequence[str]) -> Self:
+        """Make the folder and its passes; RunError if it holds something already."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunError(f"{path} is not empty: choose another --out, results are never overwritten")
+            passes = tuple(
+                PassFolder(path=path / name, objective=objective)
+                for name, objective in zip(pass_names(objectives), objectives, strict=True)
+            )
+            for entry in passes:
+                (entry.path / "logs").mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"cannot write results to {path}: {error.strerror}") from error
+        return cls(path=path, passes=passes)
+
+    @property
+    def config(self) -> Path:
+        """The configuration as it was given."""
+        return self.path / "config.toml"
+
+    @property
+    def topology(self) -> Path:
+        """Hosts, switch and links."""
+        return self.path / "topology.json"
+
+    def write_record(self, *, target: str, driver: str, workers: int) -> None:
+        """Note what the command line chose."""
+        passes = tuple((entry.objective, entry.path.name) for entry in self.passes)
+        record = Record(target=target, driver=driver, workers=workers, passes=passes)
+        (self.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+
+def pass_names(objectives: Sequence[str]) -> list[str]:
+    """Folder names: 'fixed:2' -> 'fixed-2'; a repeated objective gets a number."""
+    names: list[str] = []
+    for objective in objectives:
+        stem = objective.replace(":", "-")
+        name, number = stem, 2
+        while name in names:
+            name, number = f"{stem}-again-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def default_path(name: str) -> Path:
+    """runs/NAME-YYYYmmdd-HHMMSS below the current folder; a number more if two start in the same second."""
+    path = base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 2
+    while path.exists():
+        path, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return path
+
+
+def point_latest(path: Path) -> None:
+    """Make the symbolic link runs/latest name this run, in one step."""
+    link = path.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return  # somebody's own folder
+    temporary = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(path.name)
+    temporary.replace(link)

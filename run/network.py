@@ -1,0 +1,233 @@
+"""The emulated network and every process in it, through mininet/boot.py: JSON lines over its stdin and stdout.
+
+boot.py runs with the system Python (Mininet installs there) and owns all that it starts: when this process dies in any
+way, boot.py sees the end of its stdin and removes everything.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from run.errors import RunError
+from run.logs import tail
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
+ROOT = "root"
+"""The node name of the root namespace."""
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A worker's machine: addresses in the data and the management network, and its port of the switch."""
+
+    ip: str
+    mac: str
+    management: str
+    port: int
+    interface: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The network as it was made."""
+
+    driver: str
+    hosts: dict[str, Host]
+    switch: dict[str, Any]
+
+    def interfaces(self) -> dict[str, str]:
+        """The switch's interfaces by port number."""
+        return dict(self.switch["interfaces"])
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that boot.py verified, and what it found."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A process to start: where, what, and where its output goes."""
+
+    name: str
+    node: str
+    argv: Sequence[str]
+    log: Path
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Network:
+    """A running boot.py.
+
+    >>> network = await Network.start(topology, driver="auto", management="172.30.255.0/24", log=Path("boot.log"))
+    >>> await network.launch(Program(name="switch", node="root", ...))
+    >>> code = await network.exit_of("switch")
+    >>> await network.stop()
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        """Use start()."""
+        self.ready: Ready
+        self._process = process
+        self._log = log
+        self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
+        self._programs: dict[str, Program] = {}
+        self._checks: list[Check] = []
+        self._failure: str | None = None
+        self._stopped = False
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, topology: Path, *, driver: str, management: str, log: Path, timeout_s: float = 60.0) -> Self:
+        """Create the network; RunError with boot.py's own words if that fails."""
+        argv = [SYSTEM_PYTHON, BOOT, "--topology", topology, "--driver", driver, "--management", management]
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *map(str, argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # the terminal's Ctrl-C is for the runner, which stops things in order
+            )
+        network = cls(process, log)
+        try:
+            event = await network._wait("ready", "", timeout_s)
+            network.ready = msgspec.convert(event, Ready)
+        except BaseException:
+            await network.stop()
+            raise
+        return network
+
+    async def launch(self, program: Program, timeout_s: float = 10.0) -> int:
+        """Start a process; its process id."""
+        self._programs[program.name] = program
+        self._waiting.pop(("exited", program.name), None)  # an earlier pass's process of that name
+        self._future("exited", program.name)
+        await self._send(
+            do="start",
+            id=program.name,
+            node=program.node,
+            argv=list(program.argv),
+            env=dict(program.env),
+            log=str(program.log.resolve()),
+            cwd=str(program.cwd.resolve()),
+        )
+        return int((await self._wait("started", program.name, timeout_s))["pid"])
+
+    async def exit_of(self, name: str) -> int:
+        """Wait until a launched process has ended; its exit code (negative: the signal)."""
+        return int((await asyncio.shield(self._future("exited", name)))["code"])
+
+    def died(self, name: str, code: int) -> RunError:
+        """What to tell the user about a process that should not have ended."""
+        log = self._programs[name].log
+        return RunError(f"{name} ended with exit code {code}; the last lines of {log}:\n{tail(log)}")
+
+    async def end(self, names: Iterable[str], timeout_s: float = 4.0) -> None:
+        """Stop processes: SIGTERM, and SIGKILL for those that do not listen."""
+        for signal in ("TERM", "KILL"):
+            alive = [name for name in names if not self._future("exited", name).done()]
+            for name in alive:
+                await self._send(do="signal", id=name, signal=signal)
+            exits = [self._future("exited", name) for name in alive]
+            if not exits or not (await asyncio.wait(exits, timeout=timeout_s))[1]:
+                return
+
+    async def check(self, timeout_s: float = 60.0) -> list[Check]:
+        """Verify reachability and link rates."""
+        self._checks.clear()
+        await self._send(do="check")
+        await self._wait("checked", "", timeout_s)
+        return list(self._checks)
+
+    async def stop(self, timeout_s: float = 4.0) -> None:
+        """End all processes and remove the network; safe to call twice."""
+        if self._process.returncode is None:
+            with contextlib.suppress(RunError, TimeoutError):
+                await self._send(do="stop")
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), timeout_s)
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        for future in self._waiting.values():
+            future.cancel()
+
+    @property
+    def clean(self) -> bool:
+        """Whether boot.py said that it removed everything."""
+        return self._stopped
+
+    def _future(self, event: str, name: str) -> asyncio.Future[dict[str, Any]]:
+        key = (event, name)
+        if key not in self._waiting:
+            self._waiting[key] = asyncio.get_running_loop().create_future()
+            if self._failure is not None:
+                self._waiting[key].set_exception(RunError(self._failure))
+        return self._waiting[key]
+
+    async def _wait(self, event: str, name: str, timeout_s: float) -> dict[str, Any]:
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._future(event, name)), timeout_s)
+        except TimeoutError:
+            what = f"{event} {name}".strip()
+            raise RunError(f"the network did not answer {what!r} within {timeout_s:g} s; see {self._log}") from None
+        finally:
+            if event != "exited":
+                self._waiting.pop((event, name), None)
+
+    async def _send(self, **command: Any) -> None:
+        if self._failure is not None:
+            raise RunError(self._failure)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise RunError(
+                f"the network process has ended; the last lines of {self._log}:\n{tail(self._log)}"
+            ) from None
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            async for line in self._process.stdout:
+                self._handle(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            self._fail(f"the network process wrote something that is no event: {error}; see {self._log}")
+        if not self._stopped:
+            self._fail(f"the network process has ended; the last lines of {self._log}:\n{tail(self._log)}")
+
+    def _handle(self, event: dict[str, Any]) -> None:
+        match event:
+            case {"event": "check"}:
+                self._checks.append(msgspec.convert(event, Check))
+            case {"event": "error", "message": message}:
+                self._fail(f"network: {message}")
+            case {"event": "stopped"}:
+                self._stopped = True
+            case {"event": name}:
+                future = self._future(name, event.get("id", ""))
+                if not future.done():
+                    future.set_result(event)
+
+    def _fail(self, message: str) -> None:
+        """Everybody who waits hears the first failure."""
+        self._failure = self._failure or message
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(RunError(self._failure))
+                future.exception()  # a future nobody waits for is no news of its own

@@ -1,0 +1,155 @@
+"""The report's figures: typed series in, matplotlib figures out.  Knows no files.
+
+A colour is a worker in figures about workers and a pass in figures about passes; solid is measured or estimated,
+dashed is the injected truth or a prediction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+SIZE_INCHES = (9.0, 4.2)
+PASS_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
+WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
+LEGEND_WORKERS = 8
+SMOOTH = 15
+
+STYLE: dict[Any, Any] = {  # matplotlib's own key type is a literal of every option
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10.0,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "kofn",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values y over x; empty arrays draw nothing."""
+
+    x: Floats
+    y: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeries:
+    """One worker's blocking over the iterations, ms."""
+
+    rank: int
+    injected: Series
+    estimated: Series
+    low: Floats  # of the estimate's interval, as long as estimated
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSeries:
+    """One pass."""
+
+    name: str
+    k: Series  # over the iterations
+    accuracy: Series  # over seconds
+    iteration_ms: Series  # over the iterations
+    expected_ms: Series  # E_k[T] of the controller, over the iterations
+    workers: tuple[WorkerSeries, ...]
+
+
+def lambda_figure(entry: PassSeries) -> Figure:
+    """Above, every worker's mean blocking time as injected and as estimated; below, the k in force."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(SIZE_INCHES[0], 5.6), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.2))
+        for worker in entry.workers:
+            _draw_worker(top, worker)
+        top.set(title=f"Pass {entry.name}: blocking and k", ylabel="mean blocking time [ms]", yscale="symlog")
+        top.set_ylim(bottom=0)
+        top.yaxis.set_major_formatter("{x:g}")
+        _worker_legend(top, entry.workers)
+        bottom.step(entry.k.x, entry.k.y, where="post", color="#333333", linewidth=1.6)
+        bottom.set(xlabel="iteration", ylabel="k", ylim=(0.5, len(entry.workers) + 0.5))
+        bottom.yaxis.get_major_locator().set_params(integer=True)
+        return figure
+
+
+def accuracy_figure(passes: Sequence[PassSeries], target: float) -> Figure:
+    """Held-out accuracy over time, all passes, with the time at which each reached the target."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for entry, colour in zip(passes, _colours(passes), strict=True):
+            axes.plot(entry.accuracy.x, 100 * entry.accuracy.y, color=colour, label=entry.name, linewidth=1.8)
+            reached = np.flatnonzero(entry.accuracy.y >= target)
+            if reached.size:
+                when = entry.accuracy.x[reached[0]]
+                axes.plot(
+                    when, 100 * entry.accuracy.y[reached[0]], "o", color=colour, label=f"{entry.name}: {when:.1f} s"
+                )
+        axes.axhline(100 * target, color="#555555", linestyle=":", label=f"target {target:.1%}")
+        axes.set(title="Held-out accuracy", xlabel="time since the first iteration began [s]", ylabel="accuracy [%]")
+        axes.set_xlim(left=0)
+        axes.legend(loc="lower right")
+        return figure
+
+
+def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
+    """Iteration time, measured (dots, and their running median) and as the controller expected it."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for entry, colour in zip(passes, _colours(passes), strict=True):
+            measured = entry.iteration_ms
+            axes.plot(measured.x, measured.y, ".", color=colour, alpha=0.25, markersize=4)
+            axes.plot(
+                measured.x, running_median(measured.y), color=colour, linewidth=1.8, label=f"{entry.name}, median"
+            )
+            if entry.expected_ms.x.size:
+                expected = entry.expected_ms
+                label = f"{entry.name}, expected E_k[T]"
+                axes.plot(expected.x, expected.y, "--", color=colour, linewidth=1.1, label=label)
+        axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(passes)))
+        axes.legend(loc="upper right", ncols=len(passes))
+        return figure
+
+
+def running_median(values: Floats, width: int = SMOOTH) -> Floats:
+    """The median of the values around each; shorter at the ends, as long as the input."""
+    half = width // 2
+    windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
+    return np.array([np.median(window) for window in windows])
+
+
+def _draw_worker(axes: Axes, worker: WorkerSeries) -> None:
+    colour = WORKER_COLOURS[worker.rank % len(WORKER_COLOURS)]
+    estimated = worker.estimated
+    axes.step(worker.injected.x, worker.injected.y, "--", where="post", color=colour, linewidth=1.2)
+    axes.plot(estimated.x, estimated.y, color=colour, linewidth=1.8)
+    axes.fill_between(estimated.x, worker.low, worker.high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _worker_legend(axes: Axes, workers: Sequence[WorkerSeries]) -> None:
+    for worker in workers[:LEGEND_WORKERS]:
+        axes.plot([], [], color=WORKER_COLOURS[worker.rank % len(WORKER_COLOURS)], label=f"worker {worker.rank}")
+    axes.plot([], [], color="#333333", label="estimated (interval shaded)")
+    axes.plot([], [], "--", color="#333333", linewidth=1.2, label="injected")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _colours(passes: Sequence[PassSeries]) -> list[str]:
+    return [PASS_COLOURS[index % len(PASS_COLOURS)] for index in range(len(passes))]
+
+
+def _top(passes: Sequence[PassSeries]) -> float:
+    """A little above almost all dots: one pause of the machine must not squeeze the rest."""
+    values = np.concatenate([entry.iteration_ms.y for entry in passes])
+    return 1.25 * float(np.quantile(values, 0.99)) if values.size else 1.0

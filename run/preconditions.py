@@ -1,0 +1,80 @@
+"""What must hold before anything is started; each failure says what to do."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from run.config import Config
+from run.errors import RunError
+from run.network import BOOT, SYSTEM_PYTHON
+
+TCP_LISTEN = "0A"
+
+
+def check_machine(config: Config, target: str) -> None:
+    """Raise RunError for the first thing that is missing."""
+    _check_root()
+    _check_tools(target)
+    _check_port(config.network.p4runtime_port, "network.p4runtime_port")
+    _check_port(config.network.controller_port, "network.controller_port")
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise RunError("kofn run makes network namespaces and needs root: sudo kofn run (or sudo make run)")
+
+
+def _check_tools(target: str) -> None:
+    if not SYSTEM_PYTHON.exists():
+        raise RunError(f"{SYSTEM_PYTHON} is missing, the network is made with it: apt-get install python3")
+    if not BOOT.exists():
+        raise RunError(f"{BOOT} is missing: kofn runs from its source tree (pip install -e .)")
+    if shutil.which("ip") is None:
+        raise RunError("the command 'ip' is missing: apt-get install iproute2")
+    if target == "embedded" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        raise RunError("no C compiler (cc, gcc or clang) for the embedded switch: apt-get install gcc libc6-dev")
+    if target == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        raise RunError(
+            "simple_switch_grpc is not on the PATH: install the package p4lang-bmv2 "
+            "(https://github.com/p4lang/behavioral-model) or use --target embedded, which needs neither"
+        )
+
+
+def _check_port(port: int, field: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is no obstacle, a listener is
+        try:
+            probe.bind(("0.0.0.0", port))
+            probe.listen(1)
+        except OSError:
+            owner = ", ".join(listeners(port)) or "an unknown process"
+            raise RunError(
+                f"TCP port {port} ({field}) is in use by {owner}: end it (kofn stop ends another run), "
+                f"or choose another port in the configuration"
+            ) from None
+
+
+def listeners(port: int) -> Iterator[str]:
+    """The processes that listen on a TCP port, as 'pid 12 (name)'."""
+    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir()):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield f"pid {process.name} ({command.strip()[:80]})"
+        except OSError:
+            continue  # it ended while we looked
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue  # no IPv6 in this kernel
+        for row in rows:
+            fields = row.split()
+            if fields[3] == TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]

@@ -1,0 +1,74 @@
+"""RUNDIR/report.html: summary, figures and configuration in one file that needs nothing else."""
+
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from run.config import Config
+from run.folder import RunFolder
+from run.plots import PassSeries, accuracy_figure, iteration_figure, lambda_figure
+from run.series import read_series
+from run.summary import Summary
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; } th, td { padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #ddd; }
+td + td, th + th { text-align: right; } pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
+svg { max-width: 100%; height: auto; } .bad { color: #b00020; font-weight: bold; }
+"""
+
+
+def write_report(folder: RunFolder, config: Config, summary: Summary) -> Path:
+    """Write the report of a finished run; its path."""
+    passes = [read_series(entry, config.job.workers) for entry in folder.passes]
+    parts = [
+        _headline(config, summary),
+        _summary_table(summary),
+        *(svg(figure) for figure in figures(passes, config.run.target_accuracy)),
+        "<h2>Configuration</h2>",
+        f"<pre>{html.escape(folder.config.read_text())}</pre>",
+    ]
+    title = html.escape(f"kofn: {config.run.name}")
+    path = folder.path / "report.html"
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+    return path
+
+
+def figures(passes: Sequence[PassSeries], target: float) -> list[Figure]:
+    """Accuracy and iteration time of all passes, then blocking and k of each."""
+    return [accuracy_figure(passes, target), iteration_figure(passes), *map(lambda_figure, passes)]
+
+
+def svg(figure: Figure) -> str:
+    """A figure as an inline element."""
+    text = io.StringIO()
+    FigureCanvasAgg(figure)
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
+
+
+def _headline(config: Config, summary: Summary) -> str:
+    lines = [f"<h1>{html.escape(config.run.name)}</h1>"]
+    if summary.speedup is not None:
+        first, baseline = summary.passes[0], summary.passes[-1]
+        lines.append(
+            f"<p>{config.job.workers} workers reached {summary.target_accuracy:.1%} accuracy in "
+            f"<b>{first.time_to_target_s:.1f} s</b> with <b>{html.escape(first.objective)}</b> and in "
+            f"<b>{baseline.time_to_target_s:.1f} s</b> with <b>{html.escape(baseline.objective)}</b>: "
+            f"a factor of {summary.speedup:.2f}.</p>"
+        )
+    lines += [f'<p class="bad">{html.escape(reason)}</p>' for reason in summary.failures]
+    return "\n".join(lines)
+
+
+def _summary_table(summary: Summary) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *summary.headings()))
+    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in summary.rows())
+    return f"<table><tr>{head}</tr>{rows}</table>"

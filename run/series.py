@@ -1,0 +1,81 @@
+"""From a run's files to the series that the report draws."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from run.folder import PassFolder
+from run.metrics import WorkerMetrics, read_pass
+from run.plots import Floats, PassSeries, Series, WorkerSeries
+from run.summary import first_finishes, start
+
+
+def read_series(folder: PassFolder, workers: int) -> PassSeries:
+    """Everything that is drawn of one pass; RunError if a worker's file is missing."""
+    metrics = read_pass(folder, workers)
+    statuses = read_statuses(folder.status)
+    finished = first_finishes(metrics)
+    iterations = _floats([line.iteration for line in finished])
+    times = _floats([start(metrics), *(line.time for line in finished)])
+    return PassSeries(
+        name=folder.objective,
+        k=Series(x=iterations, y=_floats([line.k for line in finished])),
+        accuracy=_accuracy(metrics),
+        iteration_ms=Series(x=iterations, y=1e3 * np.diff(times)),
+        expected_ms=_expected(statuses),
+        workers=tuple(_worker(worker, statuses) for worker in metrics),
+    )
+
+
+def read_statuses(path: Path) -> list[dict[str, Any]]:
+    """The controller's statuses; none if the file is missing (a controller may fail before the first)."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [msgspec.json.decode(line) for line in lines]
+
+
+def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:
+    begin = start(workers)
+    known = [line for line in first_finishes(workers) if line.accuracy is not None]
+    return Series(x=_floats([line.time - begin for line in known]), y=_floats([line.accuracy for line in known]))
+
+
+def _expected(statuses: Sequence[dict[str, Any]]) -> Series:
+    points = [
+        (status["iteration"], 1e3 * entry["iteration_s"])
+        for status in statuses
+        for entry in status["expected"]
+        if entry["k"] == status["k"]
+    ]
+    return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))
+
+
+def _worker(worker: WorkerMetrics, statuses: Sequence[dict[str, Any]]) -> WorkerSeries:
+    points = [
+        (status["iteration"], entry)
+        for status in statuses
+        for entry in status["worker"]
+        if entry["rank"] == worker.rank and int(entry["samples"])
+    ]
+    lines = worker.iterations
+    return WorkerSeries(
+        rank=worker.rank,
+        injected=Series(
+            x=_floats([line.iteration for line in lines]), y=1e3 * _floats([line.injected_mean_s for line in lines])
+        ),
+        estimated=Series(x=_floats([x for x, _ in points]), y=_milliseconds(points, "lambda_s")),
+        low=_milliseconds(points, "lambda_low_s"),
+        high=_milliseconds(points, "lambda_high_s"),
+    )
+
+
+def _milliseconds(points: Sequence[tuple[int, dict[str, Any]]], name: str) -> Floats:
+    return 1e3 * _floats([entry[name] for _, entry in points])
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    return np.array(values, dtype=np.float64)

@@ -1,0 +1,86 @@
+"""Which run is going on: a small file in /run/kofn (or KOFN_STATE_DIR), locked while its process lives.
+
+The lock tells whether a run is alive; process id and start time together name exactly one process, so that a stale
+file never gets somebody else's process a signal.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from run.errors import RunError
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's process and its results."""
+
+    pid: int
+    start_time: int  # clock ticks since boot, /proc/PID/stat field 22
+    folder: str
+
+    def alive(self) -> bool:
+        """Whether this very process still exists."""
+        return start_time(self.pid) == self.start_time
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process; whether it ended in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.alive()
+
+
+def state_path() -> Path:
+    """The state file's place."""
+    return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn")) / "run.json"
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none, or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def running() -> Running | None:
+    """The run that is going on, if any."""
+    try:
+        record = msgspec.json.decode(state_path().read_bytes(), type=Running)
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return record if record.alive() else None
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Be the one run of this machine; RunError names the other one."""
+    path = state_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror} (KOFN_STATE_DIR chooses another folder)") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"another run is going on ({_describe(running())}): kofn stop ends it") from None
+        record = Running(pid=os.getpid(), start_time=start_time(os.getpid()) or 0, folder=str(folder.resolve()))
+        file.truncate(0)
+        file.write(msgspec.json.encode(record))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _describe(run: Running | None) -> str:
+    return f"pid {run.pid}, {run.folder}" if run else "just starting"
