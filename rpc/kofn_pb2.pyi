@@ -298,6 +298,7 @@ class BlockResult(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    K_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     block: _builtins.int
     scale: _builtins.int
@@ -306,6 +307,7 @@ class BlockResult(_message.Message):
     members: _builtins.int
     values: _builtins.bytes
     """as on the wire"""
+    k: _builtins.int
     def __init__(
         self,
         *,
@@ -316,10 +318,11 @@ class BlockResult(_message.Message):
         count: _builtins.int = ...,
         members: _builtins.int = ...,
         values: _builtins.bytes = ...,
+        k: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "iteration", b"iteration", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "iteration", b"iteration", "k", b"k", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,4 @@
+"""A worker: gradients in, aggregates out.
+
+One gradient's way through the files: `train` -> `residual` -> `compress` -> `protocol` -> `wire` -> `transport`.
+"""

@@ -1,0 +1,21 @@
+"""What can go wrong in a worker."""
+
+
+class HostError(Exception):
+    """Base of every error this package raises."""
+
+
+class WireError(HostError):
+    """A datagram that is not a kofn packet of this version."""
+
+
+class GradientError(HostError):
+    """A gradient that cannot be aggregated: not finite, or too large for the fixed-point range."""
+
+
+class ProtocolError(HostError):
+    """The agent asked the protocol for something it must not do; says what and in which state."""
+
+
+class AgentError(HostError):
+    """The worker cannot go on: no controller, stopped from outside, or results that nobody holds any more."""

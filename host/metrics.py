@@ -1,0 +1,36 @@
+"""What a worker writes down: a JSON line for each iteration, a summary at the end, and its books as arrays."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from host.compress import Fixed
+from host.model import Floats
+from host.residual import Books
+
+
+class Metrics:
+    """`PATH` gets JSON lines; the books go to the same name with .npz."""
+
+    def __init__(self, path: Path) -> None:
+        self._books_path = path.with_suffix(".npz")
+        self._file: TextIO = path.open("w", buffering=1)
+
+    def write(self, **fields: Any) -> None:
+        """One line."""
+        self._file.write(json.dumps(fields) + "\n")
+
+    def close(self, books: Books, results: Fixed) -> None:
+        """The arrays that conservation is checked with, int64 in units of 2**-40, shape (elements,)."""
+        self._file.close()
+        np.savez_compressed(
+            self._books_path, gradients=books.gradients, counted=books.counted, residual=books.pending, results=results
+        )
+
+
+def fingerprint(parameters: Floats) -> str:
+    """64 bits of a hash over the parameters' bytes: equal on two replicas when they are bit-identical."""
+    return hashlib.blake2b(parameters.tobytes(), digest_size=8).hexdigest()

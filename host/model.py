@@ -1,0 +1,131 @@
+"""A multilayer perceptron on scikit-learn's digits, in NumPy: 8 x 8 grey images of handwritten digits, 10 classes.
+
+Parameters and gradient are flat float32 vectors, as the aggregation wants them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+CLASSES = 10
+PIXELS = 64
+HELD_OUT = 360
+"""Of 1,797 images: a fifth, never trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Images, shape (n, 64) in 0..1, and their labels, shape (n,)."""
+
+    images: Floats
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One worker's data: its share of the training images and everybody's held-out ones."""
+
+    train: Batch
+    held_out: Batch
+    seed: tuple[int, int]
+
+    def batch(self, iteration: int, size: int) -> Batch:
+        """The iteration's images, drawn from the seed and the iteration alone."""
+        choice = np.random.default_rng((*self.seed, iteration, 1)).integers(len(self.train.labels), size=size)
+        return Batch(self.train.images[choice], self.train.labels[choice])
+
+
+def load_shard(rank: int, workers: int, seed: int) -> Shard:
+    """Every workers-th training image from `rank` on, after a shuffle that all workers share."""
+    digits = load_digits()
+    order = np.random.default_rng(seed).permutation(len(digits.target))
+    images, labels = (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int64)
+    held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
+    mine = slice(HELD_OUT + rank, None, workers)
+    return Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank))
+
+
+class Perceptron:
+    """ReLU layers and a softmax; `parameters` is updated in place."""
+
+    def __init__(self, hidden: tuple[int, ...], seed: int) -> None:
+        self._sizes = (PIXELS, *hidden, CLASSES)
+        random = np.random.default_rng(seed)
+        self.parameters: Floats = np.concatenate(
+            [
+                part
+                for fan_in, fan_out in self._layers()
+                for part in (
+                    random.normal(0, np.sqrt(2 / fan_in), fan_in * fan_out).astype(np.float32),
+                    np.zeros(fan_out, np.float32),
+                )
+            ]
+        )
+
+    def gradient(self, batch: Batch) -> tuple[float, Floats]:
+        """Mean cross-entropy over the batch and its gradient, shape of `parameters`."""
+        layers = self._split(self.parameters)
+        activations = [batch.images]
+        for weights, bias in layers[:-1]:
+            activations.append(np.maximum(activations[-1] @ weights + bias, 0))
+        probability = _softmax(activations[-1] @ layers[-1][0] + layers[-1][1])
+        rows = np.arange(len(batch.labels))
+        loss = float(-np.log(np.maximum(probability[rows, batch.labels], 1e-12)).mean())
+        probability[rows, batch.labels] -= 1
+        error = probability / np.float32(len(rows))
+        gradient = np.empty_like(self.parameters)
+        for (weights, _), (into_weights, into_bias), inputs in zip(
+            reversed(layers), reversed(self._split(gradient)), reversed(activations), strict=True
+        ):
+            into_weights[:] = inputs.T @ error
+            into_bias[:] = error.sum(axis=0)
+            error = (error @ weights.T) * (inputs > 0)
+        return loss, gradient
+
+    def accuracy(self, batch: Batch) -> float:
+        """Share of the batch that is classified rightly."""
+        values = batch.images
+        *hidden, last = self._split(self.parameters)
+        for weights, bias in hidden:
+            values = np.maximum(values @ weights + bias, 0)
+        return float(np.mean(np.argmax(values @ last[0] + last[1], axis=1) == batch.labels))
+
+    def _layers(self) -> list[tuple[int, int]]:
+        """(fan in, fan out) of every layer."""
+        return list(zip(self._sizes, self._sizes[1:], strict=False))
+
+    def _split(self, flat: Floats) -> list[tuple[Floats, Floats]]:
+        """Views of a flat vector: (weights, bias) of every layer."""
+        views, start = [], 0
+        for fan_in, fan_out in self._layers():
+            middle, end = start + fan_in * fan_out, start + fan_in * fan_out + fan_out
+            views.append((flat[start:middle].reshape(fan_in, fan_out), flat[middle:end]))
+            start = end
+        return views
+
+
+class Momentum:
+    """SGD with momentum: velocity = momentum * velocity + gradient; parameters -= rate * velocity."""
+
+    def __init__(self, parameters: Floats, *, rate: float, momentum: float) -> None:
+        self._parameters = parameters
+        self._velocity = np.zeros_like(parameters)
+        self._rate = np.float32(rate)
+        self._momentum = np.float32(momentum)
+
+    def step(self, gradient: Floats) -> None:
+        """One update, in place; the same gradients give the same bits on every replica."""
+        self._velocity *= self._momentum
+        self._velocity += gradient
+        self._parameters -= self._rate * self._velocity
+
+
+def _softmax(scores: Floats) -> Floats:
+    """Row-wise softmax."""
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True), np.float32)

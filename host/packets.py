@@ -1,0 +1,54 @@
+"""The Scapy layer of a kofn packet: crafting, dissecting captures, tests, and the agent's codec = "scapy".
+
+Made from the field table of host.wire, so it cannot differ from it.  Scapy is GPL-2.0-only and slow: nothing of the
+hot path imports this module unless that codec is chosen.
+
+    >>> from scapy.packet import Raw
+    >>> Kofn(kind=1, job=1, worker=2, iteration=3, words=1).show2()  # doctest: +SKIP
+"""
+
+from typing import Any
+
+from scapy.fields import BitField, SignedShortField
+from scapy.layers.inet import UDP
+from scapy.packet import Packet, Raw, bind_layers
+
+from host import wire
+
+_DEFAULTS = wire.Header._field_defaults
+
+
+def _scapy_field(name: str, bits: int) -> Any:
+    """One field of the table in Scapy's terms."""
+    if name in wire.SIGNED_FIELDS:
+        return SignedShortField(name, int(_DEFAULTS[name]))
+    return BitField(name, int(_DEFAULTS[name]), bits)
+
+
+class Kofn(Packet):
+    """kofn's header; the values follow as Raw."""
+
+    name = "kofn"
+    fields_desc = [_scapy_field(name, bits) for name, bits in wire.HEADER_FIELDS]  # noqa: RUF012  # scapy's way
+
+    def mysummary(self) -> str:
+        """One line for a capture's listing."""
+        try:
+            kind = wire.Kind(self.kind).name
+        except ValueError:
+            kind = f"kind {self.kind}"
+        return f"kofn {kind} job {self.job} worker {self.worker} iteration {self.iteration} block {self.block}"
+
+
+bind_layers(UDP, Kofn, dport=wire.PORT)
+
+
+def encode(header: wire.Header, values: bytes | memoryview) -> bytes:
+    """The same bytes as wire.encode, built by Scapy."""
+    return bytes(Kofn(**wire.field_values(header)) / Raw(bytes(values)))
+
+
+def decode_header(datagram: bytes | memoryview) -> wire.Header:
+    """The same header as wire.decode_header, dissected by Scapy."""
+    packet = Kofn(bytes(datagram))
+    return wire.Header(*(packet.getfieldval(name) for name, _ in wire.HEADER_FIELDS))

@@ -1,0 +1,358 @@
+"""The worker's side of the protocol, without I/O.
+
+Events go in (an iteration begins, a block is ready, a packet came, time passed, a peer answered); instructions come out
+(send a packet, deliver a result, encode again, ask the peers, the iteration is complete).  No sockets, no clock, no
+threads: time is whatever the caller passes as `now`, in seconds.  The agent, the tests and the simulator drive the
+same object.
+
+    begin(i) --> block open --contribute--> waiting --window--> in flight --RESULT / LATE--> closed
+                     |                                              | timer: send again
+                     +---------------- RESULT / LATE ---------------+ REFUSED: encode again, STALE: ask the peers
+
+A block closes by its result, whoever is in it.  Results of later iterations that arrive early are kept until their
+iteration begins; then everything that others have already finished closes at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from host.errors import ProtocolError
+from host.wire import EVERYONE, Header, Kind
+
+RTO_MIN_S = 0.02
+RTO_MAX_S = 1.0
+PULLS_BEFORE_PEERS = 3
+"""Unanswered requests for a closed block after which its slot is taken to be lost."""
+
+
+class BlockId(NamedTuple):
+    """Which block of which iteration: a slot's epoch."""
+
+    iteration: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A closed block: the sum as on the wire and what is in it."""
+
+    id: BlockId
+    scale: int
+    lanes: int
+    k: int
+    count: int
+    members: int
+    values: bytes
+
+    def has(self, rank: int) -> bool:
+        """Whether this rank's contribution is in the sum."""
+        return bool(self.members >> rank & 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Hand a packet to the network; `values` is empty for a PULL and is padded to the result's length."""
+
+    header: Header
+    values: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """A block of the current iteration closed with this result."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """Every block of the current iteration is closed."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeAgain:
+    """The slot sums at another scale: encode the block at this one and contribute it again."""
+
+    block: int
+    scale: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPeers:
+    """The switch has forgotten this block's result: peers hold it."""
+
+    id: BlockId
+
+
+Instruction = Send | Deliver | Complete | EncodeAgain | AskPeers
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """A request of ours that no result has answered yet."""
+
+    header: Header
+    values: bytes
+    first_sent: float
+    deadline: float
+    attempts: int = 1
+    asked_peers: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What the protocol did, for the metrics."""
+
+    retransmissions: int = 0
+    pulls: int = 0
+    stale: int = 0
+    refused: int = 0
+    foreign: int = 0
+
+
+class Timeout:
+    """Retransmission timeout from smoothed answer times (RFC 6298; Karn: retransmitted blocks give no sample).
+
+    An answer comes when k workers have sent, so their waiting is part of it, as it should be: sending again earlier
+    would only make duplicates.
+    """
+
+    def __init__(self, initial_s: float) -> None:
+        self.rto_s = initial_s
+        self._smoothed_s: float | None = None
+        self._deviation_s = 0.0
+
+    def sample(self, answer_s: float) -> None:
+        """One unambiguous answer time."""
+        if self._smoothed_s is None:
+            self._smoothed_s, self._deviation_s = answer_s, answer_s / 2
+        else:
+            self._deviation_s += (abs(self._smoothed_s - answer_s) - self._deviation_s) / 4
+            self._smoothed_s += (answer_s - self._smoothed_s) / 8
+        self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
+
+    def backed_off(self, attempts: int) -> float:
+        """Seconds to wait after the given number of attempts."""
+        return float(min(RTO_MAX_S, self.rto_s * 2 ** min(attempts - 1, 10)))
+
+
+class Protocol:
+    """One worker's blocks of one job, iteration after iteration.
+
+    `blocks` a iteration, of `words` 256-byte words; `slots` of the job (a power of two); at most `window` blocks ahead
+    of the first open one; results of the last `keep` iterations stay available for peers.
+    """
+
+    def __init__(
+        self, *, job: int, rank: int, blocks: int, words: int, slots: int, window: int, rto_s: float, keep: int = 64
+    ) -> None:
+        if not 1 <= window <= max(1, slots // 2):
+            raise ProtocolError(f"window is {window}: 1 to {slots // 2} (slots / 2) is allowed")
+        self.rank = rank
+        self.blocks = blocks
+        self.iteration = 0
+        self.statistics = Statistics()
+        self.timeout = Timeout(rto_s)
+        self._template = Header(job=job, worker=rank, words=words)
+        self._slots = slots
+        self._window = window
+        self._keep = keep
+        self._results: dict[int, dict[int, Result]] = {}
+        self._flights: dict[int, Flight] = {}
+        self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
+        self._open: set[int] = set()
+        self._newest = 0  # latest iteration of which any result was seen
+
+    # -- events
+
+    def begin(self, iteration: int, now: float) -> list[Instruction]:
+        """Start the next iteration; closes what others have already closed and pulls the rest of it."""
+        if self._open:
+            raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self._open}")
+        if iteration <= self.iteration:
+            raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
+        self.iteration = iteration
+        self._forget()
+        known = self._results.setdefault(iteration, {})
+        self._open = set(range(self.blocks)) - known.keys()
+        instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
+        if not self._open:
+            instructions.append(Complete(iteration=iteration))
+        elif self.left_behind:
+            instructions += self._pull(now)
+        return instructions
+
+    def contribute(self, block: int, values: bytes, *, scale: int, lanes: int, now: float) -> list[Instruction]:
+        """This worker's block is ready; nothing happens when the block has closed without it."""
+        if block not in self._open or self.left_behind:
+            return []
+        self._waiting[block] = (values, scale, lanes)
+        return self._fill_window(now)
+
+    def packet_in(self, header: Header, values: bytes, now: float) -> list[Instruction]:
+        """An answer of the switch."""
+        if header.job != self._template.job or header.kind < Kind.RESULT:
+            self.statistics.foreign += 1
+            return []
+        id = BlockId(header.iteration, header.block)
+        if header.kind in (Kind.RESULT, Kind.LATE):
+            return self.result_in(_result(id, header, values), now)
+        if id.iteration != self.iteration or id.block not in self._flights:
+            return []
+        if header.kind == Kind.STALE:
+            return self._stale(id)
+        return self._refused(id.block, header)
+
+    def result_in(self, result: Result, now: float) -> list[Instruction]:
+        """A result, from the switch or from a peer; the first one counts, copies are equal."""
+        iteration, block = result.id
+        if block >= self.blocks or iteration < self.iteration:
+            return []
+        known = self._results.setdefault(iteration, {})
+        if block in known:
+            return []
+        known[block] = result
+        self._newest = max(self._newest, iteration)
+        if iteration != self.iteration:
+            return self._overtaken(now)
+        return self._close(result, now)
+
+    def timer(self, now: float) -> list[Instruction]:
+        """Send again whatever has waited too long."""
+        instructions: list[Instruction] = []
+        for block, flight in self._flights.items():
+            if flight.deadline <= now:
+                flight.attempts += 1
+                flight.deadline = now + self.timeout.backed_off(flight.attempts)
+                flight.asked_peers = False
+                self.statistics.retransmissions += 1
+                instructions.append(Send(header=flight.header, values=flight.values))
+                if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
+                    instructions += self._ask_peers(block, flight)
+        return instructions
+
+    # -- state that callers look at
+
+    @property
+    def deadline(self) -> float | None:
+        """When timer() is due; None while nothing is in flight."""
+        return min((flight.deadline for flight in self._flights.values()), default=None)
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether the others have finished the current iteration: results of a later one were seen."""
+        return self._newest > self.iteration
+
+    @property
+    def missing(self) -> list[int]:
+        """Open blocks of the current iteration, ascending."""
+        return sorted(self._open)
+
+    def results(self, first: int, last: int) -> Iterator[Result]:
+        """Every result held of iterations first..last, in order: what a peer may ask for."""
+        for iteration in sorted(self._results):
+            if first <= iteration <= last:
+                for block in sorted(self._results[iteration]):
+                    yield self._results[iteration][block]
+
+    # -- inside
+
+    def _close(self, result: Result, now: float) -> list[Instruction]:
+        """The current iteration's block is done: whatever we wanted to say about it is void."""
+        block = result.id.block
+        self._open.discard(block)
+        self._waiting.pop(block, None)
+        flight = self._flights.pop(block, None)
+        if flight is not None and flight.attempts == 1:
+            self.timeout.sample(now - flight.first_sent)
+        instructions: list[Instruction] = [Deliver(result=result)]
+        if not self._open:
+            instructions.append(Complete(iteration=self.iteration))
+        return instructions + self._fill_window(now)
+
+    def _overtaken(self, now: float) -> list[Instruction]:
+        """The others are further: what is open here is closed there, so fetch it without waiting for our gradient."""
+        return self._pull(now) if self._open else []
+
+    def _pull(self, now: float) -> list[Instruction]:
+        """Ask the switch for every open block that nothing was sent for, as far as the window allows."""
+        instructions: list[Instruction] = []
+        for block in sorted(self._open - self._flights.keys() - self._waiting.keys()):
+            if block >= min(self._open) + self._window:
+                break
+            self.statistics.pulls += 1
+            header = self._header(block)._replace(kind=Kind.PULL)
+            instructions.append(self._launch(block, header, b"", now))
+        return instructions
+
+    def _fill_window(self, now: float) -> list[Instruction]:
+        """Send what waits and is less than a window ahead of the first open block."""
+        if not self._open:
+            return []
+        instructions: list[Instruction] = []
+        for block in sorted(self._waiting):
+            if block >= min(self._open) + self._window:
+                break
+            values, scale, lanes = self._waiting.pop(block)
+            header = self._header(block)._replace(scale=scale, lanes=lanes)
+            instructions.append(self._launch(block, header, values, now))
+        return instructions + self._pull(now) if self.left_behind else instructions
+
+    def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
+        """Put a request in flight."""
+        padded = values or bytes(header.words * 256)
+        deadline = now + self.timeout.rto_s
+        self._flights[block] = Flight(header=header, values=padded, first_sent=now, deadline=deadline)
+        return Send(header=header, values=padded)
+
+    def _header(self, block: int) -> Header:
+        """A contribution's header; all workers derive the same slot from the block's place in the stream of blocks."""
+        slot = (self.iteration * self.blocks + block) % self._slots
+        return self._template._replace(
+            kind=Kind.CONTRIBUTE, owner=EVERYONE, iteration=self.iteration, block=block, slot=slot
+        )
+
+    def _stale(self, id: BlockId) -> list[Instruction]:
+        """The slot has moved on; the request stays in flight, so that the timer repeats it."""
+        self.statistics.stale += 1
+        return self._ask_peers(id.block, self._flights[id.block])
+
+    def _ask_peers(self, block: int, flight: Flight) -> list[Instruction]:
+        """At most once for each time the request is sent."""
+        if flight.asked_peers:
+            return []
+        flight.asked_peers = True
+        return [AskPeers(id=BlockId(self.iteration, block))]
+
+    def _refused(self, block: int, header: Header) -> list[Instruction]:
+        """The slot sums at another scale."""
+        self.statistics.refused += 1
+        mine = self._flights.pop(block).header
+        if (mine.scale, mine.lanes) == (header.scale, header.lanes):
+            raise ProtocolError(
+                f"block {block} of iteration {self.iteration} is summed with another number of words than {mine.words}:"
+                " all workers of a job must have the same job.words"
+            )
+        return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
+
+    def _forget(self) -> None:
+        """Drop results that are older than the peers may ask for."""
+        for iteration in [known for known in self._results if known < self.iteration - self._keep]:
+            del self._results[iteration]
+
+
+def _result(id: BlockId, header: Header, values: bytes) -> Result:
+    """The result that a RESULT or LATE packet carries."""
+    return Result(
+        id=id,
+        scale=header.scale,
+        lanes=header.lanes,
+        k=header.k,
+        count=header.count,
+        members=header.members,
+        values=values,
+    )

@@ -1,0 +1,161 @@
+"""The packet format: one table of fields, and the fast codec made from it.
+
+`HEADER_FIELDS` is the only place in Python that knows the header (docs/PROTOCOL.md says what each field means);
+`host.packets` makes the Scapy layer from it and a test compares it with kofn_h in p4c's output.  This module knows
+nothing of sockets, slots or what the values mean.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from host.errors import WireError
+
+PORT = 0x4B4E
+"""UDP port of the switch's service address and of every worker."""
+
+VERSION = 1
+EVERYONE = 255
+"""`owner` of a block whose result goes to all workers."""
+
+WORD_BYTES = 256
+WORDS_MAX = 32
+
+HEADER_FIELDS = (
+    ("version", 4),
+    ("kind", 4),
+    ("job", 8),
+    ("worker", 8),
+    ("owner", 8),
+    ("lanes", 4),
+    ("flags", 4),
+    ("words", 8),
+    ("k", 16),
+    ("iteration", 32),
+    ("block", 32),
+    ("slot", 32),
+    ("scale", 16),
+    ("count", 16),
+    ("members", 64),
+)
+"""(name, bits) of every header field in wire order, big-endian."""
+
+SIGNED_FIELDS = frozenset({"scale"})
+HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
+PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
+
+Values = npt.NDArray[np.int32]
+"""A block's 32-bit lanes in host byte order, shape (words * 64,)."""
+
+
+class Kind(IntEnum):
+    """kind_t of p4src/headers.p4: two that workers send, four that the switch answers with."""
+
+    CONTRIBUTE = 0
+    PULL = 1
+    RESULT = 2
+    LATE = 3
+    STALE = 4
+    REFUSED = 5
+
+
+class Lanes(IntEnum):
+    """Code of a lane's width."""
+
+    BITS_32 = 0
+    BITS_16 = 1
+    BITS_8 = 2
+    BITS_4 = 3
+
+
+class Header(NamedTuple):
+    """The 32 bytes before the values, field by field as in HEADER_FIELDS."""
+
+    version: int = VERSION
+    kind: int = Kind.CONTRIBUTE
+    job: int = 0
+    worker: int = 0
+    owner: int = EVERYONE
+    lanes: int = Lanes.BITS_32
+    flags: int = 0
+    words: int = 1
+    k: int = 0
+    iteration: int = 1
+    block: int = 0
+    slot: int = 0
+    scale: int = 0
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    members: int = 0
+
+
+def _byte_groups() -> Iterator[list[tuple[str, int]]]:
+    """Neighbouring fields that together fill whole bytes, in wire order."""
+    group: list[tuple[str, int]] = []
+    for field in HEADER_FIELDS:
+        group.append(field)
+        if sum(bits for _, bits in group) % 8 == 0:
+            yield group
+            group = []
+
+
+def _struct_format() -> str:
+    """One struct code for each group: pairs of 4-bit fields share a byte."""
+    codes = {8: "B", 16: "H", 32: "I", 64: "Q"}
+    groups = [(sum(bits for _, bits in group), group[0][0] in SIGNED_FIELDS) for group in _byte_groups()]
+    return ">" + "".join(codes[bits].lower() if signed else codes[bits] for bits, signed in groups)
+
+
+_HEADER = struct.Struct(_struct_format())
+
+
+def encode_header(header: Header) -> bytes:
+    """The header's 32 bytes; WireError names a field that is out of range."""
+    version, kind, job, worker, owner, lanes, flags, *rest = header
+    if (version | kind | lanes | flags) >> 4:
+        raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
+    try:
+        return _HEADER.pack(version << 4 | kind, job, worker, owner, lanes << 4 | flags, *rest)
+    except struct.error as error:
+        raise WireError(f"{error}: {header}") from error
+
+
+def decode_header(datagram: bytes | memoryview) -> Header:
+    """The header of a datagram; WireError when it is too short, of another version or not as long as it says."""
+    if len(datagram) < HEADER_BYTES:
+        raise WireError(f"a datagram of {len(datagram)} bytes: a kofn header has {HEADER_BYTES}")
+    first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
+    header = Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+    if header.version != VERSION:
+        raise WireError(f"version {header.version}: this host speaks version {VERSION}")
+    if len(datagram) != HEADER_BYTES + header.words * WORD_BYTES:
+        raise WireError(f"{len(datagram)} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
+    return header
+
+
+def encode(header: Header, values: bytes | memoryview) -> bytes:
+    """A whole datagram: header, then the values as they are on the wire."""
+    return encode_header(header) + values
+
+
+def pack_values(values: Values) -> bytes:
+    """32-bit lanes as on the wire."""
+    return values.astype(">i4").tobytes()
+
+
+def unpack_values(values: bytes | memoryview) -> Values:
+    """32-bit lanes of a packet's values, shape (len / 4,), host byte order."""
+    return np.frombuffer(values, ">i4").astype(np.int32)
+
+
+def members_of(bitmap: int) -> list[int]:
+    """The ranks whose bits are set, ascending."""
+    return [rank for rank in range(64) if bitmap >> rank & 1]
+
+
+def field_values(header: Header) -> dict[str, Any]:
+    """Field name -> value, in wire order."""
+    return header._asdict()
