@@ -1,0 +1,253 @@
+"""Boot the network and run processes in it, at the command of JSON lines on stdin; see README.md in this folder.
+
+    boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
+    boot.py --clean                                    end and remove what a crashed boot.py has left
+
+It knows nothing of training, switches or controllers: it starts what it is told to.  When stdin ends, or on SIGTERM,
+SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  What
+cannot be done is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
+"""
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import IO, Any
+
+import drivers
+import records
+import topology
+from errors import NetworkError
+from network import Network, Plan
+from processes import Children
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+CHECK = "check"
+"""The id of the process that runs the checks."""
+
+COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "start": ({"id": str, "node": str, "argv": list}, {"env": dict, "log": str, "cwd": str}),
+    "signal": ({"id": str, "signal": str}, {}),
+    "check": ({}, {}),
+    "shape": ({"host": str, "mbps": (int, float, type(None))}, {}),
+    "stop": ({}, {}),
+}
+"""What stdin may ask for: needed and optional fields with their types."""
+
+
+class Stop(Exception):  # noqa: N818  # not an error: the way out of the loop
+    """The network is to be removed."""
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Print one event; a reader that is gone is not an error, stdin tells of it."""
+    try:
+        print(json.dumps({"event": event, **fields}), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+class Server:
+    """Obeys stdin, watches the children, until it is told to stop."""
+
+    def __init__(self, network: Network, children: Children) -> None:
+        """Serve a network that is made."""
+        self._network = network
+        self._children = children
+        self._selector = selectors.DefaultSelector()
+        self._pending = b""
+        self._checks: subprocess.Popen[bytes] | None = None
+
+    def serve(self, signals: int) -> None:
+        """Until Stop; `signals` is the descriptor that signal numbers come from."""
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._commands)
+        self._selector.register(signals, selectors.EVENT_READ, self._signals)
+        while True:
+            for key, _ in self._selector.select():
+                key.data(key.fd)
+
+    def _signals(self, descriptor: int) -> None:
+        numbers = os.read(descriptor, 4096)
+        if any(number in numbers for number in STOP_SIGNALS):
+            raise Stop
+        for name, code in self._children.reap():
+            if name != CHECK:
+                emit("exited", id=name, code=code)
+
+    def _commands(self, descriptor: int) -> None:
+        data = os.read(descriptor, 65536)
+        if not data:
+            raise Stop
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                self._obey(parse_command(line))
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "start":
+                self._start(command)
+            case "signal":
+                self._children.signal(command["id"], command["signal"])
+            case "check":
+                self._check()
+            case "shape":
+                mbps = topology.check_rate(command["mbps"], "shape: mbps")
+                self._network.shape(command["host"], mbps)
+                emit("shaped", host=command["host"], mbps=mbps)
+            case "stop":
+                raise Stop
+
+    def _start(self, command: dict[str, Any]) -> None:
+        child = self._children.start(
+            command["id"],
+            self._network.namespace(command["node"]),
+            command["argv"],
+            env=command.get("env", {}),
+            log=Path(command["log"]) if "log" in command else None,
+            cwd=Path(command["cwd"]) if "cwd" in command else None,
+        )
+        emit("started", id=command["id"], pid=child.pid)
+
+    def _check(self) -> None:
+        """Run the checks in a process of their own: they take seconds, and we must hear a stop meanwhile."""
+        argv = [sys.executable, str(Path(__file__).with_name("checks.py")), json.dumps(self._network.describe())]
+        self._checks = self._children.start(CHECK, self._network.root, argv, env={}, stdout=subprocess.PIPE)
+        assert self._checks.stdout is not None
+        self._selector.register(self._checks.stdout, selectors.EVENT_READ, lambda _: self._relay())
+
+    def _relay(self) -> None:
+        """Pass one line of the checks on; their end without a result is an error."""
+        assert self._checks is not None and self._checks.stdout is not None
+        output: IO[bytes] = self._checks.stdout
+        line = output.readline()
+        event = json.loads(line) if line else {"event": "error"}
+        if event["event"] == "check":
+            emit(**event)
+            return
+        self._selector.unregister(output)
+        output.close()
+        if event["event"] != "checked":
+            raise NetworkError("the checks ended without a result: their log or our stderr says why")
+        emit(**event)
+
+
+def parse_command(line: bytes) -> dict[str, Any]:
+    """One line of stdin, checked; NetworkError says what is wrong with which field."""
+    try:
+        command = json.loads(line)
+    except ValueError as error:
+        raise NetworkError(f"command {line!r} is not JSON: {error}") from error
+    if not isinstance(command, dict) or command.get("do") not in COMMANDS:
+        raise NetworkError(f"command {line!r}: do must be one of {', '.join(COMMANDS)}")
+    needed, optional = COMMANDS[command["do"]]
+    allowed = {**needed, **optional}
+    for field in needed:
+        if field not in command:
+            raise NetworkError(f"command {command['do']}: {field} is missing: {', '.join(needed)} are needed")
+    for field, value in command.items():
+        if field != "do" and (field not in allowed or not isinstance(value, allowed[field])):
+            raise NetworkError(f"command {command['do']}: {field} is {value!r}: {_form(allowed)} is allowed")
+    _strings(command.get("argv", ["x"]), f"command {command['do']}: argv")
+    _strings([*command.get("env", {}).values()], f"command {command['do']}: env")
+    return command
+
+
+def _form(fields: dict[str, Any]) -> str:
+    names = [f"{name} ({getattr(kind, '__name__', 'number or null')})" for name, kind in fields.items()]
+    return ", ".join(names) or "none"
+
+
+def _strings(values: list[Any], what: str) -> None:
+    if not all(isinstance(value, str) for value in values) or (what.endswith("argv") and not values):
+        raise NetworkError(f"{what} is {values!r}: strings are needed")
+
+
+def arguments() -> argparse.Namespace:
+    """Our command line."""
+    parser = argparse.ArgumentParser(description="Boot kofn's network; JSON lines on stdin and stdout.")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--topology", type=Path, help="a topology.json")
+    source.add_argument("--hosts", type=int, help="a star of so many hosts instead")
+    source.add_argument("--clean", action="store_true", help="end and remove what is recorded, then exit")
+    parser.add_argument("--mbps", type=float, help="with --hosts: the rate of every link (default: not shaped)")
+    parser.add_argument("--write-topology", type=Path, metavar="FILE", help="write the topology in use as JSON")
+    parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
+    parser.add_argument("--management", default="172.30.255.0/24", help="network of gRPC, beside the data network")
+    parser.add_argument("--mtu", type=int, default=9000, help="of the data links")
+    parser.add_argument("--log-dir", type=Path, help="for the logs of processes that are started without one")
+    return parser.parse_args()
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """What the command line asks for, checked."""
+    try:
+        management = IPv4Network(options.management)
+    except ValueError as error:
+        raise NetworkError(f"--management is {options.management!r}: {error}") from error
+    if not 1280 <= options.mtu <= 65535:
+        raise NetworkError(f"--mtu is {options.mtu}: 1280 to 65535 is allowed")
+    if options.topology is None:
+        made = topology.star(options.hosts, options.mbps)
+    elif options.mbps is not None:
+        raise NetworkError("--mbps is for --hosts: in a topology.json every link has its own")
+    else:
+        made = topology.load(options.topology)
+    if options.write_topology is not None:
+        options.write_topology.write_text(made.to_json())
+    return Plan(topology=made, driver=options.driver, management=management, mtu=options.mtu)
+
+
+def watch_signals() -> int:
+    """Make signals readable: the descriptor gives one byte, its number, for each."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (*STOP_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def run(options: argparse.Namespace) -> None:
+    """Boot, serve, remove."""
+    signals = watch_signals()
+    with Network(plan(options)) as network:
+        children = Children(network.record, options.log_dir)
+        try:
+            emit("ready", **network.describe())
+            Server(network, children).serve(signals)
+        except Stop:
+            return
+        finally:
+            for name, code in children.end():
+                if name != CHECK:
+                    emit("exited", id=name, code=code)
+
+
+def clean() -> None:
+    """Remove what is recorded; quiet when that is nothing."""
+    for record in records.all_records():
+        record.clean()
+
+
+def main() -> int:
+    """Exit code: 0 done, 2 not possible."""
+    options = arguments()
+    try:
+        if options.clean:
+            clean()
+            return 0
+        run(options)
+    except (NetworkError, OSError) as error:
+        emit("error", message=str(error))
+        return 2
+    emit("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

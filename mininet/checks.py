@@ -1,0 +1,237 @@
+"""Whether the network does what it was configured to do: who reaches whom, and at what rate.
+
+Run by boot.py as a process of its own, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
+one.  A socket belongs to the namespace it was made in, so this one process makes its sockets in the hosts and needs
+neither ping nor iperf.  The switch must forward between the hosts' addresses by then.
+"""
+
+import fcntl
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from typing import Any
+
+from interfaces import FRAME_HEADER, burst_bytes
+from namespaces import Namespace
+
+PING_S = 1.0
+PING_TRIES = 3
+"""The switch may still be loading its tables when the first one is sent."""
+
+SHARE = (0.60, 1.05)
+"""Of the configured rate: what a busy machine may lose, and what an unshaped first bucket may add."""
+
+IP_UDP_HEADER = 28
+FRAMES_LEAST = 8
+"""Received frames that a measurement needs, however slow the link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host as the plan names it."""
+
+    name: str
+    ip: str
+    management: str
+    mbps: float | None
+    namespace: Namespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Ethernet bits a second, in Mbit/s."""
+
+    sent: float
+    received: float
+
+
+def main() -> int:
+    """Run all checks of the plan in argv and print them; 0 when all could be run, whatever they found."""
+    plan = json.loads(sys.argv[1])
+    hosts = [
+        Host(
+            name=name,
+            ip=str(IPv4Interface(entry["ip"]).ip),
+            management=entry["management"],
+            mbps=entry["mbps"],
+            namespace=Namespace(name, os.open(entry["namespace"], os.O_RDONLY)),
+        )
+        for name, entry in plan["hosts"].items()
+    ]
+    good = True
+    for check in _checks(hosts, plan["management"], plan["mtu"]):
+        good &= check["ok"]
+        _print({"event": "check", **check})
+    _print({"event": "checked", "ok": good})
+    return 0
+
+
+def _print(event: dict[str, Any]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def _checks(hosts: list[Host], root: str, mtu: int) -> Iterator[dict[str, Any]]:
+    """Every host to the management network, then across the switch to the next one, then at what rate."""
+    for host in hosts:
+        yield management(host, root)
+    if len(hosts) == 1:
+        return
+    pairs = list(zip(hosts, hosts[1:] + hosts[:1], strict=True))
+    reached = []
+    for source, target in pairs:
+        check = ping(source, target)
+        reached.append(check["ok"])
+        yield check
+    seconds = max(0.2, min(0.5, 4.0 / len(hosts)))
+    for (source, target), reachable in zip(pairs, reached, strict=True):
+        if reachable:
+            yield shaping(source, target, mtu, seconds)
+
+
+def management(host: Host, root: str) -> dict[str, Any]:
+    """Whether a host can open a TCP connection to root, as a worker does to the controller."""
+    name = f"management {host.name} -> root"
+    with socket.create_server((root, 0)) as server, host.namespace.entered():
+        begin = time.monotonic()
+        try:
+            with socket.create_connection(server.getsockname(), PING_S, (host.management, 0)):
+                milliseconds = (time.monotonic() - begin) * 1e3
+        except OSError as error:
+            detail = f"{host.management} cannot connect to {root}: {error}: does a firewall of this machine drop it?"
+            return {"name": name, "ok": False, "detail": detail}
+    return {"name": name, "ok": True, "detail": f"connected in {milliseconds:.2f} ms", "ms": round(milliseconds, 3)}
+
+
+def ping(source: Host, target: Host) -> dict[str, Any]:
+    """Whether an echo request crosses the switch and comes back."""
+    name = f"ping {source.name} -> {target.name}"
+    with source.namespace.entered():
+        echo = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    with echo:
+        for number in range(1, PING_TRIES + 1):
+            begin = time.monotonic()
+            try:
+                echo.sendto(_echo_request(number), (target.ip, 0))
+                answered = _echoed(echo, number, begin + PING_S)
+            except OSError as error:
+                return {"name": name, "ok": False, "detail": f"{target.ip}: {error.strerror}"}
+            milliseconds = (time.monotonic() - begin) * 1e3
+            if answered:
+                detail = f"{target.ip} answered in {milliseconds:.2f} ms"
+                return {"name": name, "ok": True, "detail": detail, "ms": round(milliseconds, 3)}
+    detail = f"{target.ip} did not answer {PING_TRIES} requests: does the switch run, has it its forwarding entries?"
+    return {"name": name, "ok": False, "detail": detail}
+
+
+def _echo_request(number: int) -> bytes:
+    """An ICMP echo request whose identifier is our process's."""
+    words = (0x0800, os.getpid() & 0xFFFF, number)
+    total = sum(words)
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!HHHH", words[0], ~total & 0xFFFF, *words[1:])
+
+
+def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
+    """Wait for the reply to one request; the raw socket sees every ICMP packet that comes to the host."""
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([echo], [], [], left)[0]:
+            return False
+        packet = echo.recv(2048)
+        header = (packet[0] & 15) * 4
+        kind, _, _, identifier, sequence = struct.unpack_from("!BBHHH", packet, header)
+        if (kind, identifier, sequence) == (0, os.getpid() & 0xFFFF, number):
+            return True
+    return False
+
+
+def shaping(source: Host, target: Host, mtu: int, seconds: float) -> dict[str, Any]:
+    """Whether a link carries the configured rate, no more and not much less."""
+    name = f"rate {source.name} -> {target.name}"
+    limits = [host.mbps for host in (source, target) if host.mbps is not None]
+    configured = min(limits, default=None)
+    rates = measure(source, target, mtu, seconds, configured)
+    measured = f"measured {rates.received:.1f} Mbit/s"
+    numbers: dict[str, Any] = {
+        "configured_mbps": configured,
+        "measured_mbps": round(rates.received, 1),
+        "sent_mbps": round(rates.sent, 1),
+    }
+    if configured is None:
+        return {"name": name, "ok": True, "detail": f"not shaped, {measured}", **numbers}
+    low, high = (share * configured for share in SHARE)
+    sender = source.mbps or rates.sent
+    good = low <= rates.received <= high and rates.sent <= sender * SHARE[1]
+    detail = f"configured {configured:g} Mbit/s, {measured} (sent {rates.sent:.1f})"
+    if not good:
+        detail += f": {low:.1f} to {high:.1f} is right; see `tc -s class show dev {source.name}-eth0` in {source.name}"
+    return {"name": name, "ok": good, "detail": detail, **numbers}
+
+
+def measure(source: Host, target: Host, mtu: int, seconds: float, configured: float | None) -> Rates:
+    """Send UDP as fast as the link takes it, and count what leaves and what arrives.
+
+    The clock starts when both shapers' buckets are empty, so that the tokens saved before do not count.
+    """
+    frame = mtu + FRAME_HEADER
+    skipped = 2 * burst_bytes(configured, mtu) + frame if configured else 0
+    with target.namespace.entered():
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with source.namespace.entered():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender, receiver:
+        receiver.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_RCVBUFFORCE", 33), 8 << 20)
+        receiver.bind((target.ip, 0))
+        sender.connect(receiver.getsockname())
+        sender.setblocking(False)
+        receiver.setblocking(False)
+        return _transfer(sender, receiver, frame, skipped, seconds)
+
+
+def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:
+    """Both ends in one loop until `seconds` after the first `skipped` bytes have arrived, and for enough frames."""
+    payload = bytes(frame - FRAME_HEADER - IP_UDP_HEADER)
+    buffer = bytearray(len(payload))
+    sent = received = 0
+    begin: tuple[float, int, int] | None = None
+    give_up = time.monotonic() + 20 * seconds
+    while (now := time.monotonic()) < give_up:
+        if begin is None and received >= max(skipped, frame):
+            begin = (now, sent - _queued(sender), received)
+        if begin and now - begin[0] >= seconds and received - begin[2] >= FRAMES_LEAST * frame:
+            break
+        readable, writable, _ = select.select([receiver], [sender], [], 0.05)
+        if readable:
+            receiver.recv_into(buffer)
+            received += frame
+        if writable:
+            sent += frame if _send(sender, payload) else 0
+    if begin is None:
+        return Rates(sent=0.0, received=0.0)
+    bits = 8e-6 / (time.monotonic() - begin[0])
+    return Rates(sent=(sent - _queued(sender) - begin[1]) * bits, received=(received - begin[2]) * bits)
+
+
+def _send(sender: socket.socket, payload: bytes) -> bool:
+    try:
+        sender.send(payload)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _queued(sender: socket.socket) -> int:
+    """Bytes that were sent but have not left the host (the kernel counts its own overhead with them)."""
+    return int(struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

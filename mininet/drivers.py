@@ -1,0 +1,100 @@
+"""Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
+
+Both end in the same state: a namespace a host with the interface hN-eth0, whose other end s1-ethP is in this process's
+namespace.  What follows (addresses, MTU, neighbours, offloads) is the same for both and stands in network.py.
+"""
+
+import importlib
+import shutil
+import sys
+import types
+from typing import Protocol
+
+import interfaces
+from errors import NetworkError
+from namespaces import Namespace
+from records import Record
+from topology import Topology
+
+NAMES = ("auto", "mininet", "netns")
+
+
+class Driver(Protocol):
+    """Hosts and links, made."""
+
+    name: str
+    namespaces: dict[str, Namespace]
+    """By host, in rank order."""
+
+    def close(self) -> None:
+        """Let go of all of it."""
+
+
+class Netns:
+    """Namespaces and veth pairs of our own."""
+
+    name = "netns"
+
+    def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
+        """Make them; `record` has the switch's interfaces already."""
+        self.namespaces = {host.name: Namespace.create(host.name) for host in topology.hosts}
+        interfaces.ip(
+            f"link add name {topology.switch_interface(host)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
+            f"address {host.mac} netns {self.namespaces[host.name].path}"
+            for host in topology.hosts
+        )
+        interfaces.tc(
+            line
+            for host in topology.hosts
+            if host.mbps
+            for line in interfaces.shape_commands(topology.switch_interface(host), host.mbps, mtu)
+        )
+        for host in topology.hosts:
+            if host.mbps:
+                with self.namespaces[host.name].entered():
+                    interfaces.tc(interfaces.shape_commands(host.interface, host.mbps, mtu))
+
+    def close(self) -> None:
+        """Let go of the namespaces: the kernel removes them and the links."""
+        for namespace in self.namespaces.values():
+            namespace.close()
+
+
+def missing() -> str | None:
+    """Why Mininet cannot be used here; None when it can."""
+    _provide_distutils()
+    try:
+        importlib.import_module("mininet.net")
+    except ImportError as error:
+        return f"{sys.executable} cannot import mininet ({error}; apt package mininet)"
+    for tool, package in (("mnexec", "mininet"), ("ifconfig", "net-tools")):
+        if shutil.which(tool) is None:
+            return f"the command {tool} is missing (apt package {package})"
+    return None
+
+
+def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[Driver, str]:
+    """Make hosts and links with the driver of that name; also say why it was this one."""
+    if name == "netns":
+        return Netns(topology, mtu, record), "asked for"
+    obstacle = missing()
+    if obstacle is None:
+        module = importlib.import_module("mininet_driver")
+        driver: Driver = module.MininetDriver(topology, mtu, record)
+        return driver, "asked for" if name == "mininet" else "mininet is installed"
+    if name == "mininet":
+        raise NetworkError(f"driver mininet: {obstacle}: install it, or use the driver netns")
+    return Netns(topology, mtu, record), obstacle
+
+
+def _provide_distutils() -> None:
+    """Mininet 2.3.0 imports distutils.version.StrictVersion, for Open vSwitch only; Python 3.12 has no distutils.
+
+    A stand-in that says so is enough here: no Open vSwitch is used.
+    """
+    try:
+        importlib.import_module("distutils.version")
+    except ImportError:
+        package, version = types.ModuleType("distutils"), types.ModuleType("distutils.version")
+        version.StrictVersion = None  # type: ignore[attr-defined]  # a made-up module has no declared attributes
+        sys.modules.update({"distutils": package, "distutils.version": version})

@@ -1,0 +1,128 @@
+"""Interfaces: iproute2 in batches, link shaping, and what ioctl and /proc do without another tool.
+
+Everything acts on the network namespace that the process is in at the moment.  This module must not know topologies.
+"""
+
+import ctypes
+import fcntl
+import json
+import socket
+import struct
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from errors import NetworkError
+
+FRAME_HEADER = 14
+"""Bytes of Ethernet header that htb counts above the IP packet."""
+
+SIOCETHTOOL = 0x8946
+
+OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+"""ETHTOOL_S... commands of linux/ethtool.h; the command that reads the setting back is one below.
+
+All are turned off: a packet must cross the link as it will be counted, with its checksum computed, never as a
+64 KiB super-packet that the switch cannot parse.
+"""
+
+
+def ip(lines: Iterable[str]) -> None:
+    """Run `ip` commands in one process; NetworkError quotes the first one that failed."""
+    _batch("ip", lines)
+
+
+def tc(lines: Iterable[str]) -> None:
+    """Run `tc` commands in one process; NetworkError quotes the first one that failed."""
+    _batch("tc", lines)
+
+
+def _batch(tool: str, lines: Iterable[str]) -> None:
+    script = list(lines)
+    result = subprocess.run(
+        [tool, "-batch", "-"], input="\n".join(script) + "\n", capture_output=True, text=True, check=False
+    )
+    if result.returncode == 0:
+        return
+    complaint, _, place = result.stderr.strip().partition("\nCommand failed -:")
+    line = script[int(place) - 1] if place.isdecimal() else "; ".join(script)
+    raise NetworkError(f"`{tool} {line}` failed: {complaint.splitlines()[-1] if complaint else result.returncode}")
+
+
+def exists(name: str) -> int | None:
+    """The index of an interface of this namespace, None when there is none of that name."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return None
+
+
+def delete(names: Iterable[str]) -> None:
+    """Delete interfaces; those that are gone already are not missed."""
+    present = [f"link del dev {name}" for name in names if exists(name) is not None]
+    if present:
+        result = subprocess.run(
+            ["ip", "-force", "-batch", "-"], input="\n".join(present), capture_output=True, text=True, check=False
+        )
+        left = [line.rsplit(" ", 1)[1] for line in present if exists(line.rsplit(" ", 1)[1]) is not None]
+        if left:
+            raise NetworkError(f"interfaces {', '.join(left)} cannot be deleted: {result.stderr.strip()}")
+
+
+def routes() -> list[tuple[str, str]]:
+    """(destination, device) of every IPv4 route of this namespace but the default ones."""
+    result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=True)
+    found = json.loads(result.stdout or "[]")
+    return [(route["dst"], route.get("dev", "?")) for route in found if route["dst"] != "default"]
+
+
+def burst_bytes(mbps: float, mtu: int) -> int:
+    """The bucket of a shaped link: two milliseconds at its rate, and never less than four frames.
+
+    A smaller bucket loses rate whenever the kernel is late to refill it; a larger one lets bursts pass unshaped.
+    """
+    return max(int(mbps * 1e6 / 8 * 2e-3), 4 * (mtu + FRAME_HEADER))
+
+
+def shape_commands(name: str, mbps: float, mtu: int) -> list[str]:
+    """The `tc` commands that limit what leaves through an interface that has no limit yet."""
+    return [f"qdisc add dev {name} root handle 5: htb default 1", *reshape_commands(name, mbps, mtu)]
+
+
+def reshape_commands(name: str, mbps: float, mtu: int) -> list[str]:
+    """The `tc` commands that change the limit of an interface; its queue stays."""
+    burst = burst_bytes(mbps, mtu)
+    limit = f"rate {mbps * 1e6:.0f}bit burst {burst}b cburst {burst}b quantum 60000"
+    return [f"class replace dev {name} parent 5: classid 5:1 htb {limit}"]
+
+
+def unshape(name: str) -> None:
+    """Take the limit from an interface, if it has one."""
+    subprocess.run(["tc", "qdisc", "del", "dev", name, "root"], capture_output=True, check=False)
+
+
+def disable_offloads(name: str) -> None:
+    """Turn every offload off that would change packets on the link; NetworkError names one that stays on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for offload, command in OFFLOADS.items():
+            _ethtool(control, name, command, 0)
+            if _ethtool(control, name, command - 1, 0):
+                raise NetworkError(f"interface {name}: {offload} offload stays on: it must be possible to turn it off")
+
+
+def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int:
+    """One ETHTOOL_G... or ETHTOOL_S... request with its one value."""
+    request = ctypes.create_string_buffer(struct.pack("=II", command, value))
+    interface = struct.pack("16sQ", name.encode(), ctypes.addressof(request))
+    try:
+        fcntl.ioctl(control, SIOCETHTOOL, interface)
+    except OSError as error:
+        raise NetworkError(f"interface {name}: ethtool request {command:#x}: {error.strerror}") from error
+    return int(struct.unpack("=II", request.raw[:8])[1])
+
+
+def disable_ipv6(name: str) -> None:
+    """No address, no router or neighbour discovery: nothing but what the hosts send crosses the link."""
+    setting = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
+    if setting.exists():
+        setting.write_text("1\n")

@@ -1,0 +1,116 @@
+"""Hosts and links by Mininet's own API (2.3.0).  Imported by drivers.py only where Mininet is installed."""
+
+import logging
+import subprocess
+from typing import Any
+
+import interfaces
+from errors import NetworkError
+from mininet.link import TCIntf, TCLink  # type: ignore[import-not-found]  # mininet has no types
+from mininet.log import lg  # type: ignore[import-not-found]  # mininet has no types
+from mininet.net import Mininet  # type: ignore[import-not-found]  # mininet has no types
+from mininet.node import Host, Node, Switch  # type: ignore[import-not-found]  # mininet has no types
+from mininet.topo import Topo  # type: ignore[import-not-found]  # mininet has no types
+from namespaces import Namespace, die_with_parent
+from records import Record
+from topology import Topology
+
+
+class TiedShell(Node):  # type: ignore[misc]  # a class without types, here and below
+    """A node whose shell ends with this process, however that ends; Mininet's own would be left behind by a kill -9."""
+
+    def _popen(self, cmd: list[str], **params: Any) -> Any:
+        return super()._popen(cmd, preexec_fn=die_with_parent(), **params)
+
+
+class Machine(TiedShell, Host):  # type: ignore[misc]
+    """A worker's host."""
+
+
+class Ports(TiedShell, Switch):  # type: ignore[misc]
+    """A switch that is nothing but its interfaces in our namespace: the P4 target is started on them later."""
+
+    def start(self, controllers: list[Any]) -> None:
+        """Start no OpenFlow switch."""
+
+
+class ShapedIntf(TCIntf):  # type: ignore[misc]
+    """Shaping for our MTU: Mininet's bucket holds one 9000-byte frame, and its limit is 1 Gbit/s."""
+
+    def config(self, mtu: int = 1500, **params: Any) -> Any:
+        """Keep the MTU for bwCmds, which Mininet calls from here."""
+        self.mtu = mtu
+        return super().config(**params)
+
+    def bwCmds(self, bw: float | None = None, **_: Any) -> tuple[list[str], str]:  # noqa: N802  # Mininet's name
+        """Mininet's form of our commands: '%s' stands for tc, the interface's name is in it."""
+        commands = interfaces.shape_commands(self.name, bw, self.mtu) if bw else []
+        return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
+
+
+class Star(Topo):  # type: ignore[misc]
+    """Our topology as Mininet's."""
+
+    def build(self, topology: Topology, mtu: int) -> None:
+        """Add the switch, the hosts and their links."""
+        self.addSwitch(topology.switch)
+        for host in topology.hosts:
+            self.addHost(host.name, ip=str(host.ip), mac=host.mac)
+            self.addLink(
+                host.name,
+                topology.switch,
+                port1=0,
+                port2=host.port,
+                bw=host.mbps,
+                mtu=mtu,
+                cls1=ShapedIntf,
+                cls2=ShapedIntf,
+            )
+
+
+class Complaints(logging.Handler):
+    """What Mininet only prints when something fails."""
+
+    def __init__(self) -> None:
+        """Nothing has failed yet."""
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(record.getMessage().strip())
+
+
+class MininetDriver:
+    """A Mininet network around our switch's ports."""
+
+    name = "mininet"
+
+    def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
+        """Build and start it; what Mininet prints as an error becomes a NetworkError."""
+        complaints = Complaints()
+        lg.handlers[:] = [complaints]
+        Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so
+        try:
+            topo = Star(topology=topology, mtu=mtu)
+            self._net = Mininet(topo=topo, host=Machine, switch=Ports, controller=None, link=TCLink)
+            self._net.start()
+        except (SystemExit, Exception) as error:  # Mininet raises bare Exceptions and exits
+            raise NetworkError(f"mininet: {'; '.join([*complaints.lines, str(error)])}") from error
+        for node in self._net.values():
+            record.add_process(node.pid)
+        self.namespaces = {
+            host.name: Namespace.of_process(host.name, self._net[host.name].pid) for host in topology.hosts
+        }
+        if complaints.lines:
+            raise NetworkError(f"mininet: {complaints.lines[0]}")
+
+    def close(self) -> None:
+        """Stop Mininet, then let go of the namespaces."""
+        try:
+            self._net.stop()
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NetworkError(f"mininet: stop: {error}") from error
+        finally:
+            for namespace in self.namespaces.values():
+                namespace.close()

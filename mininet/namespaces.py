@@ -1,0 +1,102 @@
+"""Network namespaces that cannot outlive this process, and children that cannot either.
+
+A namespace is held by nothing but an open file descriptor of this process: however the process ends, the kernel closes
+the descriptor, removes the namespace and with it both ends of every veth pair that has one end inside.  There is no
+name in /run/netns and no holder process to forget.  Children get SIGKILL from the kernel when this process ends.
+This module must not know topologies or interfaces.
+"""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from errors import NetworkError
+
+CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Call a function of libc that gives -1 and errno; NetworkError names it and what the system said."""
+    if getattr(_libc, name)(*arguments) == -1:
+        raise NetworkError(f"{name}: {os.strerror(ctypes.get_errno())}: root with CAP_SYS_ADMIN is needed")
+
+
+class Namespace:
+    """A network namespace, alive as long as this object's descriptor (or a process inside it).
+
+    The current process works inside it with `with namespace.entered(): ...`.  Sockets and files of /proc/sys/net that
+    are opened there stay there.  One thread only: the others would not follow.
+    """
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        """Take over an open descriptor of a namespace; `name` is for messages."""
+        self.name = name
+        self.descriptor = descriptor
+
+    @classmethod
+    def current(cls, name: str = "root") -> Self:
+        """The namespace that this process is in."""
+        return cls(name, os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+    @classmethod
+    def of_process(cls, name: str, pid: int) -> Self:
+        """The namespace that another process is in."""
+        return cls(name, os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+    @classmethod
+    def create(cls, name: str) -> Self:
+        """A new, empty namespace."""
+        root = cls.current()
+        try:
+            _call("unshare", CLONE_NEWNET)
+            return cls.current(name)
+        finally:
+            _call("setns", root.descriptor, CLONE_NEWNET)
+            root.close()
+
+    @property
+    def path(self) -> str:
+        """A path that `nsenter --net=PATH` and `ip link ... netns PATH` take while this process lives."""
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
+    @property
+    def inode(self) -> int:
+        """The kernel's number of this namespace."""
+        return os.fstat(self.descriptor).st_ino
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be inside this namespace for a while."""
+        before = Namespace.current()
+        _call("setns", self.descriptor, CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            _call("setns", before.descriptor, CLONE_NEWNET)
+            before.close()
+
+    def close(self) -> None:
+        """Let go; the kernel removes the namespace when no process is left in it."""
+        os.close(self.descriptor)
+
+
+def die_with_parent() -> Callable[[], None]:
+    """A `preexec_fn` that ties a child's life to this process.
+
+    The kernel sends the signal only for deaths after the request, so the child looks afterwards whether its parent is
+    still the one that made it.
+    """
+    parent = os.getpid()
+
+    def tie() -> None:
+        _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tie

@@ -1,0 +1,215 @@
+"""The whole network: data links around the switch, and the management network beside it.
+
+    root namespace                          host h1
+      s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
+      kofn-mgmt 172.30.255.1                  mgmt0     172.30.255.2
+          |                                     |
+          +---- bridge, in a namespace of its own
+
+The switch's program runs on s1-eth1...; gRPC between workers and controller takes the management network and never
+crosses the switch.  No bridge is in the root namespace, so no firewall rule of the machine applies to it.
+"""
+
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, ip_network
+from typing import Any
+
+import drivers
+import interfaces
+import records
+from errors import NetworkError
+from namespaces import Namespace
+from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
+
+MANAGEMENT_ROOT = "kofn-mgmt"
+MANAGEMENT_HOST = "mgmt0"
+COMMAND_S = 30.0
+"""How long a host's own command of topology.json may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to build."""
+
+    topology: Topology
+    driver: str
+    management: IPv4Network
+    mtu: int
+
+    def management_address(self, rank: int) -> IPv4Address:
+        """Of a host by rank; -1 is the root namespace, which has the first."""
+        return self.management[rank + 2]
+
+
+class Network:
+    """A network that runs; `with Network(plan) as network` removes it again."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Check what must be so beforehand; nothing is made yet."""
+        _preconditions(plan)
+        self.plan = plan
+        self.topology = plan.topology
+        self.rates = {host.name: host.mbps for host in plan.topology.hosts}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Network":
+        """Make everything; after a failure nothing is left."""
+        with self._stack as stack:
+            self._make(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove everything."""
+        self._stack.close()
+
+    def _make(self, stack: ExitStack) -> None:
+        switch_ends = [self.topology.switch_interface(host) for host in self.topology.hosts]
+        self.record = records.claim([*switch_ends, MANAGEMENT_ROOT])
+        stack.callback(self.record.remove)
+        _check_routes(self.plan.management)
+        self.root = Namespace.current()
+        stack.callback(self.root.close)
+        stack.callback(self.record.delete_interfaces)
+        self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record)
+        stack.callback(self._driver.close)
+        for name in switch_ends:
+            _plain(name, self.plan.mtu)
+        for host in self.topology.hosts:
+            with self.namespace(host.name).entered():
+                self._configure(host)
+        bridge = self._management()
+        stack.callback(bridge.close)
+        self.record.interfaces_made()
+        for host in self.topology.hosts:
+            self._commands(host)
+
+    def namespace(self, node: str) -> Namespace:
+        """Of a host by name; the switch runs in the root namespace."""
+        if node in ("root", self.topology.switch):
+            return self.root
+        if node not in self._driver.namespaces:
+            allowed = ", ".join(["root", self.topology.switch, *self._driver.namespaces])
+            raise NetworkError(f"node {node!r} is unknown: {allowed} are allowed")
+        return self._driver.namespaces[node]
+
+    def _configure(self, host: Host) -> None:
+        """Finish a host's data interface, from inside the host."""
+        interfaces.ip(["link set lo up"])
+        _plain(host.interface, self.plan.mtu)
+        others = [other for other in self.topology.hosts if other is not host]
+        peers = [(other.ip.ip, other.mac) for other in others] + [(SERVICE_IP, SERVICE_MAC)]
+        interfaces.ip(
+            [f"addr replace {host.ip} dev {host.interface}"]
+            + [f"route replace {ip}/32 dev {host.interface}" for ip, _ in peers if ip not in host.ip.network]
+            + [f"neigh replace {ip} lladdr {mac} nud permanent dev {host.interface}" for ip, mac in peers]
+        )
+
+    def _management(self) -> Namespace:
+        """The second network: a bridge in a namespace of its own, one veth pair a host and one to root."""
+        bridge = Namespace.create("management")
+        prefix = self.plan.management.prefixlen
+        interfaces.ip([f"link add {MANAGEMENT_ROOT} type veth peer name root netns {bridge.path}"])
+        ports = ["root", *(host.name for host in self.topology.hosts)]
+        with bridge.entered():
+            interfaces.ip(
+                ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
+                + [
+                    f"link add {name} type veth peer name {MANAGEMENT_HOST} netns {self.namespace(name).path}"
+                    for name in ports[1:]
+                ]
+                + [f"link set {name} master bridge up" for name in ports]
+            )
+        for rank, node in enumerate(ports, start=-1):
+            name = MANAGEMENT_ROOT if rank < 0 else MANAGEMENT_HOST
+            with self.namespace(node).entered():
+                interfaces.disable_ipv6(name)
+                address = f"{self.plan.management_address(rank)}/{prefix}"
+                interfaces.ip([f"addr add {address} dev {name}", f"link set {name} up"])
+        return bridge
+
+    def _commands(self, host: Host) -> None:
+        """Run what topology.json wants to be run in the host."""
+        for command in host.commands:
+            with self.namespace(host.name).entered():
+                result = subprocess.run(
+                    ["sh", "-c", command], capture_output=True, text=True, timeout=COMMAND_S, check=False
+                )
+            if result.returncode:
+                raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {result.stderr.strip()}")
+
+    def shape(self, host_name: str, mbps: float | None) -> None:
+        """Change a link's rate in both directions; None takes the limit away."""
+        hosts = {host.name: host for host in self.topology.hosts}
+        if host_name not in hosts:
+            raise NetworkError(f"host {host_name!r} is unknown: {', '.join(hosts)} are allowed")
+        host = hosts[host_name]
+        commands = interfaces.shape_commands if self.rates[host_name] is None else interfaces.reshape_commands
+        switch_end = (self.root, self.topology.switch_interface(host))
+        for namespace, name in (switch_end, (self.namespace(host_name), host.interface)):
+            with namespace.entered():
+                if mbps is None:
+                    interfaces.unshape(name)
+                else:
+                    interfaces.tc(commands(name, mbps, self.plan.mtu))
+        self.rates[host.name] = mbps
+
+    def describe(self) -> dict[str, Any]:
+        """What the runner needs to know, as JSON."""
+        hosts = {
+            host.name: {
+                "ip": str(host.ip.ip),
+                "mac": host.mac,
+                "management": str(self.plan.management_address(rank)),
+                "port": host.port,
+                "interface": self.topology.switch_interface(host),
+                "mbps": self.rates[host.name],
+                "namespace": self.namespace(host.name).path,
+            }
+            for rank, host in enumerate(self.topology.hosts)
+        }
+        ports = {str(host.port): self.topology.switch_interface(host) for host in self.topology.hosts}
+        return {
+            "driver": self._driver.name,
+            "reason": self.reason,
+            "management": str(self.plan.management_address(-1)),
+            "mtu": self.plan.mtu,
+            "hosts": hosts,
+            "switch": {"name": self.topology.switch, "interfaces": ports},
+        }
+
+
+def _plain(name: str, mtu: int) -> None:
+    """Make an interface carry nothing but what is sent, as it is sent; then set it up."""
+    interfaces.disable_ipv6(name)
+    interfaces.disable_offloads(name)
+    interfaces.ip([f"link set {name} mtu {mtu} up"])
+
+
+def _preconditions(plan: Plan) -> None:
+    """What must be so before anything is made; NetworkError says what is not."""
+    if os.geteuid() != 0:
+        raise NetworkError("not root: network namespaces need root, use sudo")
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise NetworkError(f"the command {tool} is missing: install the apt package iproute2")
+    management, hosts = plan.management, plan.topology.hosts
+    if management.num_addresses < len(hosts) + 3:
+        raise NetworkError(f"management network {management} is too small: {len(hosts) + 1} addresses are needed")
+    for host in hosts:
+        if management.overlaps(host.ip.network):
+            raise NetworkError(f"management network {management} overlaps host {host.name}'s {host.ip}: take another")
+
+
+def _check_routes(management: IPv4Network) -> None:
+    """NetworkError when this machine reaches addresses of the management network by some route already."""
+    for destination, device in interfaces.routes():
+        if ip_network(destination).overlaps(management):
+            raise NetworkError(
+                f"management network {management} collides with the route {destination} dev {device}: "
+                "see `ip route`, and choose another with --management (network.management in run.toml)"
+            )

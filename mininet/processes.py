@@ -1,0 +1,105 @@
+"""The processes that run in the network: each in a session of its own, none able to outlive this process."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from errors import NetworkError
+from namespaces import Namespace, die_with_parent
+from records import END_S, Record
+
+
+class Children:
+    """Processes by the name that their starter gave them."""
+
+    def __init__(self, record: Record, log_folder: Path | None) -> None:
+        """Nothing runs yet; logs of children without one of their own go to the folder, or to our stderr."""
+        self._record = record
+        self._log_folder = log_folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._ended: set[str] = set()
+
+    def start(
+        self,
+        name: str,
+        namespace: Namespace,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path | None = None,
+        cwd: Path | None = None,
+        stdout: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Run a command inside a namespace.
+
+        `env` is added to our own environment.  Output goes to the end of `log`; `stdout` (a descriptor or
+        subprocess.PIPE) overrides that for standard output.  NetworkError: the name is in use, or it cannot start.
+        """
+        if name in self._running:
+            raise NetworkError(f"process {name!r} is running already: an id is for one process at a time")
+        path = log or (self._log_folder / f"{name}.log" if self._log_folder else None)
+        try:
+            with _output(path) as output, namespace.entered():
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output if stdout is None else stdout,
+                    stderr=output,
+                    env={**os.environ, **env},
+                    cwd=cwd,
+                    start_new_session=True,  # a Ctrl-C at the terminal is for the runner, which ends us in its order
+                    preexec_fn=die_with_parent(),  # noqa: PLW1509  # there is one thread only
+                )
+        except OSError as error:
+            raise NetworkError(f"process {name!r}: {error.filename or argv[0]}: {error.strerror}") from error
+        self._running[name] = child
+        self._ended.discard(name)
+        self._record.add_process(child.pid)
+        return child
+
+    def signal(self, name: str, signal_name: str) -> None:
+        """Send a signal ("TERM", "KILL", ...) to one process; nothing happens when it has ended already."""
+        number = getattr(signal, f"SIG{signal_name.removeprefix('SIG')}", None)
+        if not isinstance(number, signal.Signals):
+            raise NetworkError(f"signal {signal_name!r} of process {name!r} is unknown: TERM, INT, KILL, ...")
+        if name in self._running:
+            self._running[name].send_signal(number)
+        elif name not in self._ended:
+            known = ", ".join(self._running) or "none"
+            raise NetworkError(f"process {name!r} was never started: the running ones are {known}")
+
+    def reap(self) -> list[tuple[str, int]]:
+        """(name, exit code) of the processes that ended since the last call; a signal's number is negative."""
+        ended = [(name, child.returncode) for name, child in self._running.items() if child.poll() is not None]
+        for name, _ in ended:
+            self._record.drop_process(self._running.pop(name).pid)
+            self._ended.add(name)
+        return ended
+
+    def end(self) -> list[tuple[str, int]]:
+        """End all with everything they started: TERM, and after three seconds KILL; give what reap() gives."""
+        ended = []
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for child in self._running.values():
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.killpg(child.pid, number)
+            deadline = time.monotonic() + END_S
+            while self._running and time.monotonic() < deadline:
+                ended += self.reap()
+                time.sleep(0.01)
+        return ended
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[int]:
+    """A log's descriptor, opened for appending, or our own standard error's."""
+    if path is None:
+        yield 2
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        yield log.fileno()

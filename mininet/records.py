@@ -1,0 +1,186 @@
+"""What a running network owns, on disk, so that another process can remove exactly that and nothing else.
+
+The kernel removes a killed network by itself; this is the second line, and the way to find a network that runs.
+One file a network, STATE/PID.json; processes are known by pid and start time, interfaces by name and index, so that
+neither a reused pid nor somebody else's interface of the same name is touched.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import interfaces
+from errors import NetworkError
+from namespaces import Namespace
+
+END_S = 3.0
+"""How long an asked process may take to end before it is killed."""
+
+
+def state_folder() -> Path:
+    """Where records are kept."""
+    return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn"))
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks from boot to a process's start; None when it does not live (any more)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One process at a time looks at and adds records."""
+    folder = state_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Record:
+    """What one network owns; written before each thing is made."""
+
+    def __init__(self, pid: int, path: Path) -> None:
+        """Describe the network of a process in a file."""
+        self.pid = pid
+        self.path = path
+        self.started = start_time(pid)
+        self.namespace = 0
+        self.processes: dict[int, int | None] = {}
+        self.interfaces: dict[str, int | None] = {}
+
+    @classmethod
+    def own(cls) -> Self:
+        """The record of this process, which its namespace belongs to."""
+        record = cls(os.getpid(), state_folder() / f"{os.getpid()}.json")
+        root = Namespace.current()
+        record.namespace = root.inode
+        root.close()
+        return record
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A record that another process left; an unreadable one is a NetworkError."""
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+            record = cls(int(content["pid"]), path)
+            record.started, record.namespace = content["started"], content["namespace"]
+            record.processes = {int(pid): started for pid, started in content["processes"].items()}
+            record.interfaces = dict(content["interfaces"])
+        except (OSError, ValueError, KeyError) as error:
+            raise NetworkError(f"{path} is not a record of kofn ({error}): look at it, then delete it") from error
+        return record
+
+    def alive(self) -> bool:
+        """Whether the process that wrote this still runs."""
+        return self.started is not None and start_time(self.pid) == self.started
+
+    def add_interfaces(self, names: list[str]) -> None:
+        """These are about to be made in the root namespace."""
+        self.interfaces.update(dict.fromkeys(names))
+        self.write()
+
+    def interfaces_made(self) -> None:
+        """They are there: keep their indexes, which tell them from later ones of the same name."""
+        self.interfaces = {name: interfaces.exists(name) for name in self.interfaces}
+        self.write()
+
+    def add_process(self, pid: int) -> None:
+        """This was started."""
+        self.processes[pid] = start_time(pid)
+        self.write()
+
+    def drop_process(self, pid: int) -> None:
+        """This has ended."""
+        self.processes.pop(pid, None)
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file in one step: a reader sees the old or the new one."""
+        content = {
+            "pid": self.pid,
+            "started": self.started,
+            "namespace": self.namespace,
+            "processes": self.processes,
+            "interfaces": self.interfaces,
+        }
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(content) + "\n")
+        new.replace(self.path)
+
+    def remove(self) -> None:
+        """Nothing is owned any more."""
+        self.path.unlink(missing_ok=True)
+
+    def delete_interfaces(self) -> None:
+        """Delete what is still there of the recorded interfaces, in the namespace they were made in only."""
+        root = Namespace.current()
+        same = root.inode == self.namespace
+        root.close()
+        if same:
+            owned = (name for name, index in self.interfaces.items() if index in (None, interfaces.exists(name)))
+            interfaces.delete(owned)
+
+    def clean(self) -> None:
+        """End what still lives of it and delete what is still there; the network's own process goes first, orderly."""
+        end({self.pid: self.started})
+        end(self.processes)
+        self.delete_interfaces()
+        self.remove()
+
+
+def end(processes: dict[int, int | None]) -> None:
+    """Ask processes to end, wait, kill what is left; only those whose start time is the recorded one."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        living = [pid for pid, started in processes.items() if started is not None and start_time(pid) == started]
+        for pid in living:
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(pid, number)
+        _wait({pid: processes[pid] for pid in living}, END_S + 2)
+
+
+def _wait(processes: dict[int, int | None], seconds: float) -> None:
+    """Wait until none of them lives, at most so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(start_time(pid) == started for pid, started in processes.items()):
+        time.sleep(0.02)
+
+
+def all_records() -> list[Record]:
+    """Every record there is."""
+    folder = state_folder()
+    return [Record.read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+
+
+def claim(names: list[str]) -> Record:
+    """Make this process's record, with the interfaces it will make in the root namespace.
+
+    Records of dead networks are cleaned first.  NetworkError: another network runs, or an interface of such a name
+    exists that is nobody's here.
+    """
+    with locked():
+        for record in all_records():
+            if record.alive():
+                raise NetworkError(
+                    f"another kofn network is running (pid {record.pid}): stop it first; `boot.py --clean` ends it"
+                )
+            record.clean()
+        for name in names:
+            if interfaces.exists(name) is not None:
+                raise NetworkError(
+                    f"interface {name} exists already and is not kofn's: see `ip -d link show {name}`, then delete or "
+                    "rename it, or give the topology's switch another name"
+                )
+        own = Record.own()
+        own.add_interfaces(names)
+        return own
