@@ -1,0 +1,106 @@
+"""What control planes put into the switch and get out of it: entries, counts, replicas, digests.
+
+Plain values; integers are unsigned and as wide as the program says.  Knows nothing of P4Runtime's messages.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """The field equals `value`."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ternary:
+    """The field equals `value` in the bits set in `mask`; mask 0 matches all, bits outside the mask must be 0."""
+
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lpm:
+    """The first `prefix_length` bits equal those of `value`; 0 matches all, bits after the prefix must be 0."""
+
+    value: int
+    prefix_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The field lies between `low` and `high`, both included."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optional:
+    """The field equals `value`; None matches all."""
+
+    value: int | None
+
+
+Match: TypeAlias = Exact | Ternary | Lpm | Range | Optional
+Key: TypeAlias = tuple[Match, ...]  # in the order of the table's key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A row of a table.
+
+    The higher priority wins, as in P4Runtime.  Tables whose key is all exact, or exact but for one lpm field, have no
+    priorities: 0.  `action` is the action's full name, `parameters` are in the action's order.
+    """
+
+    table: str
+    key: Key
+    priority: int = 0
+    action: str
+    parameters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What a counter cell counted."""
+
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One copy of a packet sent to a multicast group: the port, and what the copy's `egress_rid` is."""
+
+    port: int
+    instance: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """One message of the program to the control plane: the digest's type name and its fields in order."""
+
+    name: str
+    fields: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortStats:
+    """What went through one port."""
+
+    received_packets: int
+    received_bytes: int
+    sent_packets: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What the switch did since start; `drops` has every reason by name, also those that did not occur."""
+
+    ports: dict[int, PortStats]
+    drops: dict[str, int]

@@ -1,0 +1,58 @@
+"""What can go wrong in the switch, as one tree.
+
+SwitchError
+  ProgramError       the program holds something that is not executed, or contradicts itself
+  CompilerMissing    there is no C compiler
+  CompileError       the C compiler refused the generated code (a fault of this package)
+  NoProgram          the operation needs a loaded program
+  PortError          an interface cannot be opened
+  InvalidEntry       an entry, action or value does not fit the program
+    UnknownObject    no table, action, counter, register, ... of that name
+  EntryExists        the key is already in the table
+  EntryNotFound      the key (or group) is not there
+  TableFull          the table holds as many entries as the program declares
+"""
+
+
+class SwitchError(Exception):
+    """Base of all errors of the switch; the message says what, which object, and what is allowed."""
+
+
+class ProgramError(SwitchError):
+    """The program cannot be executed; the message names the construct and its place in the P4 source."""
+
+
+class CompilerMissing(SwitchError):
+    """No C compiler was found; the message says what to install."""
+
+
+class CompileError(SwitchError):
+    """The C compiler refused the generated code; the message holds its output."""
+
+
+class NoProgram(SwitchError):
+    """No program is loaded."""
+
+
+class PortError(SwitchError):
+    """A port's interface cannot be opened."""
+
+
+class InvalidEntry(SwitchError):
+    """An entry, action or value does not fit the program; the message names the field and what is allowed."""
+
+
+class UnknownObject(InvalidEntry):
+    """The program has no object of that name; the message lists those it has."""
+
+
+class EntryExists(SwitchError):
+    """The table has an entry with that key (and priority)."""
+
+
+class EntryNotFound(SwitchError):
+    """The table has no entry with that key (and priority), or there is no such group."""
+
+
+class TableFull(SwitchError):
+    """The table holds as many entries as the program declares."""
