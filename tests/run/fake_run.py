@@ -1,0 +1,116 @@
+"""Writes a run folder as the workers and the controller would, from a tiny simulation: no network, no waiting."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from run.folder import RunFolder
+
+PARAMETERS = 50
+
+
+@dataclass
+class FakePass:
+    """What one pass did; change anything before write()."""
+
+    workers: int
+    lines: list[list[dict[str, Any]]]
+    sums: list[dict[str, np.ndarray]]
+    statuses: list[dict[str, Any]] = field(default_factory=list)
+
+
+def simulate(
+    *, workers: int = 4, iterations: int = 200, k: Callable[[int], int] = lambda i: 4, seed: int = 1
+) -> FakePass:
+    """A pass whose worker workers-1 is slow until half-way, and worker 1 after that; ends at 96 % accuracy."""
+    random = np.random.default_rng(seed)
+    clock, lines = 1_000.0, [[] for _ in range(workers)]
+    for iteration in range(1, iterations + 1):
+        means = [truth(rank, iteration, iterations, workers) for rank in range(workers)]
+        blocking = 5e-3 * random.poisson(np.array(means) / 5e-3)
+        block_times = 0.012 + blocking
+        members = sorted(np.argsort(block_times, kind="stable")[: k(iteration)].tolist())
+        duration = float(block_times[members].max() + 0.002 + 0.001 * random.random())
+        for rank in range(workers):
+            lines[rank].append(
+                {
+                    "iteration": iteration,
+                    "started": clock,
+                    "time": clock + duration + 1e-4 * rank,
+                    "computed": True,
+                    "loss": 2.3 * float(np.exp(-iteration / 40)),
+                    "accuracy": 0.96 * float(1 - np.exp(-iteration / 30)) + (0.01 if iteration == iterations else 0.0),
+                    "params": f"{iteration:08x}",
+                    "first_block_s": float(block_times[rank]),
+                    "iteration_s": duration,
+                    "blocking_s": float(blocking[rank]),
+                    "injected_mean_s": means[rank],
+                    "k": k(iteration),
+                    "count": len(members),
+                    "members": members,
+                    "late": rank not in members,
+                }
+            )
+        clock += duration
+    return FakePass(workers, lines, _sums(workers, random), _statuses(lines, iterations))
+
+
+def truth(rank: int, iteration: int, iterations: int, workers: int) -> float:
+    """The injected mean blocking time, s."""
+    slow = workers - 1 if iteration < iterations // 2 else 1
+    return 0.06 if rank == slow else 0.001
+
+
+def _sums(workers: int, random: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    counted = [random.integers(-(1 << 40), 1 << 40, PARAMETERS) for _ in range(workers)]
+    residual = [random.integers(-1000, 1000, PARAMETERS) for _ in range(workers)]
+    results = np.sum(counted, axis=0)
+    return [
+        {"gradients": one + rest, "counted": one, "residual": rest, "results": results.copy()}
+        for one, rest in zip(counted, residual, strict=True)
+    ]
+
+
+def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[str, Any]]:
+    statuses = []
+    for iteration in range(8, iterations, 4):
+        recent = [worker[max(0, iteration - 16) : iteration] for worker in lines]
+        means = [float(np.mean([line["blocking_s"] for line in worker])) for worker in recent]
+        estimates = [
+            {
+                "rank": rank,
+                "samples": "16",
+                "lambda_s": mean,
+                "lambda_low_s": 0.7 * mean,
+                "lambda_high_s": 1.4 * mean + 1e-3,
+            }
+            for rank, mean in enumerate(means)
+        ]
+        k = lines[0][iteration]["k"]
+        expected = [{"k": k, "iteration_s": 0.014 + sorted(means)[k - 1], "cost": 1.0}]
+        statuses.append({"iteration": iteration, "k": k, "worker": estimates, "expected": expected})
+    return statuses
+
+
+def write(folder: RunFolder, passes: list[FakePass]) -> None:
+    """All files of all passes, and the configuration."""
+    folder.config.write_text('[run]\nname = "fake"\n')
+    for entry, fake in zip(folder.passes, passes, strict=True):
+        entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
+        for rank in range(fake.workers):
+            summary = {"bytes_sent": 1000, "bytes_received": 2000, "packets_sent": 10, "packets_received": 20}
+            ending = {"summary": {**summary, "retransmissions": rank, "reason": "target", "iterations": 7}}
+            text = "".join(json.dumps(line) + "\n" for line in [*fake.lines[rank], ending])
+            entry.metrics(rank).write_text(text)
+            np.savez(entry.sums(rank), **fake.sums[rank])
+
+
+def two_passes(path: Path) -> RunFolder:
+    """A good run: 'round' with k = 3, then 'all'."""
+    folder = RunFolder.create(path, ["round", "all"])
+    write(folder, [simulate(k=lambda i: 4 if i < 8 else 3), simulate()])
+    return folder

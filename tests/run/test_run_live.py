@@ -1,0 +1,96 @@
+"""The live view merges what workers wrote with what the controller says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_run import simulate
+from rich.console import Console
+
+from rpc import kofn_pb2
+from run.folder import RunFolder
+from run.live import Display, PassView
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", ["round"])
+
+
+@pytest.fixture
+def live(folder: RunFolder) -> Iterator[PassView]:
+    view = PassView(folder.passes[0], 4, "round (1 of 1)")
+    yield view
+    view.close()
+
+
+def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
+    with folder.passes[0].metrics(rank).open("a") as file:
+        file.write("\n".join(map(json.dumps, lines)) + end)
+
+
+def test_before_the_first_iteration(live: PassView) -> None:
+    live.poll()
+    assert "waiting for the workers" in live.headline()
+
+
+def test_lines_are_read_as_they_come_and_unfinished_ones_wait(live: PassView, folder: RunFolder) -> None:
+    fake = simulate(k=lambda i: 3)
+    append(folder, 0, fake.lines[0][0], fake.lines[0][1])
+    append(folder, 1, fake.lines[1][0], end="")
+    live.poll()
+    assert live.newest is not None
+    assert live.newest.iteration == 2
+    assert live.workers[1].last is None
+    append(folder, 1)
+    live.poll()
+    assert live.workers[1].last is not None
+
+
+def test_who_is_absent_from_the_newest_sum(live: PassView, folder: RunFolder) -> None:
+    line = simulate(k=lambda i: 3).lines[0][0]
+    append(folder, 0, {**line, "members": [0, 1, 3]})
+    live.poll()
+    assert live.absent() == [2]
+
+
+def test_estimates_stand_beside_the_injected_truth(live: PassView, folder: RunFolder, tmp_path: Path) -> None:
+    for rank in range(4):
+        append(folder, rank, {**simulate().lines[rank][0], "injected_mean_s": 0.001 * rank, "k": 3})
+    live.poll()
+    worker = [
+        kofn_pb2.WorkerStatus(rank=3, live=True, lambda_s=0.0042, lambda_low_s=0.003, lambda_high_s=0.006, samples=9)
+    ]
+    expected = [kofn_pb2.Expected(k=3, iteration_s=0.0123)]
+    live.update(kofn_pb2.Status(k=3, worker=worker, expected=expected))
+    console = Console(width=120, record=True, quiet=False, file=(tmp_path / "out").open("w"))
+    console.print(live.table())
+    console.file.close()
+    text = console.export_text()
+    for words in ("4.2 ms", "3.0 to 6.0", "3.0 ms", "k 3 of 4", "E_k[T] 12.3 ms"):
+        assert words in text
+    assert "4.2/3" in live.line()
+
+
+def test_the_last_line_says_why_a_worker_ended(live: PassView, folder: RunFolder) -> None:
+    append(folder, 0, simulate().lines[0][0], {"summary": {"reason": "target", "iterations": 1}})
+    live.poll()
+    assert live.workers[0].finished == "target"
+
+
+def test_without_a_terminal_plain_lines_come_out(live: PassView, folder: RunFolder, tmp_path: Path) -> None:
+    append(folder, 0, simulate().lines[0][0])
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file, width=80), live, quiet=False) as display:
+        live.poll()
+        display.show()
+    assert out.read_text().count("iteration    1") == 2
+    assert "\x1b" not in out.read_text()
+
+
+def test_quiet_shows_nothing(live: PassView, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file), live, quiet=True) as display:
+        display.show()
+    assert out.read_text() == ""

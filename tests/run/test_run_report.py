@@ -1,0 +1,46 @@
+"""The report is one file with everything in it."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+from fake_run import two_passes
+
+from run.config import Config
+from run.plots import running_median
+from run.report import write_report
+from run.summary import summarise
+
+
+def test_report_is_self_contained(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    text = write_report(folder, Config(), summarise(folder, Config())).read_text()
+    assert text.count("<svg") == 4
+    assert "all (baseline)" in text
+    assert "a factor of" in text
+    assert "name = &quot;fake&quot;" in text
+    assert "<script" not in text
+    assert 'src="http' not in text
+    assert 'href="http' not in text
+
+
+def test_figures_are_well_formed(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    text = write_report(folder, Config(), summarise(folder, Config())).read_text()
+    for part in text.split("<svg")[1:]:
+        ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
+
+
+def test_report_without_a_single_status(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    for entry in folder.passes:
+        entry.status.unlink()
+    assert write_report(folder, Config(), summarise(folder, Config())).exists()
+
+
+def test_running_median_follows_a_step() -> None:
+    values = np.array([1.0] * 20 + [5.0] * 20)
+    smooth = running_median(values, 5)
+    assert len(smooth) == 40
+    assert (smooth[:18] == 1.0).all()
+    assert (smooth[22:] == 5.0).all()

@@ -1,0 +1,117 @@
+"""The comparison of passes: figures by hand, and every violation found and named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_run import FakePass, simulate, two_passes, write
+from rich.console import Console
+
+from run.config import Config
+from run.errors import RunError
+from run.folder import RunFolder
+from run.metrics import merge
+from run.summary import Summary, summarise
+
+
+def one_pass(path: Path, fake: FakePass) -> Summary:
+    folder = RunFolder.create(path, ["all"])
+    write(folder, [fake])
+    return summarise(folder, Config())
+
+
+def test_a_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
+    summary = summarise(two_passes(tmp_path), Config())
+    assert summary.failures == []
+    assert summary.speedup is not None
+    assert summary.speedup > 2
+    assert summary.to_dict()["ok"] is True
+
+
+def test_figures_of_a_pass(tmp_path: Path) -> None:
+    fake = simulate(iterations=150)
+    result = one_pass(tmp_path, fake).passes[0]
+    reached = next(line for line in fake.lines[0] if line["accuracy"] >= 0.95)
+    assert result.iterations_to_target == reached["iteration"]
+    assert result.time_to_target_s == pytest.approx(reached["time"] - 1000.0)
+    assert result.iterations == 150
+    assert (result.bytes_sent, result.packets_received, result.retransmissions) == (4000, 80, 6)
+    assert result.late_contributions == 0
+    assert result.k_iterations == {4: 150}
+
+
+def test_late_contributions_are_counted_for_each_worker(tmp_path: Path) -> None:
+    result = one_pass(tmp_path, simulate(k=lambda i: 3)).passes[0]
+    assert result.late_contributions == sum(result.late_by_worker) == 200
+
+
+def test_the_first_replica_that_differs_is_named(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2][41]["params"] = "dead"
+    fake.lines[3][90]["params"] = "beef"
+    assert one_pass(tmp_path, fake).failures == ["pass all: replicas differ: first after iteration 42, workers 0 and 2"]
+
+
+def test_iterations_that_only_some_workers_have_are_compared_among_those(tmp_path: Path) -> None:
+    fake = simulate()
+    del fake.lines[0][41]
+    fake.lines[2][41]["params"] = "dead"
+    assert "iteration 42, workers 1 and 2" in one_pass(tmp_path, fake).failures[0]
+
+
+def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[1]["residual"][7] -= 1
+    failures = one_pass(tmp_path, fake).failures
+    assert failures == [
+        "pass all: worker 1: 1 elements, the first is 7, its gradients are not what was counted plus its residual"
+    ]
+
+
+def test_a_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[3]["results"][5] += fake.sums[1]["counted"][5]
+    assert "worker 3: 1 elements, the first is 5, the results" in one_pass(tmp_path, fake).failures[0]
+
+
+def test_missing_sums_are_a_failure(tmp_path: Path) -> None:
+    fake = simulate()
+    del fake.sums[0]["counted"]
+    assert "has no array counted" in one_pass(tmp_path, fake).failures[0]
+
+
+def test_a_missed_target_is_a_failure(tmp_path: Path) -> None:
+    failures = one_pass(tmp_path, simulate(iterations=20)).failures
+    assert len(failures) == 1
+    assert failures[0].startswith("pass all: accuracy 95.0% was not reached in 20 iterations (best ")
+
+
+def test_a_worker_without_iterations_is_named(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2] = []
+    with pytest.raises(RunError, match=r"worker 2 wrote no iteration; see .*worker-2.log"):
+        one_pass(tmp_path, fake)
+
+
+def test_a_damaged_line_names_its_file(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    folder.passes[1].metrics(2).write_text('{"iteration": "x"}\n')
+    with pytest.raises(RunError, match=r"all/worker-2.jsonl: not a line of worker metrics"):
+        summarise(folder, Config())
+
+
+def test_the_table_shows_each_pass(tmp_path: Path) -> None:
+    console = Console(width=160, record=True, file=(tmp_path / "out").open("w"))
+    console.print(summarise(two_passes(tmp_path / "run"), Config()).table())
+    console.file.close()
+    text = console.export_text()
+    for words in ("round", "all (baseline)", "time to 95.0% accuracy", "3 (193), 4 (7)", "exactly"):
+        assert words.split(", ")[0] in text
+
+
+def test_merged_metrics_know_pass_and_worker(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    lines = [json.loads(line) for line in merge(folder, 4).read_text().splitlines()]
+    assert len(lines) == 2 * 4 * 201
+    assert (lines[0]["pass"], lines[0]["worker"], lines[0]["iteration"]) == ("round", 0, 1)
+    assert (lines[-1]["pass"], lines[-1]["worker"], lines[-1]["summary"]["reason"]) == ("all", 3, "target")
