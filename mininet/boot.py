@@ -1,7 +1,8 @@
 """Boot the network and run processes in it, at the command of JSON lines on stdin; see README.md in this folder.
 
     boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
-    boot.py --clean                                    end and remove what a crashed boot.py has left
+    boot.py --hosts N [--mbps B] --write-topology OUT  only write that star's topology.json
+    boot.py --clean                                    end and remove what a boot.py has left, or runs
 
 It knows nothing of training, switches or controllers: it starts what it is told to.  When stdin ends, or on SIGTERM,
 SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  What
@@ -62,6 +63,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._pending = b""
         self._checks: subprocess.Popen[bytes] | None = None
+        self._result: dict[str, Any] | None = None
 
     def serve(self, signals: int) -> None:
         """Until Stop; `signals` is the descriptor that signal numbers come from."""
@@ -75,6 +77,9 @@ class Server:
         numbers = os.read(descriptor, 4096)
         if any(number in numbers for number in STOP_SIGNALS):
             raise Stop
+        self._reap()
+
+    def _reap(self) -> None:
         for name, code in self._children.reap():
             if name != CHECK:
                 emit("exited", id=name, code=code)
@@ -117,24 +122,33 @@ class Server:
     def _check(self) -> None:
         """Run the checks in a process of their own: they take seconds, and we must hear a stop meanwhile."""
         argv = [sys.executable, str(Path(__file__).with_name("checks.py")), json.dumps(self._network.describe())]
+        self._result = None
         self._checks = self._children.start(CHECK, self._network.root, argv, env={}, stdout=subprocess.PIPE)
         assert self._checks.stdout is not None
         self._selector.register(self._checks.stdout, selectors.EVENT_READ, lambda _: self._relay())
 
     def _relay(self) -> None:
-        """Pass one line of the checks on; their end without a result is an error."""
+        """Pass one line of the checks on; the last one when their process has ended, so that another may start."""
         assert self._checks is not None and self._checks.stdout is not None
-        output: IO[bytes] = self._checks.stdout
-        line = output.readline()
-        event = json.loads(line) if line else {"event": "error"}
-        if event["event"] == "check":
+        line = self._checks.stdout.readline()
+        event = json.loads(line) if line else {}
+        if event.get("event") == "check":
             emit(**event)
-            return
+        elif event:
+            self._result = event
+        else:
+            self._checks_ended(self._checks, self._checks.stdout)
+
+    def _checks_ended(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self._selector.unregister(output)
         output.close()
-        if event["event"] != "checked":
-            raise NetworkError("the checks ended without a result: their log or our stderr says why")
-        emit(**event)
+        process.wait()
+        self._reap()
+        if self._result is None:
+            raise NetworkError(
+                f"the checks ended with code {process.returncode} and no result: see their log or stderr"
+            )
+        emit(**self._result)
 
 
 def parse_command(line: bytes) -> dict[str, Any]:
@@ -176,7 +190,7 @@ def arguments() -> argparse.Namespace:
     source.add_argument("--hosts", type=int, help="a star of so many hosts instead")
     source.add_argument("--clean", action="store_true", help="end and remove what is recorded, then exit")
     parser.add_argument("--mbps", type=float, help="with --hosts: the rate of every link (default: not shaped)")
-    parser.add_argument("--write-topology", type=Path, metavar="FILE", help="write the topology in use as JSON")
+    parser.add_argument("--write-topology", type=Path, metavar="OUT", help="only write the topology as JSON, then exit")
     parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
     parser.add_argument("--management", default="172.30.255.0/24", help="network of gRPC, beside the data network")
     parser.add_argument("--mtu", type=int, default=9000, help="of the data links")
@@ -192,15 +206,16 @@ def plan(options: argparse.Namespace) -> Plan:
         raise NetworkError(f"--management is {options.management!r}: {error}") from error
     if not 1280 <= options.mtu <= 65535:
         raise NetworkError(f"--mtu is {options.mtu}: 1280 to 65535 is allowed")
+    return Plan(topology=wanted(options), driver=options.driver, management=management, mtu=options.mtu)
+
+
+def wanted(options: argparse.Namespace) -> topology.Topology:
+    """The topology of the command line."""
     if options.topology is None:
-        made = topology.star(options.hosts, options.mbps)
-    elif options.mbps is not None:
+        return topology.star(options.hosts, options.mbps)
+    if options.mbps is not None:
         raise NetworkError("--mbps is for --hosts: in a topology.json every link has its own")
-    else:
-        made = topology.load(options.topology)
-    if options.write_topology is not None:
-        options.write_topology.write_text(made.to_json())
-    return Plan(topology=made, driver=options.driver, management=management, mtu=options.mtu)
+    return topology.load(options.topology)
 
 
 def watch_signals() -> int:
@@ -240,12 +255,17 @@ def main() -> int:
     try:
         if options.clean:
             clean()
-            return 0
-        run(options)
+        elif options.write_topology is not None:
+            options.write_topology.write_text(wanted(options).to_json())
+        else:
+            run(options)
+            emit("stopped")
     except (NetworkError, OSError) as error:
-        emit("error", message=str(error))
+        if options.clean or options.write_topology is not None:
+            print(f"boot.py: {error}", file=sys.stderr)
+        else:
+            emit("error", message=str(error))
         return 2
-    emit("stopped")
     return 0
 
 

@@ -51,6 +51,7 @@ class Children:
                     stderr=output,
                     env={**os.environ, **env},
                     cwd=cwd,
+                    bufsize=0,  # what select() calls empty must be empty
                     start_new_session=True,  # a Ctrl-C at the terminal is for the runner, which ends us in its order
                     preexec_fn=die_with_parent(),  # noqa: PLW1509  # there is one thread only
                 )
