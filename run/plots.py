@@ -88,13 +88,12 @@ def accuracy_figure(passes: Sequence[PassSeries], target: float) -> Figure:
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
         for entry, colour in zip(passes, _colours(passes), strict=True):
-            axes.plot(entry.accuracy.x, 100 * entry.accuracy.y, color=colour, label=entry.name, linewidth=1.8)
             reached = np.flatnonzero(entry.accuracy.y >= target)
+            when = f"{entry.accuracy.x[reached[0]]:.1f} s to the target" if reached.size else "target not reached"
+            label = f"{entry.name}: {when}"
+            axes.plot(entry.accuracy.x, 100 * entry.accuracy.y, color=colour, label=label, linewidth=1.8)
             if reached.size:
-                when = entry.accuracy.x[reached[0]]
-                axes.plot(
-                    when, 100 * entry.accuracy.y[reached[0]], "o", color=colour, label=f"{entry.name}: {when:.1f} s"
-                )
+                axes.plot(entry.accuracy.x[reached[0]], 100 * entry.accuracy.y[reached[0]], "o", color=colour)
         axes.axhline(100 * target, color="#555555", linestyle=":", label=f"target {target:.1%}")
         axes.set(title="Held-out accuracy", xlabel="time since the first iteration began [s]", ylabel="accuracy [%]")
         axes.set_xlim(left=0)
@@ -103,7 +102,7 @@ def accuracy_figure(passes: Sequence[PassSeries], target: float) -> Figure:
 
 
 def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
-    """Iteration time, measured (dots, and their running median) and as the controller expected it."""
+    """Iteration time, measured (dots, and their running mean) and as the controller expected it."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
@@ -111,7 +110,11 @@ def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
             measured = entry.iteration_ms
             axes.plot(measured.x, measured.y, ".", color=colour, alpha=0.25, markersize=4)
             axes.plot(
-                measured.x, running_median(measured.y), color=colour, linewidth=1.8, label=f"{entry.name}, median"
+                measured.x,
+                running_mean(measured.y),
+                color=colour,
+                linewidth=1.8,
+                label=f"{entry.name}, mean of {SMOOTH}",
             )
             if entry.expected_ms.x.size:
                 expected = entry.expected_ms
@@ -122,11 +125,11 @@ def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
         return figure
 
 
-def running_median(values: Floats, width: int = SMOOTH) -> Floats:
-    """The median of the values around each; shorter at the ends, as long as the input."""
+def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
+    """The mean of the values around each; shorter at the ends, as long as the input."""
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
-    return np.array([np.median(window) for window in windows])
+    return np.array([np.mean(window) for window in windows])
 
 
 def _draw_worker(axes: Axes, worker: WorkerSeries) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from fake_run import two_passes
 
 from run.config import Config
-from run.plots import running_median
+from run.plots import running_mean
 from run.report import write_report
 from run.summary import summarise
 
@@ -38,9 +38,9 @@ def test_report_without_a_single_status(tmp_path: Path) -> None:
     assert write_report(folder, Config(), summarise(folder, Config())).exists()
 
 
-def test_running_median_follows_a_step() -> None:
+def test_running_mean_follows_a_step() -> None:
     values = np.array([1.0] * 20 + [5.0] * 20)
-    smooth = running_median(values, 5)
+    smooth = running_mean(values, 5)
     assert len(smooth) == 40
     assert (smooth[:18] == 1.0).all()
     assert (smooth[22:] == 5.0).all()

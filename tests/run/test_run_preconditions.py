@@ -1,0 +1,104 @@
+"""What is missing on a machine is said with what to do about it."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from run.config import Config
+from run.errors import RunError
+from run.folder import RunFolder, pass_names, point_latest
+from run.preconditions import check_machine
+from run.state import hold, running, start_time
+
+
+@pytest.fixture(autouse=True)
+def _root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
+    boot = tmp_path / "boot.py"
+    boot.touch()
+    monkeypatch.setattr("run.preconditions.BOOT", boot)
+
+
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    """Two ports that nobody listens on."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        numbers = one.getsockname()[1], other.getsockname()[1]
+    yield numbers
+
+
+def config(ports: tuple[int, int], path: Path) -> Config:
+    path.write_text(f"[network]\np4runtime_port = {ports[0]}\ncontroller_port = {ports[1]}\n")
+    return Config.load(path)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name in names else which(name))
+
+
+def test_a_good_machine(ports: tuple[int, int], tmp_path: Path) -> None:
+    check_machine(config(ports, tmp_path / "c"), "embedded")
+
+
+def test_root_is_needed(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(RunError, match="needs root: sudo kofn run"):
+        check_machine(config(ports, tmp_path / "c"), "embedded")
+
+
+def test_a_port_in_use_names_its_process(ports: tuple[int, int], tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", ports[1]))
+        listener.listen()
+        with pytest.raises(
+            RunError, match=rf"{ports[1]} \(network.controller_port\) is in use by pid {os.getpid()} \("
+        ):
+            check_machine(config(ports, tmp_path / "c"), "embedded")
+
+
+def test_no_compiler(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "cc", "gcc", "clang")
+    with pytest.raises(RunError, match="apt-get install gcc"):
+        check_machine(config(ports, tmp_path / "c"), "embedded")
+
+
+def test_no_bmv2(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "simple_switch_grpc")
+    with pytest.raises(RunError, match=r"p4lang-bmv2 .* or use --target embedded"):
+        check_machine(config(ports, tmp_path / "c"), "bmv2")
+
+
+def test_only_one_run_at_a_time(tmp_path: Path) -> None:
+    with hold(tmp_path / "one"):
+        assert (run := running()) is not None
+        assert (run.pid, run.folder) == (os.getpid(), str(tmp_path / "one"))
+        with pytest.raises(RunError, match=rf"pid {os.getpid()}, .*one\): kofn stop ends it"), hold(tmp_path / "two"):
+            pass
+    assert running() is None
+
+
+def test_a_stale_record_is_nobody(tmp_path: Path) -> None:
+    with hold(tmp_path / "one"):
+        text = (tmp_path / "state" / "run.json").read_text()
+    started = start_time(os.getpid())
+    (tmp_path / "state" / "run.json").write_text(text.replace(str(started), "17"))
+    assert running() is None
+
+
+def test_pass_folders_are_distinct() -> None:
+    assert pass_names(["round", "fixed:2", "round"]) == ["round", "fixed-2", "round-again-2"]
+
+
+def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        RunFolder.create(tmp_path / name, ["all"])
+        point_latest(tmp_path / name)
+        assert (tmp_path / "latest").resolve() == tmp_path / name
