@@ -35,6 +35,11 @@ class PassFolder:
         """The controller's statuses, one JSON object a line."""
         return self.path / "status.jsonl"
 
+    @property
+    def decisions(self) -> Path:
+        """The controller's journal, one JSON object a line."""
+        return self.path / "decisions.jsonl"
+
     def metrics(self, rank: int) -> Path:
         """A worker's iterations, one JSON object a line."""
         return self.path / f"worker-{rank}.jsonl"
@@ -120,7 +125,9 @@ def default_path(name: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """Make the symbolic link runs/latest name this run, in one step."""
+    """Make the symbolic link `latest` beside a run in a folder runs/ name that run, in one step."""
+    if path.absolute().parent.name != "runs":
+        return  # --out elsewhere: that folder is none of ours
     link = path.parent / "latest"
     if link.exists() and not link.is_symlink():
         return  # somebody's own folder

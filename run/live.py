@@ -18,6 +18,11 @@ from run.metrics import Iteration, Tail, Totals
 PLAIN_INTERVAL_S = 1.0
 
 
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line as it is: no markup, no colours by content, no breaks that spoil a path."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 @dataclass(slots=True)
 class WorkerView:
     """The latest of one worker."""
@@ -52,6 +57,10 @@ class PassView:
         self.title = title
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank))) for rank in range(workers)]
         self.status = kofn_pb2.Status()
+        self.last_news = self._begin = time.monotonic()
+
+    def begin(self) -> None:
+        """The time starts now."""
         self.last_news = self._begin = time.monotonic()
 
     def poll(self) -> None:
@@ -170,7 +179,7 @@ class Display:
             self._live.update(self._view.table(), refresh=True)
         elif last or time.monotonic() - self._printed >= PLAIN_INTERVAL_S:
             self._printed = time.monotonic()
-            self._console.print(self._view.line(), highlight=False, soft_wrap=True)
+            say(self._console, self._view.line())
 
 
 def _pair(worker: WorkerView) -> str:

@@ -168,8 +168,8 @@ class Network:
 
     @property
     def clean(self) -> bool:
-        """Whether boot.py said that it removed everything."""
-        return self._stopped
+        """Whether boot.py has ended by itself: it removes everything before, after an error as well."""
+        return self._process.returncode in (0, 2)
 
     def _future(self, event: str, name: str) -> asyncio.Future[dict[str, Any]]:
         key = (event, name)

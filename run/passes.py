@@ -19,7 +19,7 @@ from rpc import kofn_pb2, kofn_pb2_grpc
 from run.config import Config
 from run.errors import RunError
 from run.folder import PassFolder, RunFolder
-from run.live import Display, PassView
+from run.live import Display, PassView, say
 from run.network import ROOT, Network, Program
 
 START_TIMEOUT_S = 60.0
@@ -50,14 +50,15 @@ class Commands:
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
         return [*name, "--no-p4", *ports, "--device-id", str(network.device_id), "--", *grpc_flags]
 
-    def controller(self, objective: str) -> list[str]:
+    def controller(self, entry: PassFolder) -> list[str]:
         """Listens for people on the loopback and for workers on the management network."""
         network = self.config.network
         return [
             *(sys.executable, "-m", "controller"),
             *("--config", str(self.folder.config.resolve())),
             *("--topology", str(self.folder.topology.resolve())),
-            *("--objective", objective),
+            *("--objective", entry.objective),
+            *("--decisions", str(entry.decisions.resolve())),
             *("--p4runtime", f"127.0.0.1:{network.p4runtime_port}"),
             *("--listen", f"127.0.0.1:{network.controller_port}"),
             *("--listen", self.management()),
@@ -107,21 +108,19 @@ class Pass:
                 f"pass {self._folder.objective!r} was not over after {time.monotonic() - begin:.0f} s "
                 f"(run.pass_deadline_s); logs: {self._folder.path / 'logs'}"
             ) from None
-        finally:
-            self._view.close()
         await self._network.end(["controller"])
         await self._network.end(["switch"])
 
     async def _start_control_plane(self) -> None:
         await self._launch("switch", ROOT, self._commands.switch(self._network.ready.interfaces()))
         await self._until_up(["switch"], self._switch_listens(), "the switch's P4Runtime server")
-        await self._launch("controller", ROOT, self._commands.controller(self._folder.objective))
+        await self._launch("controller", ROOT, self._commands.controller(self._folder))
         await self._until_up(["switch", "controller"], self._controller_ready(), "the controller and its switch")
 
     async def _check(self) -> None:
         checks = await self._network.check()
         for check in checks:
-            self._console.print(f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}", highlight=False)
+            say(self._console, f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}")
         if failed := [check.name for check in checks if not check.ok]:
             raise RunError(f"the network is not as configured: {', '.join(failed)}")
 
@@ -130,6 +129,7 @@ class Pass:
         for rank, host in zip(ranks, self._network.ready.hosts.items(), strict=True):
             argv = self._commands.worker(rank, host[1].management, self._folder.metrics(rank))
             await self._launch(f"worker-{rank}", host[0], argv)
+        self._view.begin()
         watching = asyncio.create_task(self._watch())
         try:
             with Display(self._console, self._view, quiet=quiet) as display:

@@ -24,6 +24,7 @@ from rich.console import Console
 from run.config import Config, check_objective
 from run.errors import ConfigError, InterruptedRun, RunError
 from run.folder import RunFolder, default_path, point_latest
+from run.live import say
 from run.metrics import merge
 from run.network import BOOT, SYSTEM_PYTHON, Network
 from run.passes import Commands, Pass
@@ -101,13 +102,13 @@ def command(
             )
             sys.exit(carry_out(plan, console))
     except ConfigError as error:
-        console.print(f"kofn run: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"kofn run: {error}")
         sys.exit(2)
     except InterruptedRun as error:
-        console.print(f"kofn run: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"kofn run: {error}")
         sys.exit(130)
     except RunError as error:
-        console.print(f"kofn run: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"kofn run: {error}")
         sys.exit(1)
 
 
@@ -187,16 +188,16 @@ async def _train(plan: Plan, folder: RunFolder, console: Console) -> None:
     )
     try:
         hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
-        console.print(f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
+        say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
         commands = Commands(config=plan.config, folder=folder, target=plan.target)
         for number, entry in enumerate(folder.passes):
             title = f"{entry.objective} ({number + 1} of {len(folder.passes)})"
-            console.print(f"pass {title}: results in {entry.path}", highlight=False, soft_wrap=True)
+            say(console, f"pass {title}: results in {entry.path}")
             await Pass(network, commands, entry, console, title).run(check=number == 0, quiet=plan.quiet)
     finally:
         await network.stop()
     if not network.clean:
-        console.print("the network process did not confirm that everything is removed: kofn clean makes sure")
+        say(console, "the network process did not confirm that everything is removed: kofn clean makes sure")
 
 
 def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
@@ -206,9 +207,9 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
     report = write_report(folder, plan.config, summary)
     console.print(summary.table())
-    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    say(console, f"report: {report}")
     for reason in summary.failures:
-        console.print(f"kofn run: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"kofn run: {reason}", style="red")
     if plan.as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0

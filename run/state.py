@@ -37,7 +37,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 def state_path() -> Path:
     """The state file's place."""
-    return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn")) / "run.json"
+    return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn")) / "running"
 
 
 def start_time(pid: int) -> int | None:

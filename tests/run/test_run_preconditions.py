@@ -87,9 +87,9 @@ def test_only_one_run_at_a_time(tmp_path: Path) -> None:
 
 def test_a_stale_record_is_nobody(tmp_path: Path) -> None:
     with hold(tmp_path / "one"):
-        text = (tmp_path / "state" / "run.json").read_text()
+        text = (tmp_path / "state" / "running").read_text()
     started = start_time(os.getpid())
-    (tmp_path / "state" / "run.json").write_text(text.replace(str(started), "17"))
+    (tmp_path / "state" / "running").write_text(text.replace(str(started), "17"))
     assert running() is None
 
 
@@ -99,6 +99,12 @@ def test_pass_folders_are_distinct() -> None:
 
 def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        RunFolder.create(tmp_path / name, ["all"])
-        point_latest(tmp_path / name)
-        assert (tmp_path / "latest").resolve() == tmp_path / name
+        RunFolder.create(tmp_path / "runs" / name, ["all"])
+        point_latest(tmp_path / "runs" / name)
+        assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "runs" / name
+
+
+def test_other_folders_get_no_link(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "mine", ["all"])
+    point_latest(tmp_path / "mine")
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_symlink()] == []
