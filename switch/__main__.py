@@ -1,0 +1,71 @@
+"""`python -m switch`: the embedded switch as a process with simple_switch_grpc's command line."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from switch.engine import Engine
+from switch.errors import SwitchError
+from switch.options import Options, check_address, check_interfaces, parse
+from switch.server import serving
+
+LOG = logging.getLogger("switch")
+LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code, 2 when it cannot start."""
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        check_interfaces(options.ports)
+        check_address(options.address)
+        _set_up_logging(options)
+        for reason in options.ignored:
+            print(f"switch: ignored {reason}", file=sys.stderr)
+        asyncio.run(run(options))
+    except (SwitchError, OSError, RuntimeError) as error:
+        print(f"switch: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return 0
+
+
+async def run(options: Options) -> None:
+    """Serve and forward until a signal ends it.  Raises SwitchError when it cannot start."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    engine = Engine(options.ports, cpu_port=options.cpu_port)
+    if options.program is not None:
+        await asyncio.to_thread(engine.load, options.program.read_bytes())
+    engine.start()
+    try:
+        async with serving(engine, device_id=options.device_id, address=options.address):
+            print(f"Server listening on {options.address}", flush=True)
+            await ended.wait()
+    finally:
+        engine.stop()
+
+
+def _set_up_logging(options: Options) -> None:
+    """To the file, to standard output, or (warnings and worse) to standard error."""
+    level = LEVELS[options.log_level]
+    if options.log_file is not None:
+        logging.basicConfig(filename=options.log_file, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+    elif options.log_console:
+        logging.basicConfig(stream=sys.stdout, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+    else:
+        logging.basicConfig(level=max(level, logging.WARNING), format="switch: %(message)s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The command line: simple_switch_grpc's flags as a checked Options value.
+
+A fault is an OptionsError of one line that says what, which and what is allowed.  Flags of simple_switch_grpc that this
+switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
+"""
+
+import argparse
+import errno
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from switch.errors import SwitchError
+
+PORT_MAX = 511  # v1model's bit<9>
+LEVELS = ("trace", "debug", "info", "warn", "error", "off")
+
+DESCRIPTION = """\
+kofn's embedded switch: runs the JSON that p4c makes for BMv2 as native code and speaks P4Runtime.
+It takes simple_switch_grpc's flags; those after -- belong to the target."""
+
+EXAMPLES = """\
+target flags, after --:
+  --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559)
+  --cpu-port PORT               the port of packet-in and packet-out (default: none)
+  --drop-port 511               the port that drops; no other is possible
+
+examples:
+  wait for a controller to push a program, two ports, the controller on port 255:
+    python -m switch --no-p4 -i 1@s1-eth1 -i 2@s1-eth2 -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255
+  start with a program:
+    python -m switch -i 1@veth1 --device-id 1 p4src/build/kofn.json"""
+
+
+class OptionsError(SwitchError):
+    """A command line that cannot be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to run."""
+
+    program: Path | None  # p4c's JSON; None: wait for the controller's
+    ports: dict[int, str]  # port number to interface
+    device_id: int
+    address: str  # HOST:PORT of the P4Runtime server
+    cpu_port: int | None
+    log_level: str
+    log_console: bool
+    log_file: Path | None
+    ignored: tuple[str, ...]  # flags that were given and change nothing, each with the reason
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose faults are exceptions."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line instead of a usage text and an exit."""
+        raise OptionsError(f"{message}; see --help")
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The options; raises OptionsError, and SystemExit after --help."""
+    general, target = _split(list(arguments))
+    told = _general_parser().parse_args(general)
+    aimed = _target_parser().parse_args(target)
+    ports = _ports(told.interface)
+    return Options(
+        program=_program(told.program, told.no_p4),
+        ports=ports,
+        device_id=told.device_id,
+        address=_address(aimed.grpc_server_addr),
+        cpu_port=_cpu_port(aimed.cpu_port, aimed.drop_port, ports),
+        log_level=told.log_level,
+        log_console=told.log_console,
+        log_file=told.log_file,
+        ignored=_ignored(told),
+    )
+
+
+def check_interfaces(ports: dict[int, str]) -> None:
+    """Raise OptionsError when an interface does not exist."""
+    existing = sorted(name for _, name in socket.if_nameindex())
+    for port, interface in ports.items():
+        if interface not in existing:
+            raise OptionsError(f"port {port}: no interface is named {interface}; there are {', '.join(existing)}")
+
+
+def check_address(address: str) -> None:
+    """Raise OptionsError when nothing can listen at HOST:PORT; the server itself would not say why."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+            probe.listen()
+    except OSError as error:
+        hint = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        raise OptionsError(f"--grpc-server-addr {address}: cannot listen: {hint}") from error
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _general_parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m switch",
+        usage="python -m switch [options] [PROGRAM.json] [-- target options]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("program", nargs="?", type=Path, metavar="PROGRAM.json", help="p4c's JSON to start with")
+    add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
+    add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
+    add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
+    add("--log-console", action="store_true", help="log to standard output")
+    add("--log-file", type=Path, metavar="FILE", help="log to a file")
+    add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
+    add("--log-flush", action="store_true", help="ignored: every line is flushed")
+    add("--thrift-port", type=_port_number, metavar="PORT", help="ignored: there is no Thrift server")
+    add("--pcap", nargs="?", const=".", metavar="DIRECTORY", help="refused: packets are not captured yet")
+    return parser
+
+
+def _target_parser() -> _Parser:
+    parser = _Parser(prog="python -m switch ... --", add_help=False, allow_abbrev=False)
+    parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
+    parser.add_argument("--cpu-port", type=_switch_port)
+    parser.add_argument("--drop-port", type=_switch_port, default=PORT_MAX)
+    return parser
+
+
+def _unsigned(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2**64 - 1")
+    return int(text)
+
+
+def _port_number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port, 1 to 65535")
+    return int(text)
+
+
+def _switch_port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a switch port, 0 to {PORT_MAX}")
+    return int(text)
+
+
+def _ports(interfaces: list[str]) -> dict[int, str]:
+    ports: dict[int, str] = {}
+    for text in interfaces:
+        port_text, _, interface = text.partition("@")
+        if not interface or not port_text.isdecimal() or int(port_text) > PORT_MAX:
+            raise OptionsError(f"-i {text}: needs PORT@INTERFACE with a port from 0 to {PORT_MAX}, as in -i 1@s1-eth1")
+        port = int(port_text)
+        if port in ports:
+            raise OptionsError(f"-i {text}: port {port} is {ports[port]} already; each port is given once")
+        if interface in ports.values():
+            raise OptionsError(f"-i {text}: interface {interface} has a port already; each interface is given once")
+        ports[port] = interface
+    return ports
+
+
+def _program(path: Path | None, no_p4: bool) -> Path | None:
+    if path is None and not no_p4:
+        raise OptionsError("nothing to run: give a PROGRAM.json, or --no-p4 to wait for a controller's; see --help")
+    if path is not None and no_p4:
+        raise OptionsError(f"--no-p4 starts without a program, but {path} is given; leave out one of the two")
+    if path is not None and not path.is_file():
+        raise OptionsError(f"{path}: no such file; PROGRAM.json is what p4c --target bmv2 writes")
+    return path
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise OptionsError(f"--grpc-server-addr {text}: needs HOST:PORT with a port from 1 to 65535")
+    return text
+
+
+def _cpu_port(port: int | None, drop_port: int, ports: dict[int, str]) -> int | None:
+    if drop_port != PORT_MAX:
+        raise OptionsError(f"--drop-port {drop_port}: this switch drops by port {PORT_MAX} and no other")
+    if port == 0:
+        raise OptionsError(f"--cpu-port 0: needs a port from 1 to {PORT_MAX}")
+    if port is not None and port in ports:
+        raise OptionsError(f"--cpu-port {port}: that port is {ports[port]} already; the CPU port has no interface")
+    if port is not None and port == drop_port:
+        raise OptionsError(f"--cpu-port {port}: that is the drop port; 1 to {PORT_MAX - 1} is allowed")
+    return port
+
+
+def _ignored(told: argparse.Namespace) -> tuple[str, ...]:
+    if told.pcap is not None:
+        raise OptionsError("--pcap: this switch does not capture packets; use tcpdump -i INTERFACE")
+    if told.log_console and told.log_file is not None:
+        raise OptionsError("--log-console and --log-file exclude each other")
+    reasons = []
+    if told.thrift_port is not None:
+        reasons.append(f"--thrift-port {told.thrift_port}: there is no Thrift server")
+    return tuple(reasons)

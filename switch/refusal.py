@@ -1,0 +1,131 @@
+"""What the P4Runtime server answers when it cannot do what it is asked: a status code and a sentence.
+
+A Refused is raised by whoever finds the fault and turned into a gRPC status by the server.  For a batch, every update
+has its own p4.v1.Error inside one google.rpc.Status (P4Runtime specification, "Error Reporting" of the Write RPC).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import grpc
+from finsy.proto import p4r, rpc_status
+from google.protobuf import any_pb2
+
+from switch.errors import (
+    CompilerMissing,
+    EntryExists,
+    EntryNotFound,
+    InvalidEntry,
+    NoProgram,
+    ProgramError,
+    SwitchError,
+    TableFull,
+    UnknownObject,
+)
+
+STATUS_DETAILS = "grpc-status-details-bin"
+DETAILS_MAX = 6000  # bytes: clients accept 8 KiB of metadata unless told otherwise
+SPACE = "kofn-switch"
+
+
+class Refused(SwitchError):  # noqa: N818 - reads as what happened to the request
+    """A request that is not carried out; `code` is the canonical code that the client gets."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        """`message` says what was asked for, by name, and what would have been allowed."""
+        super().__init__(message)
+        self.code = code
+
+
+def invalid(message: str) -> Refused:
+    """The request contradicts itself or the p4info."""
+    return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def not_found(message: str) -> Refused:
+    """The request names something that is not there."""
+    return Refused(grpc.StatusCode.NOT_FOUND, message)
+
+
+def out_of_range(message: str) -> Refused:
+    """A value does not fit its field, or an index its array."""
+    return Refused(grpc.StatusCode.OUT_OF_RANGE, message)
+
+
+def denied(message: str) -> Refused:
+    """The client, or any client, may not do this."""
+    return Refused(grpc.StatusCode.PERMISSION_DENIED, message)
+
+
+def unimplemented(message: str) -> Refused:
+    """P4Runtime has it and this switch has not."""
+    return Refused(grpc.StatusCode.UNIMPLEMENTED, message)
+
+
+def unready(message: str) -> Refused:
+    """Something else has to come first."""
+    return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
+
+
+def choices(names: Iterable[str], most: int = 12) -> str:
+    """The valid choices for the end of a message: `one of a, b, c`, cut after `most`."""
+    listed = list(names)
+    if not listed:
+        return "there are none"
+    rest = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return f"one of {', '.join(listed[:most])}{rest}"
+
+
+_CODES: dict[type[SwitchError], grpc.StatusCode] = {
+    ProgramError: grpc.StatusCode.INVALID_ARGUMENT,
+    CompilerMissing: grpc.StatusCode.FAILED_PRECONDITION,
+    NoProgram: grpc.StatusCode.FAILED_PRECONDITION,
+    UnknownObject: grpc.StatusCode.NOT_FOUND,
+    InvalidEntry: grpc.StatusCode.INVALID_ARGUMENT,
+    EntryExists: grpc.StatusCode.ALREADY_EXISTS,
+    EntryNotFound: grpc.StatusCode.NOT_FOUND,
+    TableFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def refusal(error: SwitchError) -> Refused:
+    """The engine's error as a refusal with the code that P4Runtime has for it; INTERNAL for faults of the switch."""
+    if isinstance(error, Refused):
+        return error
+    kind = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
+    return Refused(_CODES[kind] if kind else grpc.StatusCode.INTERNAL, str(error))
+
+
+def number(code: grpc.StatusCode) -> int:
+    """The canonical code as google.rpc.Code has it."""
+    value: int = code.value[0]
+    return value
+
+
+def batch_details(outcomes: Sequence[Refused | None]) -> bytes:
+    """A serialised google.rpc.Status with one p4.v1.Error for each update, OK ones (None) included.
+
+    Messages are left out, last ones first, once the whole exceeds what a client accepts as metadata: codes always stay.
+    """
+    status = rpc_status.Status(code=number(grpc.StatusCode.UNKNOWN), message=summary(outcomes))
+    size = 0
+    for outcome in outcomes:
+        error = _error(outcome, with_message=size < DETAILS_MAX)
+        detail = any_pb2.Any()
+        detail.Pack(error)
+        size += detail.ByteSize()
+        status.details.append(detail)
+    return status.SerializeToString()
+
+
+def summary(outcomes: Sequence[Refused | None]) -> str:
+    """One line for clients that show only the outer message: how many failed and the first reason."""
+    failed = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome is not None]
+    index, first = failed[0]
+    return f"{len(failed)} of {len(outcomes)} failed; the first, at index {index}: {first.code.name}: {first}"
+
+
+def _error(outcome: Refused | None, *, with_message: bool) -> p4r.Error:
+    if outcome is None:
+        return p4r.Error()
+    message = str(outcome) if with_message else ""
+    return p4r.Error(canonical_code=number(outcome.code), message=message, space=SPACE)
