@@ -1,0 +1,6 @@
+"""Measure each worker's blocking, model it, choose k, push it to the switch and to the workers.
+
+    measure -> model -> choose -> push        (docs/CONTROL.md)
+
+`decide` holds the whole loop without I/O or clock; `session` and `service` put gRPC around it, `push` P4Runtime.
+"""

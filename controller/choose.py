@@ -1,0 +1,154 @@
+"""The k that minimises an objective, from E_k[T]: the expected time until the fastest k of n workers are done.
+
+P(T_i <= t) is the model's; the number of workers done by t is Poisson-binomial; E_k[T] = integral of P(fewer than k
+done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. Exact by dynamic programming
+over the workers; above GROUP_ABOVE workers those are sorted by lambda, split evenly and given their group's mean.
+Pure functions; knows nothing of time, gRPC or the switch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from controller.measure import FloatArray
+from controller.model import Estimate
+from run.config import check_objective
+
+GROUP_ABOVE = 64
+"""Most workers for which every one's own lambda is used."""
+
+GROUPS = 16
+
+DENSE = 128
+"""Lattice points from 0 on that are all evaluated; later ones are COARSE evenly spaced ones, interpolated between."""
+
+COARSE = 96
+
+TAIL = 9.0
+"""Standard deviations of the slowest worker's count up to which the lattice reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What an objective may look at; `expected_s[k - 1]` is E_k[T], k = 1..n live workers."""
+
+    expected_s: FloatArray
+
+    @property
+    def workers(self) -> int:
+        """n."""
+        return len(self.expected_s)
+
+    @property
+    def ks(self) -> FloatArray:
+        """1..n, beside `expected_s`."""
+        return np.arange(1, self.workers + 1, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A name and the costs (n,) of k = 1..n that it minimises."""
+
+    name: str
+    costs: Callable[[Forecast], FloatArray]
+    unit: str  # of the costs, for people: "s" or "" where they only order the ks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The k to use, and the numbers behind it."""
+
+    k: int
+    best: int  # the cheapest k: not `k` where the gain was within the margin
+    expected_s: FloatArray
+    costs: FloatArray
+
+
+def objective(text: str, workers: int) -> Objective:
+    """'round', 'all' or 'fixed:K'; ConfigError for anything else."""
+    k = check_objective(text, workers, "objective")
+    if text == "round":
+        return Objective(name=text, costs=round_costs, unit="s")
+    if k is None:
+        return Objective(name=text, costs=lambda forecast: forecast.workers - forecast.ks, unit="")
+    return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
+
+
+def round_costs(forecast: Forecast) -> FloatArray:
+    """E_k[T] * n / k: expected time to move one round of all workers' blocks."""
+    return forecast.expected_s * forecast.workers / forecast.ks
+
+
+def choose(expected_s: FloatArray, goal: Objective, *, current: int, margin: float) -> Choice:
+    """The cheapest k; or the current one, where that is possible and at most `margin` (a share) dearer."""
+    costs = goal.costs(Forecast(expected_s=expected_s))
+    best = int(np.argmin(costs)) + 1
+    possible = 1 <= current <= len(costs)
+    keep = possible and costs[best - 1] >= (1 - margin) * costs[current - 1]
+    return Choice(k=current if keep else best, best=best, expected_s=expected_s, costs=costs)
+
+
+def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:
+    """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's)."""
+    rates = estimate.lambda_s[live] / estimate.event_s
+    return estimate.service_s + estimate.event_s * expected_counts(rates)
+
+
+def expected_counts(rates: FloatArray) -> FloatArray:
+    """E of the k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
+    points, weights = lattice(float(rates.max(initial=0.0)))
+    if len(rates) > GROUP_ABOVE:
+        exactly = _grouped(*groups(rates), points)
+    else:
+        exactly = _each(special.pdtr(points, rates[:, None]))
+    return np.cumsum(exactly[:-1] @ weights)
+
+
+def lattice(most: float) -> tuple[FloatArray, FloatArray]:
+    """Points m and weights w, so that w @ f(m) is the sum of f over 0, 1, ... for f that is linear between points.
+
+    Every m up to DENSE is a point, so small means are exact; beyond, f is smooth on the scale of the spacing.
+    """
+    end = int(most + TAIL * np.sqrt(most) + 16)
+    points = np.arange(min(end, DENSE) + 1, dtype=np.float64)
+    if end > DENSE:
+        coarse = np.unique(np.linspace(DENSE, end, min(COARSE, end - DENSE) + 1).astype(np.int64))
+        points = np.concatenate((points, coarse[1:].astype(np.float64)))
+    gaps = np.diff(points)
+    weights = np.zeros_like(points)
+    weights[:-1] += (gaps + 1) / 2
+    weights[1:] += (gaps - 1) / 2
+    return points, weights
+
+
+def groups(rates: FloatArray, count: int = GROUPS) -> tuple[FloatArray, np.typing.NDArray[np.int64]]:
+    """Sort, split evenly: (mean rates, sizes), both (count,)."""
+    parts = np.array_split(np.sort(rates), count)
+    return np.array([part.mean() for part in parts]), np.array([len(part) for part in parts])
+
+
+def _each(done: FloatArray) -> FloatArray:
+    """P(exactly j of the workers are done) (n + 1, points) from P(worker i is done) (n, points)."""
+    exactly = np.zeros((len(done) + 1, done.shape[1]))
+    exactly[0] = 1.0
+    for i, p in enumerate(done):
+        moved = exactly[: i + 1] * p
+        exactly[: i + 1] -= moved
+        exactly[1 : i + 2] += moved
+    return exactly
+
+
+def _grouped(rates: FloatArray, sizes: np.typing.NDArray[np.int64], points: FloatArray) -> FloatArray:
+    """As `_each` for groups of like workers: their binomials, convolved."""
+    exactly = np.ones((1, len(points)))
+    for rate, size in zip(rates, sizes, strict=True):
+        counts = np.arange(size + 1)[:, None]
+        done = special.pdtr(points, rate)
+        binomial = special.binom(size, counts) * done**counts * (1 - done) ** (size - counts)
+        joined = np.zeros((len(exactly) + size, len(points)))
+        for j, p in enumerate(binomial):
+            joined[j : j + len(exactly)] += exactly * p
+        exactly = joined
+    return exactly

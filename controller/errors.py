@@ -1,0 +1,35 @@
+"""What can go wrong in this package.
+
+ControllerError
+ |- TopologyError   the topology file cannot be used
+ |- PushError       the switch refused something, or the program has not what the controller needs
+ |- AttachError     a worker cannot take part
+ '- StartError      the controller cannot start: no switch, address in use
+"""
+
+import grpc
+
+
+class ControllerError(Exception):
+    """Base of all errors of this package; the message says what, which object by name, and what was allowed."""
+
+
+class TopologyError(ControllerError):
+    """A topology file that cannot be used; the message names the file and the entry."""
+
+
+class PushError(ControllerError):
+    """The switch refused an update; the message names it as P4 does."""
+
+
+class StartError(ControllerError):
+    """The controller cannot start; the message says what to do about it."""
+
+
+class AttachError(ControllerError):
+    """A worker cannot take part; `code` is the gRPC status that says so."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        """Keep the status code beside the message."""
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,175 @@
+"""What is known of each worker: its reports, and its silence. Bounded memory; no clock, no I/O.
+
+A report gives the first-block time T_i of an iteration, or a lower bound of it where the iteration ended first.
+A worker that has said nothing while others went on is itself a lower bound: the time since it began.
+Bad input is refused, counted, and logged once for each worker and reason.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.views import Views
+
+_LOG = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+AHEAD_MAX = 1000
+"""Iterations that a report may be ahead of all that is known: k fastest workers go on alone, but not that far."""
+
+FIRST_BLOCK_MAX_S = 3600.0
+"""A longer first-block time is no measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One iteration as its worker saw it (rpc/kofn.proto)."""
+
+    iteration: int
+    first_block_s: float
+    censored: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/headers.p4)."""
+
+    worker: int
+    iteration: int
+    verdict: str
+    timestamp_us: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Track:
+    """Counts and latest facts of one worker."""
+
+    began_s: float | None = None  # when its present iteration began: its last report
+    reported: int = 0  # latest iteration that it reported
+    arrived: int = 0  # latest iteration of which the switch saw its first block
+    reports: int = 0
+    arrivals: int = 0
+    late: int = 0
+    late_in_a_row: int = 0
+    last_first_block_s: float = 0.0
+
+    @property
+    def reached(self) -> int:
+        """The latest iteration of which its first block is known to be done."""
+        return max(self.reported, self.arrived)
+
+
+@dataclass(slots=True, kw_only=True)
+class Measurements:
+    """The latest `window` first-block times of each of `workers` workers.
+
+    `times_s` and `cut`, both (workers, window), hold the oldest first and NaN where nothing is known yet;
+    `cut` marks lower bounds.
+    """
+
+    workers: int
+    window: int
+    times_s: FloatArray = field(init=False)
+    cut: BoolArray = field(init=False)
+    track: tuple[Track, ...] = field(init=False)
+    views: Views = field(init=False)
+    iteration: int = 0  # the latest that any worker reported
+    refused: int = 0
+    _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of anyone."""
+        self.times_s = np.full((self.workers, self.window), np.nan)
+        self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
+        self.track = tuple(Track() for _ in range(self.workers))
+        self.views = Views(workers=self.workers)
+
+    def begin(self, now_s: float) -> None:
+        """All workers start together."""
+        for track in self.track:
+            track.began_s = now_s
+
+    def report(self, rank: int, report: Report, now_s: float) -> bool:
+        """Take a report; False where it was refused."""
+        if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
+            return self._refuse(rank, "report", *fault)
+        self._push(rank, report.first_block_s, report.censored)
+        track = self.track[rank]
+        track.reports += 1
+        track.reported, track.began_s = report.iteration, now_s
+        track.last_first_block_s = report.first_block_s
+        track.late += report.late
+        track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
+        self.iteration = max(self.iteration, report.iteration)
+        self.views.report(
+            rank,
+            report.iteration,
+            first_block_s=report.first_block_s,
+            sent=not report.censored,
+            late=report.late,
+        )
+        return True
+
+    def arrival(self, arrival: Arrival) -> bool:
+        """Take an arrival from a digest; False where it was refused. A block sent again tells nothing new."""
+        if fault := self._fault(arrival.worker, arrival.iteration):
+            return self._refuse(arrival.worker, "digest", *fault)
+        track = self.track[arrival.worker]
+        if arrival.iteration > track.arrived:
+            track.arrivals += 1
+            track.arrived = arrival.iteration
+            self.views.arrival(
+                arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
+            )
+        return True
+
+    def silent_s(self, now_s: float) -> FloatArray:
+        """For each worker (workers,): time since it began where others went on without it, else 0.
+
+        This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
+        """
+        front = max((track.reached for track in self.track), default=0)
+        return np.array(
+            [
+                max(now_s - track.began_s, 0.0) if track.began_s is not None and track.reached < front else 0.0
+                for track in self.track
+            ]
+        )
+
+    def _push(self, rank: int, time_s: float, cut: bool) -> None:
+        """Append one observation to a worker's row, dropping its oldest."""
+        self.times_s[rank, :-1] = self.times_s[rank, 1:]
+        self.cut[rank, :-1] = self.cut[rank, 1:]
+        self.times_s[rank, -1], self.cut[rank, -1] = time_s, cut
+
+    def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
+        """What is wrong with who and when, if anything: (kind, sentence)."""
+        if not 0 <= rank < self.workers:
+            return "rank", f"ranks 0 to {self.workers - 1} are allowed"
+        highest = max(self.iteration, *(track.arrived for track in self.track)) + AHEAD_MAX
+        if not 1 <= iteration <= highest:
+            return "iteration", f"iteration {iteration}: 1 to {highest} is allowed"
+        return None
+
+    def _report_fault(self, rank: int, report: Report) -> tuple[str, str] | None:
+        """What is wrong with a report's content, if anything."""
+        if report.iteration <= self.track[rank].reported:
+            return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
+        if not (math.isfinite(report.first_block_s) and 0 <= report.first_block_s <= FIRST_BLOCK_MAX_S):
+            return "time", f"first_block_s {report.first_block_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
+        return None
+
+    def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:
+        """Count; log the first of its kind. Ranks outside share one entry: the memory stays bounded."""
+        self.refused += 1
+        key = (rank if 0 <= rank < self.workers else -1, source + kind)
+        if key not in self._logged:
+            self._logged.add(key)
+            _LOG.warning("refused a %s of worker %d: %s (further ones are only counted)", source, rank, sentence)
+        return False
