@@ -1,0 +1,139 @@
+"""The control loop without I/O or clock: measurements in, a change of k out.
+
+The session drives it in real time; a simulation may drive the same object in virtual time.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controller.choose import Choice, Objective, choose, expected_times, objective
+from controller.measure import BoolArray, FloatArray, Measurements
+from controller.model import Estimate, fit
+from run.config import Policy, check_objective
+
+CHANGES_KEPT = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of k, and why."""
+
+    iteration: int
+    k: int
+    previous_k: int
+    reason: str
+    expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
+
+
+@dataclass(slots=True, kw_only=True)
+class Decider:
+    """Holds k, and what it rests on."""
+
+    workers: int
+    policy: Policy
+    goal: Objective = field(init=False)
+    measurements: Measurements = field(init=False)
+    live: BoolArray = field(init=False)
+    k: int = field(init=False)
+    estimate: Estimate | None = None
+    choice: Choice | None = None  # over the workers that were live then
+    silent_s: FloatArray = field(init=False)
+    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
+    _decided: int = 0  # iteration of the last decision
+
+    def __post_init__(self) -> None:
+        """Everyone lives, nothing is measured, k is the objective's start value."""
+        self.goal = objective(self.policy.objective, self.workers)
+        self.measurements = Measurements(workers=self.workers, window=self.policy.window)
+        self.live = np.ones(self.workers, dtype=np.bool_)
+        self.silent_s = np.zeros(self.workers)
+        self.k = check_objective(self.policy.objective, self.workers, "objective") or self.workers
+
+    @property
+    def iteration(self) -> int:
+        """The latest that any worker reported."""
+        return self.measurements.iteration
+
+    def due(self, now_s: float) -> bool:
+        """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
+        return self.iteration >= self._decided + self.policy.decide_every or self._overdue(now_s)
+
+    def decide(self, now_s: float) -> Change | None:
+        """Fit, forecast, choose; the change, if there is one."""
+        self._decided = self.iteration
+        if not self.live.any() or not self._forecast(now_s):
+            return None
+        return self._choose(f"{self.goal.name}:", self.policy.margin)
+
+    def set_objective(self, text: str, now_s: float) -> Change | None:
+        """Follow another objective from now on; ConfigError names what is allowed."""
+        goal = objective(text, self.workers)
+        self.goal = goal
+        if self.live.any() and self._forecast(now_s):
+            return self._choose(f"objective set to {text}:", 0.0)
+        return self._set_k(self._start_k(text), f"objective set to {text}")
+
+    def lose(self, rank: int, why: str, now_s: float) -> Change | None:
+        """A worker takes no part any more: n and at once k become smaller."""
+        self.live[rank] = False
+        count = int(self.live.sum())
+        if not count:
+            return None
+        reason = f"worker {rank} {why}: {count} of {self.workers} live"
+        if self._forecast(now_s):
+            return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
+        return self._set_k(min(self.k, count), reason)
+
+    def _start_k(self, text: str) -> int:
+        """What an objective begins with: its fixed K, or all live workers."""
+        live = int(self.live.sum())
+        return min(check_objective(text, self.workers, "objective") or live, live)
+
+    def _overdue(self, now_s: float) -> bool:
+        """Someone has been silent for longer than its estimate says."""
+        if self.estimate is None or not self._warm():
+            return False
+        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s
+        return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
+
+    def _warm(self) -> bool:
+        """Every live worker has reported often enough."""
+        tracks = self.measurements.track
+        return all(tracks[rank].reports >= self.policy.warm_up for rank in np.flatnonzero(self.live))
+
+    def _forecast(self, now_s: float) -> bool:
+        """Fit the model to what is known now; False while that is too little."""
+        taken = self.measurements
+        self.silent_s = taken.silent_s(now_s)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
+        return self._warm()
+
+    def _choose(self, reason: str, margin: float) -> Change | None:
+        """Choose from the present estimate, and say in numbers why."""
+        assert self.estimate is not None
+        expected_s = expected_times(self.estimate, self.live)
+        choice = choose(expected_s, self.goal, current=self.k, margin=margin)
+        self.choice = choice
+        return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
+
+    def _set_k(self, k: int, reason: str) -> Change | None:
+        """Record a change; None where k is that already."""
+        if k == self.k:
+            return None
+        expected = self.choice.expected_s if self.choice else np.empty(0)
+        expected_s = float(expected[k - 1]) if k <= len(expected) else float("nan")
+        change = Change(iteration=self.iteration, k=k, previous_k=self.k, reason=reason, expected_s=expected_s)
+        self.k = k
+        self.changes.append(change)
+        return change
+
+
+def _numbers(choice: Choice, previous: int, goal: Objective) -> str:
+    """Why the new k, in one clause."""
+    expected = f"E_{choice.k}[T] = {1e3 * choice.expected_s[choice.k - 1]:.1f} ms"
+    if not goal.unit or previous > len(choice.costs):
+        return expected
+    costs = 1e3 * choice.costs
+    return f"{expected}, cost {costs[choice.k - 1]:.1f} ms, with k = {previous} {costs[previous - 1]:.1f} ms"

@@ -1,0 +1,76 @@
+"""Decisions and samples as JSON lines, for plots and for whoever wants to know afterwards."""
+
+import json
+import math
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from controller.decide import Change, Decider
+from controller.errors import StartError
+
+
+class Journal:
+    """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
+
+    Every decision: time, iteration, k, previous_k, reason, lambda_s, expected_s.
+    Every iteration: time, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, line by line."""
+        try:
+            self._file = None if path is None else path.open("a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise StartError(f"--decisions {path}: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def decision(self, decider: Decider, change: Change) -> None:
+        """One change of k."""
+        expected = decider.choice.expected_s.tolist() if decider.choice else []
+        self._write(
+            {
+                "time": time.time(),
+                "iteration": change.iteration,
+                "k": change.k,
+                "previous_k": change.previous_k,
+                "reason": change.reason,
+                "lambda_s": _lambda(decider),
+                "expected_s": expected,
+            }
+        )
+
+    def sample(self, decider: Decider) -> None:
+        """The state at a new iteration."""
+        self._write(
+            {
+                "time": time.time(),
+                "iteration": decider.iteration,
+                "k": decider.k,
+                "lambda_s": _lambda(decider),
+                "live": int(decider.live.sum()),
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """One line."""
+        if self._file is not None:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _lambda(decider: Decider) -> list[float | None]:
+    """Each worker's estimate; null before the first fit."""
+    if decider.estimate is None:
+        return [None] * decider.workers
+    return [value if math.isfinite(value) else None for value in decider.estimate.lambda_s.tolist()]

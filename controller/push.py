@@ -1,0 +1,269 @@
+"""The controller's side of P4Runtime: pipeline, entries, k, digests, counters.
+
+    link = SwitchLink(address="127.0.0.1:50051", device_id=0, program=Program(), layout=layout, on_arrival=take)
+    task = asyncio.create_task(link.run())
+    await link.ready.wait()
+    await link.set_k(3)
+
+The first connection pushes the pipeline, which empties every slot; a later one (the switch restarted, or the connection
+broke) pushes it only where the switch has lost it. Either then brings the switch's entries to what they should be.
+Knows nothing of how k is chosen.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import finsy as fy
+from finsy.proto import p4r
+
+from controller.entries import COUNTER, DIGEST, VERDICT_TYPE, Layout, all_entries, digest_entry, job_entry
+from controller.errors import PushError
+from controller.measure import Arrival
+
+_LOG = logging.getLogger(__name__)
+
+RETRY_S = 0.25
+HANDSHAKE_S = 30.0
+COUNTERS_EVERY_S = 1.0
+_DIGEST_QUEUE = 1024
+
+_BUILD = Path(__file__).parents[1] / "p4src" / "build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The compiled P4 program."""
+
+    p4info: Path = _BUILD / "kofn.p4info.txtpb"
+    blob: Path = _BUILD / "kofn.json"
+
+    def options(self, device_id: int, *, force: bool) -> fy.SwitchOptions:
+        """How finsy shall connect; PushError names a file that is not there."""
+        for path in (self.p4info, self.blob):
+            if not path.is_file():
+                raise PushError(f"{path}: no such file; `make p4` builds it where p4c is installed")
+        return fy.SwitchOptions(p4info=self.p4info, p4blob=self.blob, p4force=force, device_id=device_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class SwitchLink:
+    """Keeps one switch as it should be, across restarts of the switch."""
+
+    address: str
+    device_id: int
+    program: Program
+    layout: Layout
+    k: int
+    on_arrival: Callable[[Arrival], object] = lambda arrival: None
+    counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    fault: str = ""  # why it is not connected
+    _switch: fy.Switch | None = None
+    _pushed: bool = False
+
+    @property
+    def connected(self) -> bool:
+        """True while the switch is installed and answers."""
+        return self._switch is not None
+
+    async def run(self) -> None:
+        """Connect, install and serve, again and again, until cancelled."""
+        logging.getLogger("finsy").setLevel(logging.CRITICAL + 1)  # its errors reach us as exceptions
+        while True:
+            try:
+                await self._connect()
+            except (fy.P4ClientError, PushError, OSError, TimeoutError, RuntimeError, ValueError) as error:
+                self._failed(_one_line(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def set_k(self, k: int) -> None:
+        """Put k into force; where the switch is away, when it is back. PushError where it refuses."""
+        self.k = k
+        if self._switch is None:
+            return
+        try:
+            await self._switch.modify([job_entry(self.layout.job, k)])
+        except fy.P4ClientError as error:
+            raise PushError(describe(error, self._switch.p4info)) from error
+
+    async def _connect(self) -> None:
+        """One connection, from handshake to its end."""
+        switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=not self._pushed))
+        switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
+        async with contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await stack.enter_async_context(switch)
+            if not switch.is_primary:
+                raise PushError(f"{self.address}: another controller with election id {switch.primary_id} is primary")
+            self._pushed = True
+            await self._serve(switch)
+
+    async def _serve(self, switch: fy.Switch) -> None:
+        """Install, then listen until the channel goes down."""
+        down = switch.ee.event_future(fy.SwitchEvent.CHANNEL_DOWN)
+        tasks = [asyncio.create_task(self._listen(switch))]
+        try:
+            await asyncio.sleep(0)  # the digest queue is open before the first digest can come
+            await self._install(switch)
+            tasks.append(asyncio.create_task(self._count(switch)))
+            done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            raise PushError(f"{self.address}: the connection to the switch broke")
+        finally:
+            self._switch = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _install(self, switch: fy.Switch) -> None:
+        """Bring the switch's entries to what they should be, then switch digests on."""
+        try:
+            wanted = all_entries(self.layout, self.k)
+            updates = difference(await _read_all(switch), wanted, switch.p4info)
+            await switch.write(updates)
+            await switch.delete([digest_entry()], strict=False)
+            await switch.insert([digest_entry()])
+        except fy.P4ClientError as error:
+            raise PushError(describe(error, switch.p4info)) from error
+        self._switch, self.fault = switch, ""
+        self.ready.set()
+        _LOG.info("switch %s: installed (%d of %d entries were missing)", self.address, len(updates), len(wanted))
+
+    async def _listen(self, switch: fy.Switch) -> None:
+        """Pass arrivals on and acknowledge them: BMv2 holds equal ones back until then."""
+        names = verdict_names(switch.p4info)
+        async for digests in switch.read_digests(DIGEST, queue_size=_DIGEST_QUEUE):
+            for arrival in digests:
+                if arrival["job"] == self.layout.job.id:
+                    self.on_arrival(_arrival(arrival, names))
+            await switch.write([digests.ack()])
+
+    async def _count(self, switch: fy.Switch) -> None:
+        """Read the counters now and then."""
+        names = verdict_names(switch.p4info)
+        while True:
+            async for entry in _read(switch, [fy.P4CounterEntry(COUNTER)]):
+                if entry.index in names:
+                    self.counters[names[entry.index]] = entry.packet_count
+            await asyncio.sleep(COUNTERS_EVERY_S)
+
+    def _failed(self, fault: str) -> None:
+        """Log a new reason, once."""
+        if fault != self.fault:
+            self.fault = fault
+            _LOG.warning("switch %s: %s; trying again", self.address, fault)
+
+
+def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
+    """Verdicts by value, from p4info."""
+    return {value: name for name, value in schema.type_info.serializable_enums[VERDICT_TYPE].members.items()}
+
+
+def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:
+    """The updates that turn `present` into `wanted`: deletions first, then changes and additions in wanted's order."""
+    old = {_key(entity): entity for entity in _encoded(present, schema)}
+    new = {_key(entity): entity for entity in _encoded(wanted, schema)}
+    deletions = [p4r.Update(type=p4r.Update.DELETE, entity=old[key]) for key in old.keys() - new.keys()]
+    return deletions + [
+        p4r.Update(type=p4r.Update.MODIFY if key in old else p4r.Update.INSERT, entity=entity)
+        for key, entity in new.items()
+        if key not in old or _bytes(old[key]) != _bytes(entity)
+    ]
+
+
+def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
+    """A refused batch in one line: each failed update with P4's names, code and reason."""
+    if not error.details:
+        return f"{error.code.name}: {error.message}"
+    return "; ".join(
+        f"{_describe_update(failure.subvalue, schema)}: {failure.canonical_code.name} {failure.message}".rstrip()
+        for failure in error.details.values()
+    )
+
+
+def _describe_update(update: Any, schema: fy.P4Schema) -> str:
+    """As in `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
+    kind = p4r.Update.Type.Name(update.type)
+    entity = update.entity
+    if entity.HasField("table_entry"):
+        entry = fy.P4TableEntry.decode(entity, schema)
+        return f"{kind} {entry.table_id} {entry.match_str(schema)} {entry.action_str(schema)}"
+    if entity.packet_replication_engine_entry.HasField("multicast_group_entry"):
+        group = fy.P4MulticastGroupEntry.decode(entity, schema)
+        return f"{kind} multicast group {group.multicast_group_id}"
+    return f"{kind} {entity.WhichOneof('entity')}"
+
+
+async def _read_all(switch: fy.Switch) -> list[Any]:
+    """All table entries and multicast groups."""
+    return [
+        entity
+        async for entity in _read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])
+        if not getattr(entity, "is_const", False) and not getattr(entity, "is_default_action", False)
+    ]
+
+
+def _read(switch: fy.Switch, kinds: list[Any]) -> AsyncIterator[Any]:
+    """Entities of these kinds; finsy's own annotation says coroutine where it has an async generator."""
+    return cast(AsyncIterator[Any], switch.read(kinds))
+
+
+def _encoded(entities: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Entity]:
+    """Protobuf entities in one canonical form; PushError where the program lacks a name."""
+    try:
+        return [_canonical(entity.encode(schema)) for entity in entities]
+    except (KeyError, ValueError) as error:
+        raise PushError(f"the P4 program is not the one that this controller knows: {error}") from error
+
+
+def _canonical(entity: p4r.Entity) -> p4r.Entity:
+    """Order in which a switch may list things as it likes, sorted."""
+    if entity.HasField("table_entry"):
+        entity.table_entry.match.sort(key=lambda match: match.field_id)
+        entity.table_entry.action.action.params.sort(key=lambda param: param.param_id)
+    else:
+        group = entity.packet_replication_engine_entry.multicast_group_entry
+        group.replicas.sort(key=lambda replica: (replica.egress_port, replica.port, replica.instance))
+    return entity
+
+
+def _key(entity: p4r.Entity) -> tuple[object, ...]:
+    """What makes two entities the same one, whatever they hold."""
+    if entity.HasField("table_entry"):
+        entry = entity.table_entry
+        return ("table", entry.table_id, entry.priority, *(_bytes(match) for match in entry.match))
+    return ("group", entity.packet_replication_engine_entry.multicast_group_entry.multicast_group_id)
+
+
+def _bytes(message: Any) -> bytes:
+    """Deterministic bytes of a protobuf message."""
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:
+    """A digest's values as our type."""
+    return Arrival(
+        worker=fields["worker"],
+        iteration=fields["iteration"],
+        verdict=names.get(fields["verdict"], str(fields["verdict"])),
+        timestamp_us=fields["timestamp"],
+    )
+
+
+def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) -> None:
+    """The switch could not use a message of ours."""
+    _LOG.warning("switch: stream error %s: %s", message.error.canonical_code, message.error.message)
+
+
+def _one_line(error: Exception) -> str:
+    """A reason without line breaks."""
+    if isinstance(error, fy.P4ClientError):
+        return f"{error.code.name}: {error.message}".replace("\n", " ")
+    return " ".join(str(error).split()) or type(error).__name__

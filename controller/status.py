@@ -1,0 +1,80 @@
+"""A session's state as the Status message of rpc/kofn.proto."""
+
+import math
+import time
+
+import numpy as np
+
+from controller.decide import Change, Decider
+from controller.push import SwitchLink
+from controller.session import Session
+from rpc import kofn_pb2 as pb
+
+_STARTED_S = time.monotonic()
+
+
+def status(session: Session, link: SwitchLink) -> pb.Status:
+    """What is known now."""
+    decider = session.decider
+    estimate = decider.estimate
+    return pb.Status(
+        job=session.job,
+        workers=session.workers,
+        live=int(decider.live.sum()) if session.started else len(session.seats),
+        k=decider.k,
+        objective=decider.goal.name,
+        iteration=decider.iteration,
+        service_s=estimate.service_s if estimate else math.nan,
+        event_s=estimate.event_s if estimate else math.nan,
+        worker=[_worker(session, rank) for rank in range(session.workers)],
+        expected=_expected(decider),
+        changes=[_change(change) for change in decider.changes],
+        counters=link.counters,
+        switch_address=link.address,
+        switch_connected=link.connected,
+        uptime_s=time.monotonic() - _STARTED_S,
+    )
+
+
+def _worker(session: Session, rank: int) -> pb.WorkerStatus:
+    """One worker's measurements and estimate; what is not known is NaN."""
+    decider = session.decider
+    estimate, measured = decider.estimate, decider.measurements
+    track = measured.track[rank]
+    return pb.WorkerStatus(
+        rank=rank,
+        live=rank in session.seats and bool(decider.live[rank]),
+        iteration=track.reached,
+        lambda_s=estimate.lambda_s[rank] if estimate else math.nan,
+        lambda_low_s=estimate.low_s[rank] if estimate else math.nan,
+        lambda_high_s=estimate.high_s[rank] if estimate else math.nan,
+        samples=int(np.isfinite(measured.times_s[rank]).sum()),
+        dispersion=estimate.dispersion[rank] if estimate else math.nan,
+        late=track.late,
+        late_in_a_row=track.late_in_a_row,
+        reports=track.reports,
+        arrivals=track.arrivals,
+        last_first_block_s=track.last_first_block_s,
+        silent_s=decider.silent_s[rank],
+        disagreements=measured.views.count[rank],
+        disagreement=measured.views.latest[rank],
+    )
+
+
+def _expected(decider: Decider) -> list[pb.Expected]:
+    """E_k[T] and cost of each possible k."""
+    if decider.choice is None:
+        return []
+    pairs = zip(decider.choice.expected_s, decider.choice.costs, strict=True)
+    return [pb.Expected(k=k, iteration_s=expected_s, cost=cost) for k, (expected_s, cost) in enumerate(pairs, 1)]
+
+
+def _change(change: Change) -> pb.Change:
+    """One decision."""
+    return pb.Change(
+        iteration=change.iteration,
+        k=change.k,
+        previous_k=change.previous_k,
+        reason=change.reason,
+        expected_iteration_s=change.expected_s,
+    )

@@ -1,0 +1,216 @@
+"""The gRPC services over a real server with real stubs; only the switch is missing."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from rpc import kofn_pb2 as pb
+from tests.controller.harness import controller, until
+
+
+async def refusal(call: object) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call.read()  # type: ignore[attr-defined]
+    return error.value
+
+
+def test_all_start_together() -> None:
+    async def scenario() -> None:
+        async with controller(3) as running:
+            workers = [running.worker(rank) for rank in (2, 0, 1)]
+            for worker in workers[:2]:
+                await worker.hello()
+            await until(lambda: len(running.session.seats) == 2)
+            assert not running.session.started
+            await workers[2].hello()
+            for worker in workers:
+                welcome = (await worker.next()).welcome
+                assert (welcome.workers, welcome.k, welcome.first_iteration) == (3, 3, 1)
+                assert [(peer.rank, peer.address) for peer in welcome.peers] == [
+                    (rank, f"10.9.9.{rank}:50053") for rank in range(3)
+                ]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("rank", "job", "code", "words"),
+    [
+        (4, 1, grpc.StatusCode.INVALID_ARGUMENT, "rank 4: job 1 has the ranks 0 to 3"),
+        (1, 7, grpc.StatusCode.INVALID_ARGUMENT, "job 7: this controller runs job 1"),
+        (0, 1, grpc.StatusCode.ALREADY_EXISTS, "worker 0 of job 1 is attached already"),
+    ],
+)
+def test_unsuitable_workers_are_told_why(rank: int, job: int, code: grpc.StatusCode, words: str) -> None:
+    async def scenario() -> None:
+        async with controller() as running:
+            first = running.worker(0)
+            await first.hello()
+            await until(lambda: running.session.seats)
+            other = running.worker(rank, job=job)
+            await other.hello()
+            error = await refusal(other.call)
+            assert error.code() is code
+            assert error.details() == words
+
+    asyncio.run(scenario())
+
+
+def test_hello_comes_first() -> None:
+    async def scenario() -> None:
+        async with controller() as running:
+            worker = running.worker(0)
+            await worker.report(1, 0.01)
+            error = await refusal(worker.call)
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert error.details() == "the first message must be a Hello"
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_may_leave_and_return_before_the_start_but_not_after() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            worker = running.worker(0)
+            await worker.hello()
+            await until(lambda: running.session.seats)
+            worker.call.cancel()
+            await until(lambda: not running.session.seats)
+            workers = await running.start_all()
+            workers[0].call.cancel()
+            await until(lambda: len(running.session.seats) == 1)
+            late = running.worker(0)
+            await late.hello()
+            error = await refusal(late.call)
+            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert error.details() == "job 1 has started: worker 0 cannot join any more"
+
+    asyncio.run(scenario())
+
+
+def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    async def scenario() -> None:
+        random = np.random.default_rng(1)
+        async with controller(4, journal=path, warm_up=3) as running:
+            workers = await running.start_all()
+            for iteration in range(1, 25):
+                for worker in workers:
+                    blocked_s = 0.06 if worker.rank == 3 else 0.0
+                    await worker.report(iteration, 0.010 + blocked_s + random.exponential(0.0003))
+                await until(lambda iteration=iteration: running.session.decider.iteration >= iteration)
+            await until(lambda: running.session.decider.k == 3)
+            for worker in workers:
+                assert (await worker.next()).decision.k == 3
+            status = await running.inspector.GetStatus(pb.StatusRequest())
+            assert (status.k, status.live, status.workers, status.objective) == (3, 4, 4, "round")
+            assert status.worker[3].lambda_s > 20 * status.worker[0].lambda_s
+            assert [entry.k for entry in status.expected] == [1, 2, 3, 4]
+            assert status.changes[0].previous_k == 4
+            assert not status.switch_connected
+
+    asyncio.run(scenario())
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    decisions = [line for line in lines if "reason" in line]
+    samples = [line for line in lines if "live" in line]
+    assert (decisions[0]["previous_k"], decisions[0]["k"]) == (4, 3)
+    assert len(decisions[0]["lambda_s"]) == len(decisions[0]["expected_s"]) == 4
+    assert [sample["iteration"] for sample in samples] == list(range(1, 25))
+
+
+def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
+    async def scenario() -> None:
+        async with controller(4) as running:
+            workers = await running.start_all()
+            workers[2].call.cancel()
+            for worker in workers[:2]:
+                assert (await worker.next()).decision.k == 3
+            status = await running.inspector.GetStatus(pb.StatusRequest())
+            assert (status.live, status.k) == (3, 3)
+            assert [worker.live for worker in status.worker] == [True, True, False, True]
+            assert status.changes[-1].reason == "worker 2 lost: 3 of 4 live"
+
+    asyncio.run(scenario())
+
+
+def test_stop_when_all_live_workers_have_finished() -> None:
+    async def scenario() -> None:
+        async with controller(3) as running:
+            workers = await running.start_all()
+            await workers[0].finish("target")
+            await workers[1].finish("target")
+            await until(lambda: sum(bool(seat.finished) for seat in running.session.seats.values()) == 2)
+            assert not running.session.stopped
+            workers[2].call.cancel()  # the last one never finishes, but it is gone
+            messages = [await workers[0].next(), await workers[0].next()]
+            assert sorted(message.WhichOneof("message") for message in messages) == ["decision", "stop"]
+            stop = next(message.stop for message in messages if message.HasField("stop"))
+            assert stop.reason == "target"
+            await workers[0].call.done_writing()
+            assert await workers[0].call.read() is grpc.aio.EOF
+            assert (await workers[0].call.code()) is grpc.StatusCode.OK
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_was_stopped_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with controller(3) as running:
+            workers = await running.start_all()
+            await workers[0].finish("stopped")
+            assert (await workers[1].next()).decision.k == 2
+            assert not running.session.stopped
+
+    asyncio.run(scenario())
+
+
+def test_objectives_take_effect_at_once_or_say_what_is_allowed() -> None:
+    async def scenario() -> None:
+        async with controller(4) as running:
+            workers = await running.start_all()
+            status = await running.inspector.SetObjective(pb.Objective(objective="fixed:2"))
+            assert (status.k, status.objective) == (2, "fixed:2")
+            assert (await workers[0].next()).decision.k == 2
+            assert (await running.inspector.SetObjective(pb.Objective(objective="all"))).k == 4
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await running.inspector.SetObjective(pb.Objective(objective="fixed:9"))
+            assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "'fixed:9'" in error.value.details()
+            assert (await running.inspector.GetStatus(pb.StatusRequest())).k == 4
+
+    asyncio.run(scenario())
+
+
+def test_watching_shows_changes_only() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            statuses = running.inspector.WatchStatus(pb.StatusRequest(interval_s=0.05))
+            assert (await statuses.read()).live == 0
+            nothing = asyncio.create_task(statuses.read())
+            done, _ = await asyncio.wait([nothing], timeout=0.3)
+            assert not done
+            await running.worker(0).hello()
+            assert (await nothing).live == 1
+            statuses.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            for iteration, time_s in ((1, float("nan")), (1, -1.0), (2**31, 0.01), (0, 0.01)):
+                await workers[0].report(iteration, time_s)
+            await workers[0].report(1, 0.01)
+            await workers[0].report(1, 0.01)
+            taken = running.session.decider.measurements
+            await until(lambda: taken.refused == 5)
+            assert taken.track[0].reports == 1
+
+    asyncio.run(scenario())
