@@ -40,8 +40,9 @@ proto: setup-dev ## regenerate the gRPC stubs in rpc/
 	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc rpc/kofn.proto
 
-shell: setup ## p4runtime-shell on the running switch, in an environment of its own (.venv-shell)
-	@exec run/shell.sh $(ARGS)
+shell: ## look into the running switch with p4runtime-shell
+	@run/setup.sh shell
+	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr 127.0.0.1:50051 --device-id 0 --election-id 0,1 $(ARGS)
 
 setup:
 	@run/setup.sh

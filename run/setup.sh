@@ -1,8 +1,9 @@
 #!/bin/bash
-# Makes this checkout ready to use: system packages, and a virtual environment in .venv.
+# Makes this checkout ready to use: system packages, and a virtual environment.
 #
 #   run/setup.sh          what `kofn run` needs
 #   run/setup.sh dev      what the tests and checks need as well
+#   run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
 #
 # Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
 # written last, and an environment without it is completed, or made again where it does not even start.
@@ -10,7 +11,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 extra=${1:-}
-venv=.venv
 say() { echo "setup: $*" >&2; }
 fail() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null; }
@@ -63,9 +63,9 @@ choose_python() {
         "/usr/bin/python3 is $(/usr/bin/python3 --version 2>&1 || true), and python3 on the PATH is no newer"
 }
 
-# What the environment depends on: another place, another Python or other requirements make it stale.
-fingerprint() { { pwd; "$venv/bin/python" --version; echo "$1"; cat pyproject.toml constraints.txt; } | sha256sum; }
-ready() { [ -x "$venv/bin/kofn" ] && [ "$(cat "$venv/.ready-$1" 2>/dev/null)" = "$(fingerprint "$1")" ]; }
+# What an environment depends on: another place, another Python or other requirements make it stale.
+fingerprint() { { pwd; "$venv/bin/python" --version; echo "$1"; cat "${inputs[@]}"; } | sha256sum; }
+ready() { [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.ready-$1" 2>/dev/null)" = "$(fingerprint "$1")" ]; }
 
 make_venv() {
     recent "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
@@ -76,18 +76,27 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
-install_project() {
-    local what=.
-    [ "$1" = dev ] && what='.[dev]'
-    say "installing the Python packages into $venv (about 100 MB the first time)"
-    "$venv/bin/python" -m pip install --disable-pip-version-check -c constraints.txt -e "$what" \
+install() { # NAME PIP-ARGUMENTS...
+    local name=$1
+    shift
+    make_venv
+    say "installing Python packages into $venv"
+    "$venv/bin/python" -m pip install --disable-pip-version-check "$@" \
         || fail "pip could not install the packages (its message is above); nothing is lost, run this again"
-    fingerprint "$1" >"$venv/.ready-$1.new"
-    mv "$venv/.ready-$1.new" "$venv/.ready-$1"
+    fingerprint "$name" >"$venv/.ready-$name.new"
+    mv "$venv/.ready-$name.new" "$venv/.ready-$name"
+    say "$venv is ready"
 }
 
+venv=.venv
+inputs=(pyproject.toml constraints.txt)
 case $extra in
-    "") ready run || ready dev || { make_venv; install_project run; say "ready"; } ;;
-    dev) ready dev || { make_venv; install_project dev; say "ready"; } ;;
-    *) fail "unknown argument '$extra': none or 'dev' is allowed" ;;
+    "") ready run || ready dev || install run -c constraints.txt -e . ;;
+    dev) ready dev || install dev -c constraints.txt -e '.[dev]' ;;
+    shell)
+        venv=.venv-shell
+        inputs=(requirements-shell.txt)
+        ready shell || install shell -r requirements-shell.txt
+        ;;
+    *) fail "unknown argument '$extra': none, 'dev' or 'shell' is allowed" ;;
 esac
