@@ -1,0 +1,102 @@
+"""Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from host.compress import FRACTION_BITS, FixedPoint, to_fixed
+from host.errors import GradientError
+from host.model import Momentum, Perceptron, load_shard
+from host.residual import Residual
+from host.stragglers import Blocking
+from run.config import Config, Straggler
+
+GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
+
+
+@given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.data())
+def test_conservation_is_exact_whatever_is_counted(gradients, workers, data):
+    codec = FixedPoint(workers=workers, gradient_range=16.0)
+    residual = Residual(blocks=2, elements_per_block=8)
+    for gradient in gradients:
+        residual.add(to_fixed(gradient))
+        lanes = codec.encode(residual.pending, codec.scale)
+        for block in range(2):
+            if data.draw(st.booleans()):
+                residual.count(block, codec.counted(lanes[block], codec.scale))
+    assert residual.books().conserved
+    assert np.array_equal(residual.books().gradients, sum(to_fixed(gradient) for gradient in gradients))
+
+
+@given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))
+def test_lanes_of_n_addends_never_overflow(workers, gradient_range, values):
+    codec = FixedPoint(workers=workers, gradient_range=gradient_range)
+    lanes = codec.encode(values, codec.scale)
+    assert np.abs(lanes.astype(np.int64)).max() * workers < 2**31
+
+
+def test_rounding_leaves_at_most_half_a_step():
+    codec = FixedPoint(workers=4, gradient_range=64.0)
+    values = to_fixed(np.linspace(-3, 3, 1001, dtype=np.float32))
+    left = values - codec.counted(codec.encode(values, codec.scale), codec.scale)
+    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.scale - 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
+def test_bad_gradients_never_reach_the_wire(bad):
+    gradient = np.array([0.5, bad], np.float32)
+    with pytest.raises(GradientError, match="gradient element 1 is"):
+        to_fixed(gradient)
+
+
+def test_mean_divides_by_count_not_by_n():
+    mean = FixedPoint.mean(np.array([[6], [6]], np.int32), np.array([[1], [1]]), np.array([[3], [2]]))
+    assert mean.ravel().tolist() == [1.0, 1.5]
+
+
+def test_gradient_is_the_slope_of_the_loss():
+    model = Perceptron((8, 6), seed=0)
+    batch = load_shard(0, 4, seed=1).batch(1, 16)
+    _, gradient = model.gradient(batch)
+    for element in np.argsort(-np.abs(gradient))[:10]:
+        original = model.parameters[element]
+        losses = []
+        for step in (2e-3, -2e-3):
+            model.parameters[element] = original + step
+            losses.append(model.gradient(batch)[0])
+        model.parameters[element] = original
+        assert gradient[element] == pytest.approx((losses[0] - losses[1]) / 4e-3, rel=0.03)
+
+
+def test_shards_share_the_held_out_images_and_nothing_else():
+    shards = [load_shard(rank, 3, seed=7) for rank in range(3)]
+    assert sum(len(shard.train.labels) for shard in shards) + len(shards[0].held_out.labels) == 1797
+    assert all(np.array_equal(shard.held_out.images, shards[0].held_out.images) for shard in shards)
+    assert np.array_equal(shards[0].batch(5, 8).labels, load_shard(0, 3, seed=7).batch(5, 8).labels)
+    assert not np.array_equal(shards[0].batch(5, 8).images, shards[0].batch(6, 8).images)
+
+
+def test_momentum_is_plain_sgd_with_momentum():
+    parameters = np.zeros(2, np.float32)
+    optimizer = Momentum(parameters, rate=0.5, momentum=0.5)
+    for _ in range(2):
+        optimizer.step(np.array([1, 2], np.float32))
+    assert parameters.tolist() == [-1.25, -2.5]
+
+
+def test_stragglers_follow_the_config_and_repeat():
+    straggler = (
+        Straggler(workers=(0, 1), mean_ms=10.0),
+        Straggler(workers=(1,), mean_ms=100.0, from_iteration=50),
+    )
+    config = Config(straggler=straggler)
+    steady, changing = Blocking(config, 0), Blocking(config, 1)
+    assert (steady.mean_s(1), steady.mean_s(99)) == (0.01, 0.01)
+    assert (changing.mean_s(49), changing.mean_s(50)) == (0.01, 0.1)
+    drawn = [changing.blocking_s(iteration) for iteration in range(50, 2050)]
+    assert np.mean(drawn) == pytest.approx(0.1, rel=0.05)
+    assert np.var(drawn) / np.mean(drawn) == pytest.approx(config.run.event_ms / 1000, rel=0.1)
+    assert drawn[:5] == [Blocking(config, 1).blocking_s(iteration) for iteration in range(50, 55)]
+    assert Blocking(Config(), 0).blocking_s(1) == 0

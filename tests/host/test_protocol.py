@@ -1,0 +1,306 @@
+"""The protocol core against the slot model, under loss, duplication, reordering and changes of k; virtual time."""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from host.compress import FixedPoint
+from host.errors import ProtocolError
+from host.protocol import AskPeers, BlockId, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.residual import Residual
+from host.wire import Header, Kind, Lanes, pack_values, unpack_values
+from tests.slot_model import SlotModel
+
+WORDS, LANES = 1, 64
+
+
+@dataclass
+class Faults:
+    """What the network does to a packet, by probability."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_s: float = 0.001
+
+
+@dataclass
+class Worker:
+    protocol: Protocol
+    residual: Residual
+    codec: FixedPoint
+    compute_s: list[float]
+    sent: np.ndarray
+    results: dict[BlockId, Result] = field(default_factory=dict)
+    asked: int = 0
+
+
+class Cluster:
+    """n protocol objects, one slot model and a lossy network between them, on a virtual clock."""
+
+    def __init__(self, *, workers=3, k=2, blocks=3, iterations=4, slots=64, window=4, faults=None, seed=0, slow=()):
+        self.random = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.faults = faults or Faults()
+        self.blocks, self.iterations = blocks, iterations
+        self.switch = SlotModel(workers=workers, k=k, slots=slots)
+        self.now, self.events, self.order = 0.0, [], 0
+        codec = FixedPoint(workers=workers, gradient_range=4.0)
+        self.workers = [
+            Worker(
+                Protocol(job=1, rank=rank, blocks=blocks, words=WORDS, slots=slots, window=window, rto_s=0.05),
+                Residual(blocks=blocks, elements_per_block=LANES),
+                codec,
+                [self.random.expovariate(200) * (50 if rank in slow else 1) for _ in range(iterations + 1)],
+                np.zeros((blocks, LANES), np.int32),
+            )
+            for rank in range(workers)
+        ]
+        self.done = [False] * workers
+
+    def at(self, when, action):
+        self.order += 1
+        heapq.heappush(self.events, (when, self.order, action))
+
+    def run(self, until_s=600.0):
+        for rank in range(len(self.workers)):
+            self.follow(rank, self.workers[rank].protocol.begin(1, self.now))
+            self.compute(rank)
+        while self.events and not all(self.done):
+            self.now, _, action = heapq.heappop(self.events)
+            assert self.now < until_s, self.explain()
+            action()
+        assert all(self.done), self.explain()
+
+    def explain(self):
+        return {r: (w.protocol.iteration, w.protocol.missing) for r, w in enumerate(self.workers)}
+
+    def compute(self, rank):
+        worker = self.workers[rank]
+        iteration = worker.protocol.iteration
+        self.at(self.now + worker.compute_s[iteration], lambda: self.ready(rank, iteration))
+
+    def ready(self, rank, iteration):
+        worker = self.workers[rank]
+        if worker.protocol.iteration != iteration:
+            return
+        gradient = self.numbers.integers(-(2**39), 2**39, self.blocks * LANES)
+        worker.residual.add(gradient)
+        worker.sent = worker.codec.encode(worker.residual.pending, worker.codec.scale)
+        worker.computed = iteration
+        for block in worker.protocol.missing:
+            values = pack_values(worker.sent[block])
+            scale = worker.codec.scale
+            self.follow(rank, worker.protocol.contribute(block, values, scale=scale, lanes=0, now=self.now))
+        self.advance(rank)
+
+    def advance(self, rank):
+        """Next iteration once this one is complete and its gradient was computed (the worker finishes it)."""
+        worker = self.workers[rank]
+        protocol = worker.protocol
+        while not protocol.missing and getattr(worker, "computed", 0) >= protocol.iteration:
+            if protocol.iteration == self.iterations:
+                self.done[rank] = True
+                return
+            self.follow(rank, protocol.begin(protocol.iteration + 1, self.now))
+            if protocol.left_behind:
+                worker.computed = protocol.iteration  # fast-forward: nothing is computed
+            else:
+                self.compute(rank)
+
+    def follow(self, rank, instructions: list[Instruction]):
+        worker = self.workers[rank]
+        for instruction in instructions:
+            match instruction:
+                case Send(header=header, values=values):
+                    self.transmit(lambda h=header, v=values: self.at_switch(h, v))
+                case Deliver(result=result):
+                    assert result.id not in worker.results, "delivered twice"
+                    worker.results[result.id] = result
+                    if result.has(rank):
+                        sent = worker.sent[result.id.block]
+                        worker.residual.count(result.id.block, worker.codec.counted(sent, worker.codec.scale))
+                case Complete():
+                    pass
+                case AskPeers(id=id):
+                    worker.asked += 1
+                    self.at(self.now + 0.01, lambda i=id: self.peers_answer(rank, i))
+                case EncodeAgain():
+                    raise AssertionError("all workers use one scale here")
+        if worker.protocol.deadline is not None:
+            self.at(worker.protocol.deadline, lambda: self.tick(rank))
+
+    def tick(self, rank):
+        self.follow(rank, self.workers[rank].protocol.timer(self.now))
+
+    def peers_answer(self, rank, id):
+        for peer in self.workers:
+            for result in peer.protocol.results(id.iteration, id.iteration):
+                self.follow(rank, self.workers[rank].protocol.result_in(result, self.now))
+        self.advance(rank)
+
+    def transmit(self, deliver):
+        if self.random.random() < self.faults.loss:
+            return
+        self.at(self.now + self.random.uniform(0, self.faults.delay_s), deliver)
+        if self.random.random() < self.faults.duplication:
+            self.at(self.now + self.random.uniform(0, 10 * self.faults.delay_s), deliver)
+
+    def at_switch(self, header: Header, values: bytes):
+        for rank, answer, sums in self.switch.handle(header, values):
+            self.transmit(lambda r=rank, a=answer, s=sums: self.at_worker(r, a, s))
+
+    def at_worker(self, rank, header, values):
+        self.follow(rank, self.workers[rank].protocol.packet_in(header, values, self.now))
+        self.advance(rank)
+
+    def check(self):
+        reference = self.workers[0].results
+        assert len(reference) == self.blocks * self.iterations
+        for worker in self.workers:
+            assert worker.results == reference, "replicas differ"
+            assert worker.residual.books().conserved
+        total = np.zeros((self.blocks, LANES), np.int64)
+        for id, result in reference.items():
+            assert result.count == bin(result.members).count("1")
+            total[id.block] += FixedPoint.counted(unpack_values(result.values), result.scale)
+        counted = sum(worker.residual.books().counted for worker in self.workers)
+        assert np.array_equal(total.ravel(), counted), "the switch's sums are not what the workers counted"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.integers(1, 6),
+    data=st.data(),
+    blocks=st.integers(1, 6),
+    loss=st.sampled_from([0, 0.01, 0.1, 0.3]),
+    duplication=st.sampled_from([0, 0.2]),
+    delay_s=st.sampled_from([0.0001, 0.02]),
+)
+def test_nothing_is_lost_counted_twice_or_different(seed, workers, data, blocks, loss, duplication, delay_s):
+    k = data.draw(st.integers(1, workers))
+    slow = data.draw(st.sets(st.integers(0, workers - 1)))
+    slots = data.draw(st.sampled_from([8, 64]))
+    faults = Faults(loss, duplication, delay_s)
+    window = data.draw(st.integers(1, slots // 2))
+    cluster = Cluster(
+        workers=workers, k=k, blocks=blocks, slots=slots, window=window, faults=faults, seed=seed, slow=slow
+    )
+    cluster.run()
+    cluster.check()
+
+
+def test_straggler_is_stashed_and_fast_forwards():
+    cluster = Cluster(workers=4, k=2, iterations=30, slow=(3,), seed=5)
+    cluster.run()
+    cluster.check()
+    slow = cluster.workers[3]
+    assert slow.computed == 30
+    assert any(not result.has(3) for result in slow.results.values())
+    assert np.any(np.abs(slow.residual.pending) > 2**30), "what came too late waits in the residual"
+
+
+def test_recycled_slots_are_fetched_from_peers():
+    cluster = Cluster(workers=3, k=2, iterations=40, slots=8, window=4, slow=(2,), faults=Faults(loss=0.3), seed=3)
+    cluster.run()
+    cluster.check()
+    assert sum(worker.asked for worker in cluster.workers) > 0
+
+
+def test_lowered_k_closes_waiting_blocks():
+    cluster = Cluster(workers=3, k=3, iterations=3, slow=(2,), seed=1)
+    cluster.workers[2].compute_s = [1e9] * 4  # never comes
+    cluster.done[2] = True
+    cluster.at(1.0, lambda: setattr(cluster.switch, "k", 2))
+    cluster.run()
+    assert cluster.now > 1.0
+    assert all(result.members == 0b011 for result in cluster.workers[0].results.values())
+
+
+def protocol(**options) -> Protocol:
+    defaults = {"job": 1, "rank": 0, "blocks": 2, "words": 1, "slots": 8, "window": 2, "rto_s": 0.05}
+    return Protocol(**(defaults | options))
+
+
+def answer(**fields) -> Header:
+    return Header(**({"kind": Kind.RESULT, "job": 1, "words": 1, "members": 1, "k": 1} | fields))
+
+
+def test_retransmits_after_the_timeout_and_backs_off():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, now=0.0)
+    assert p.timer(0.049) == []
+    assert p.timer(0.05) == [first]
+    assert p.deadline == pytest.approx(0.15)
+    assert p.statistics.retransmissions == 1
+    assert p.packet_in(answer(iteration=1, block=0), bytes(256), 0.2)[1:] == [Complete(iteration=1)]
+    assert p.deadline is None
+
+
+def test_window_holds_blocks_back():
+    p = protocol(blocks=4, window=2)
+    p.begin(1, 0.0)
+    sent = [p.contribute(block, bytes(256), scale=0, lanes=0, now=0.0) for block in range(4)]
+    assert [len(s) for s in sent] == [1, 1, 0, 0]
+    out = p.packet_in(answer(iteration=1, block=1), bytes(256), 0.0)
+    assert [i for i in out if isinstance(i, Send)] == [], "block 0 is still open: the window has not moved"
+    out = p.packet_in(answer(iteration=1, block=0), bytes(256), 0.0)
+    assert [i.header.block for i in out if isinstance(i, Send)] == [2, 3]
+
+
+def test_stale_asks_the_peers_once_for_each_timeout():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    p.contribute(0, bytes(256), scale=0, lanes=0, now=0.0)
+    stale = answer(kind=Kind.STALE, iteration=1, block=0)
+    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
+    assert p.packet_in(stale, bytes(256), 0.02) == []
+    p.timer(0.06)
+    assert p.packet_in(stale, bytes(256), 0.07) == [AskPeers(id=BlockId(1, 0))]
+
+
+def test_refused_is_encoded_again_at_the_slots_scale():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    p.contribute(0, bytes(256), scale=7, lanes=0, now=0.0)
+    out = p.packet_in(answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9), bytes(256), 0.01)
+    assert out == [EncodeAgain(block=0, scale=9, lanes=Lanes.BITS_32)]
+    [again] = p.contribute(0, bytes(256), scale=9, lanes=0, now=0.01)
+    assert again.header.scale == 9
+    with pytest.raises(ProtocolError, match="number of words"):
+        p.packet_in(answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9), bytes(256), 0.02)
+
+
+def test_results_of_a_later_iteration_make_it_pull():
+    p = protocol(blocks=2)
+    p.begin(1, 0.0)
+    out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
+    assert [(i.header.kind, i.header.block) for i in out] == [(Kind.PULL, 0), (Kind.PULL, 1)]
+    assert p.contribute(0, bytes(256), scale=0, lanes=0, now=0.0) == [], "what others have closed cannot take ours"
+    assert p.left_behind
+
+
+def test_foreign_and_late_packets_change_nothing():
+    p = protocol()
+    p.begin(3, 0.0)
+    assert p.packet_in(answer(job=2, iteration=3), bytes(256), 0.0) == []
+    assert p.packet_in(answer(kind=Kind.CONTRIBUTE, iteration=3), bytes(256), 0.0) == []
+    assert p.packet_in(answer(iteration=2), bytes(256), 0.0) == []
+    assert p.packet_in(answer(iteration=3, block=2), bytes(256), 0.0) == []
+    assert p.statistics.foreign == 2
+    assert p.missing == [0, 1]
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ProtocolError, match="window is 5: 1 to 4"):
+        protocol(window=5)
+    p = protocol()
+    p.begin(1, 0.0)
+    with pytest.raises(ProtocolError, match="has open blocks"):
+        p.begin(2, 0.0)

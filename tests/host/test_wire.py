@@ -1,0 +1,67 @@
+"""One field table, two codecs, one header in p4c's output: all three agree."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host import packets, wire
+from host.errors import WireError
+
+PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "kofn.json"
+
+
+def headers(words: int = 1) -> st.SearchStrategy[wire.Header]:
+    def field(name: str, bits: int) -> st.SearchStrategy[int]:
+        if name in wire.SIGNED_FIELDS:
+            return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return st.integers(0, 2**bits - 1)
+
+    fixed = {"version": st.just(wire.VERSION), "words": st.just(words)}
+    return st.builds(wire.Header, **{name: fixed.get(name, field(name, bits)) for name, bits in wire.HEADER_FIELDS})
+
+
+@given(headers(), st.binary(min_size=256, max_size=256))
+def test_codecs_agree(header, values):
+    datagram = wire.encode(header, values)
+    assert len(datagram) == wire.HEADER_BYTES + 256
+    assert wire.decode_header(datagram) == header
+    assert packets.encode(header, values) == datagram
+    assert packets.decode_header(datagram) == header
+
+
+def test_table_is_p4s_header():
+    program = json.loads(PROGRAM.read_text())
+    kofn = next(header for header in program["header_types"] if header["name"] == "kofn_h")
+    assert [(name, bits) for name, bits, *_ in kofn["fields"]] == list(wire.HEADER_FIELDS)
+
+
+@pytest.mark.parametrize(("enum", "names"), [(wire.Kind, "kind_t")])
+def test_kinds_are_p4s(enum, names):
+    text = (PROGRAM.parents[1] / "headers.p4").read_text()
+    body = text.split(names + " {")[1].split("}")[0]
+    members = [line.strip().rstrip(",").split(" = ") for line in body.splitlines() if "=" in line]
+    assert {name: int(value) for name, value in members} == {member.name: member.value for member in enum}
+
+
+@pytest.mark.parametrize(
+    ("datagram", "reason"),
+    [
+        (b"", "0 bytes: a kofn header has 32"),
+        (bytes(31), "31 bytes"),
+        (b"\x20" + bytes(31), "version 2: this host speaks version 1"),
+        (wire.encode(wire.Header(words=2), bytes(256)), "288 bytes with words = 2"),
+    ],
+)
+def test_bad_datagrams_are_named(datagram, reason):
+    with pytest.raises(WireError, match=reason):
+        wire.decode_header(datagram)
+
+
+def test_fields_out_of_range_are_named():
+    with pytest.raises(WireError, match="4 bits"):
+        wire.encode_header(wire.Header(kind=16))
+    with pytest.raises(WireError, match="job=256"):
+        wire.encode_header(wire.Header(job=256))
