@@ -29,6 +29,9 @@ PING_TRIES = 3
 SHARE = (0.60, 1.05)
 """Of the configured rate: what a busy machine may lose, and what an unshaped first bucket may add."""
 
+DRAIN_S = 10.0
+"""Longest wait for a queue to empty: at most 1000 frames, in front of the slower of two links."""
+
 IP_UDP_HEADER = 28
 FRAMES_LEAST = 8
 """Received frames that a measurement needs, however slow the link."""
@@ -193,7 +196,16 @@ def measure(source: Host, target: Host, mtu: int, seconds: float, configured: fl
         sender.connect(receiver.getsockname())
         sender.setblocking(False)
         receiver.setblocking(False)
-        return _transfer(sender, receiver, frame, skipped, seconds)
+        rates = _transfer(sender, receiver, frame, skipped, seconds)
+        _drain(receiver, 4 * frame * 8e-6 / configured if configured else 0.0)
+    return rates
+
+
+def _drain(receiver: socket.socket, quiet_s: float) -> None:
+    """Receive until nothing has come for a while: what still queues would delay and be counted by the next one."""
+    give_up = time.monotonic() + DRAIN_S
+    while time.monotonic() < give_up and select.select([receiver], [], [], max(quiet_s, 0.02))[0]:
+        receiver.recv(1 << 16)
 
 
 def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:

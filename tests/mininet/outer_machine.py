@@ -1,0 +1,121 @@
+"""A boot.py in a network namespace of its own, so that no test can meet a network that runs on this machine."""
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+FOLDER = Path(__file__).resolve().parents[2] / "mininet"
+PYTHON = "/usr/bin/python3"
+PATIENCE_S = 20.0
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    """The kernel removes namespaces and processes in its own time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"still not so after {PATIENCE_S} s: {what}"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Boot:
+    """A boot.py that was started, and its events."""
+
+    def __init__(self, argv: list[str], state: Path) -> None:
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "KOFN_STATE_DIR": str(state), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+    def send(self, **command: Any) -> None:
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+
+    def event(self) -> dict[str, Any]:
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        assert ready, f"no event for {PATIENCE_S} s"
+        line = self.process.stdout.readline()
+        assert line, f"boot.py ended with code {self.process.wait()}"
+        return json.loads(line)
+
+    def expect(self, name: str) -> dict[str, Any]:
+        event = self.event()
+        assert event["event"] == name, event
+        return event
+
+    def check(self) -> tuple[bool, dict[str, dict[str, Any]]]:
+        """Run the checks: whether all are good, and each by name."""
+        self.send(do="check")
+        found = {}
+        while (event := self.event())["event"] == "check":
+            found[event["name"]] = event
+        assert event["event"] == "checked", event
+        return event["ok"], found
+
+    def refuses(self) -> str:
+        """The message of an error, after which it must have ended with code 2."""
+        message = self.expect("error")["message"]
+        assert self.process.wait(PATIENCE_S) == 2
+        assert "\n" not in message
+        return message
+
+
+class Machine:
+    """An outer network namespace that plays the whole machine, and a folder for records."""
+
+    def __init__(self, holder: subprocess.Popen[bytes], state: Path) -> None:
+        self._enter = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+        self.state = state
+
+    def run(self, *argv: str, inside: str | None = None) -> str:
+        """A command's output, in this machine or inside a host's namespace."""
+        enter = [*self._enter] if inside is None else ["nsenter", f"--net={inside}"]
+        return subprocess.run([*enter, *argv], check=True, capture_output=True, text=True).stdout
+
+    def boot(self, *arguments: str, before: tuple[str, ...] = ()) -> Boot:
+        return Boot([*self._enter, *before, PYTHON, str(FOLDER / "boot.py"), *arguments], self.state)
+
+    def clean(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._enter, PYTHON, str(FOLDER / "boot.py"), "--clean"],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "KOFN_STATE_DIR": str(self.state), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    def interfaces(self) -> set[str]:
+        return {link["ifname"] for link in json.loads(self.run("ip", "-json", "link"))}
+
+    def bridge(self, ready: dict[str, Any]) -> None:
+        """A Linux bridge in the switch's place."""
+        self.run("ip", "link", "add", "bridge0", "type", "bridge")
+        for name in ready["switch"]["interfaces"].values():
+            self.run("ip", "link", "set", name, "master", "bridge0")
+        self.run("ip", "link", "set", "bridge0", "mtu", "9000", "up")
