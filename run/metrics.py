@@ -16,18 +16,21 @@ from run.folder import PassFolder, RunFolder
 
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
-    """One iteration as one worker saw it; times in seconds, clocks in Unix time."""
+    """One iteration as one worker saw it; times in seconds, clocks in Unix time.
+
+    A worker that fast-forwards over an iteration did not compute it: no start, no loss, no first block.
+    """
 
     iteration: int
-    started: float
+    started: float | None = None
     time: float
     computed: bool = True
     loss: float | None = None
     accuracy: float | None = None
     params: str
     first_block_s: float | None = None
-    iteration_s: float
-    blocking_s: float = 0.0
+    iteration_s: float | None = None
+    blocking_s: float | None = None
     injected_mean_s: float = 0.0
     k: int
     count: int

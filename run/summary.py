@@ -150,7 +150,8 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
 
 def start(workers: Sequence[WorkerMetrics]) -> float:
     """When the first worker began its first iteration, Unix time."""
-    return min(worker.iterations[0].started for worker in workers)
+    starts = (line.started for worker in workers for line in worker.iterations)
+    return min(start for start in starts if start is not None)
 
 
 def first_finishes(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
