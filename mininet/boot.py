@@ -60,7 +60,7 @@ class Server:
         """Serve a network that is made."""
         self._network = network
         self._children = children
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # epoll refuses a stdin that is a file or /dev/null
         self._pending = b""
         self._checks: subprocess.Popen[bytes] | None = None
         self._result: dict[str, Any] | None = None

@@ -71,7 +71,9 @@ def delete(names: Iterable[str]) -> None:
 
 def routes() -> list[tuple[str, str]]:
     """(destination, device) of every IPv4 route of this namespace but the default ones."""
-    result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=True)
+    result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise NetworkError(f"`ip -json -4 route show` failed: {result.stderr.strip()}")
     found = json.loads(result.stdout or "[]")
     return [(route["dst"], route.get("dev", "?")) for route in found if route["dst"] != "default"]
 
@@ -124,5 +126,10 @@ def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int
 def disable_ipv6(name: str) -> None:
     """No address, no router or neighbour discovery: nothing but what the hosts send crosses the link."""
     setting = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
-    if setting.exists():
+    if not setting.exists():
+        return  # a kernel without IPv6 has nothing to disable
+    try:
         setting.write_text("1\n")
+    except OSError as error:
+        message = f"{setting}: {error.strerror}: /proc/sys must be writable, in a container that takes --privileged"
+        raise NetworkError(message) from error

@@ -26,6 +26,8 @@ from namespaces import Namespace
 from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
+MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
+"""Given, or udev would change it a moment later and the hosts would go on sending to the first one."""
 MANAGEMENT_HOST = "mgmt0"
 COMMAND_S = 30.0
 """How long a host's own command of topology.json may take."""
@@ -113,7 +115,9 @@ class Network:
         """The second network: a bridge in a namespace of its own, one veth pair a host and one to root."""
         bridge = Namespace.create("management")
         prefix = self.plan.management.prefixlen
-        interfaces.ip([f"link add {MANAGEMENT_ROOT} type veth peer name root netns {bridge.path}"])
+        interfaces.ip(
+            [f"link add {MANAGEMENT_ROOT} address {MANAGEMENT_MAC} type veth peer name root netns {bridge.path}"]
+        )
         ports = ["root", *(host.name for host in self.topology.hosts)]
         with bridge.entered():
             interfaces.ip(
@@ -135,12 +139,12 @@ class Network:
     def _commands(self, host: Host) -> None:
         """Run what topology.json wants to be run in the host."""
         for command in host.commands:
-            with self.namespace(host.name).entered():
-                result = subprocess.run(
-                    ["sh", "-c", command], capture_output=True, text=True, timeout=COMMAND_S, check=False
-                )
-            if result.returncode:
-                raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {result.stderr.strip()}")
+            try:
+                with self.namespace(host.name).entered():
+                    subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=COMMAND_S, check=True)
+            except subprocess.SubprocessError as error:
+                reason = getattr(error, "stderr", None) or str(error)
+                raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {reason.strip()}") from error
 
     def shape(self, host_name: str, mbps: float | None) -> None:
         """Change a link's rate in both directions; None takes the limit away."""

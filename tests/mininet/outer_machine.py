@@ -32,10 +32,10 @@ def alive(pid: int) -> bool:
 class Boot:
     """A boot.py that was started, and its events."""
 
-    def __init__(self, argv: list[str], state: Path) -> None:
+    def __init__(self, argv: list[str], state: Path, stdin: int) -> None:
         self.process = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             bufsize=0,
             env={**os.environ, "KOFN_STATE_DIR": str(state), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -46,7 +46,8 @@ class Boot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
+        if self.process.stdin:
+            self.process.stdin.close()
         try:
             self.process.wait(PATIENCE_S)
         finally:
@@ -98,8 +99,8 @@ class Machine:
         enter = [*self._enter] if inside is None else ["nsenter", f"--net={inside}"]
         return subprocess.run([*enter, *argv], check=True, capture_output=True, text=True).stdout
 
-    def boot(self, *arguments: str, before: tuple[str, ...] = ()) -> Boot:
-        return Boot([*self._enter, *before, PYTHON, str(FOLDER / "boot.py"), *arguments], self.state)
+    def boot(self, *arguments: str, before: tuple[str, ...] = (), stdin: int = subprocess.PIPE) -> Boot:
+        return Boot([*self._enter, *before, PYTHON, str(FOLDER / "boot.py"), *arguments], self.state, stdin)
 
     def clean(self) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -217,6 +217,12 @@ def test_end_of_stdin_ends_everything(machine: Machine, driver: str) -> None:
     assert not list(machine.state.glob("*.json"))
 
 
+def test_a_stdin_that_is_no_pipe_will_do(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", "--driver", "netns", stdin=subprocess.DEVNULL) as boot:
+        boot.expect("ready")
+        boot.expect("stopped")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, "stop"])
 def test_it_can_be_told_to_stop(machine: Machine, how: signal.Signals | str) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
