@@ -43,7 +43,10 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     action deny_owner() { meta.verdict = verdict_t.UNKNOWN_OWNER; }
-    action send_to(bit<9> port) { meta.owner_port = port; }
+    action send_to(bit<9> port) {
+        meta.owner_port = port;
+        meta.group = 0;
+    }
     table owners {
         key = {
             hdr.kofn.job: exact;

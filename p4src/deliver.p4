@@ -4,22 +4,29 @@
 // everything else ends here. Egress (Deliver): each copy gets its host's addresses and rank.
 
 control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action drop() { mark_to_drop(standard_metadata); }
+    action publish() {
+        hdr.kofn.kind = kind_t.RESULT;
+        standard_metadata.mcast_grp = meta.group;
+        standard_metadata.egress_spec = meta.owner_port;
+    }
     action reply(kind_t kind) {
         hdr.kofn.kind = kind;
         standard_metadata.egress_spec = standard_metadata.ingress_port;
     }
-
-    apply {
-        if (meta.verdict == verdict_t.CLOSED) {
-            hdr.kofn.kind = kind_t.RESULT;
-            if (hdr.kofn.owner == EVERYONE) { standard_metadata.mcast_grp = meta.group; }
-            else { standard_metadata.egress_spec = meta.owner_port; }
+    table answers {
+        key = { meta.verdict: exact; }
+        actions = { publish; reply; @defaultonly drop; }
+        const default_action = drop();
+        const entries = {
+            verdict_t.CLOSED: publish();
+            verdict_t.LATE: reply(kind_t.LATE);
+            verdict_t.STALE: reply(kind_t.STALE);
+            verdict_t.REFUSED: reply(kind_t.REFUSED);
         }
-        else if (meta.verdict == verdict_t.LATE) { reply(kind_t.LATE); }
-        else if (meta.verdict == verdict_t.STALE) { reply(kind_t.STALE); }
-        else if (meta.verdict == verdict_t.REFUSED) { reply(kind_t.REFUSED); }
-        else { mark_to_drop(standard_metadata); }
     }
+
+    apply { answers.apply(); }
 }
 
 control Deliver(inout headers_t hdr, inout standard_metadata_t standard_metadata) {

@@ -124,7 +124,7 @@ struct metadata_t {
     bool closes;           // this packet completes its block
     bit<16> k;             // worker gradients that complete it
     bit<16> most;          // worker gradients that this sender may put into one packet
-    bit<16> group;         // multicast group of the job's workers
+    bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has an owner
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane
     bit<9> owner_port;     // where the result goes when it has an owner
@@ -138,6 +138,6 @@ struct arrival_t {
     bit<8> job;
     bit<8> worker;
     bit<32> iteration;
-    verdict_t verdict;
+    bit<8> verdict;        // a verdict_t: BMv2's P4Runtime takes no enum in a digest
     bit<48> timestamp;     // microseconds since the switch started
 }

@@ -10,7 +10,7 @@ control Measure(in headers_t hdr, in metadata_t meta, in standard_metadata_t sta
             sequence = sequence + 1;
             sequences.write(0, sequence);
             digest<arrival_t>(1, {
-                sequence, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.iteration, meta.verdict,
+                sequence, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.iteration, (bit<8>)meta.verdict,
                 standard_metadata.ingress_global_timestamp
             });
         }

@@ -1,0 +1,66 @@
+"""Frames as a worker's host would put them on the wire, and back."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scapy.compat import raw
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from host import packets, wire
+
+SERVICE_MAC, SERVICE_IP = "02:6b:6f:66:6e:fe", "10.0.0.254"
+
+
+def host_mac(port: int) -> str:
+    return f"08:00:00:00:00:{port:02x}"
+
+
+def frame(port: int, header: wire.Header, values: bytes) -> bytes:
+    """From the host at `port` to the switch's service address."""
+    return raw(
+        Ether(dst=SERVICE_MAC, src=host_mac(port))
+        / IP(src=f"10.0.0.{port}", dst=SERVICE_IP)
+        / UDP(sport=wire.PORT, dport=wire.PORT, chksum=0)
+        / Raw(packets.encode(header, values))
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A kofn packet that a host received."""
+
+    header: wire.Header
+    values: np.ndarray
+    ether: Ether
+
+    @property
+    def kind(self) -> wire.Kind:
+        return wire.Kind(self.header.kind)
+
+
+def parse(received: bytes) -> Answer:
+    ether = Ether(received)
+    header, values = bytes(ether[UDP].payload)[:32], bytes(ether[UDP].payload)[32:]
+    decoded = wire.decode_header(header + values)
+    return Answer(decoded, np.frombuffer(values, ">i4").astype(np.int64), ether)
+
+
+def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **fields: int) -> tuple[int, bytes]:
+    """Port and frame of a contribution of 32-bit values."""
+    words = len(values) * 4 // wire.WORD_BYTES
+    base = wire.Header(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
+    header = base._replace(**fields)
+    return worker + 1, frame(worker + 1, header, wire.pack_values(values.astype(np.int32)))
+
+
+def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> tuple[int, bytes]:
+    """Port and frame of a PULL, padded to the result's length."""
+    header = wire.Header(
+        kind=wire.Kind.PULL, job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block
+    )
+    return worker + 1, frame(worker + 1, header._replace(**fields), bytes(words * wire.WORD_BYTES))
+
+
+__all__ = ["Answer", "contribution", "frame", "parse", "pull", "replace"]

@@ -1,0 +1,108 @@
+"""Raw frames through a real switch: veth pairs whose host ends live in a namespace that dies with the test.
+
+No sleeps: after a frame a marker goes from the same port to every host, and a switch keeps the order of frames between
+two ports; what has arrived when the markers are there is all there is.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+
+ETH_P_ALL = 0x0003
+PACKET_IGNORE_OUTGOING = 23
+SOL_PACKET = 263
+CLONE_NEWNET = 0x40000000
+MARKER_TYPE = b"\x88\xb5"  # IEEE local experimental
+MTU = 9000
+
+
+def mac(port: int) -> bytes:
+    return bytes.fromhex(f"0800000000{port:02x}")
+
+
+class Lab:
+    """Hosts 1..n of a star, as raw sockets; `interfaces` are the switch's ends, PORT@NAME."""
+
+    def __init__(self, hosts: int) -> None:
+        self.ports = range(1, hosts + 1)
+        name = f"kofn{os.getpid() % 100000}"
+        self.interfaces = [f"{port}@{name}-{port}" for port in self.ports]
+        self._holder = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 600"],
+            stdout=subprocess.PIPE,
+        )
+        assert self._holder.stdout.readline() == b"ready\n"
+        for port in self.ports:
+            self._link(f"{name}-{port}", f"h{port}")
+        self._sockets = {port: self._socket(f"h{port}") for port in self.ports}
+        self._marks = 0
+
+    def _link(self, switch_end: str, host_end: str) -> None:
+        pid = str(self._holder.pid)
+        inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
+        commands = [
+            ["ip", "link", "add", switch_end, "mtu", str(MTU), "type", "veth", "peer", "name", host_end, "netns", pid],
+            [*inside, "ip", "link", "set", host_end, "mtu", str(MTU), "up"],
+            ["ip", "link", "set", switch_end, "up"],
+        ]
+        for command in commands:
+            subprocess.run(command, check=True)
+
+    def _socket(self, interface: str) -> socket.socket:
+        """A packet socket of the holder's namespace: only the thread that opens it goes there."""
+        opened: list[socket.socket] = []
+
+        def enter_and_open() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            with open(f"/proc/{self._holder.pid}/ns/net") as namespace:
+                assert libc.setns(namespace.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+            raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            raw.bind((interface, ETH_P_ALL))
+            raw.settimeout(20)
+            opened.append(raw)
+
+        thread = threading.Thread(target=enter_and_open)
+        thread.start()
+        thread.join()
+        return opened[0]
+
+    def exchange(self, port: int, frame: bytes) -> dict[int, list[bytes]]:
+        """Send a frame from a port; what every port then receives, ports without anything left out."""
+        self._sockets[port].send(frame)
+        self._marks += 1
+        marks = {to: mac(to) + mac(port) + MARKER_TYPE + self._marks.to_bytes(46, "big") for to in self.ports}
+        others = [to for to in self.ports if to != port]
+        for to in others:
+            self._sockets[port].send(marks[to])
+        received = {to: list(self._until(to, marks[to])) for to in others}
+        # A switch sends nothing back to where it came from: the sender's marker comes from a neighbour, when the frame
+        # is known to have passed.
+        self._sockets[others[0]].send(marks[port])
+        received[port] = list(self._until(port, marks[port]))
+        return {to: frames for to, frames in received.items() if frames}
+
+    def _until(self, port: int, mark: bytes) -> Iterator[bytes]:
+        while (frame := self._sockets[port].recv(65535)) != mark:
+            if frame[12:14] in (b"\x08\x00", b"\x08\x06"):
+                yield frame
+
+    def close(self) -> None:
+        for opened in self._sockets.values():
+            opened.close()
+        self._holder.kill()
+        self._holder.wait()
+        self._holder.stdout.close()
+
+
+@contextlib.contextmanager
+def lab(hosts: int) -> Iterator[Lab]:
+    network = Lab(hosts)
+    try:
+        yield network
+    finally:
+        network.close()

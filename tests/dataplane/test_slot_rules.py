@@ -1,0 +1,242 @@
+"""Every rule of docs/PROTOCOL.md, packet by packet, on a real switch: BMv2 where present, and the embedded one."""
+
+import numpy as np
+import pytest
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.l2 import ARP, Ether
+
+from host.wire import Header, Kind
+from tests.dataplane.conftest import HOSTS, DataPlane
+from tests.dataplane.frames import Answer, contribution, frame, host_mac, parse, pull
+
+pytestmark = pytest.mark.root
+
+VALUES = np.random.default_rng(0).integers(-(2**28), 2**28, (HOSTS, 256))
+
+
+def exchange(plane: DataPlane, sent: tuple[int, bytes]) -> dict[int, Answer]:
+    """Who got which answer to this frame; nobody gets two."""
+    received = plane.lab.exchange(*sent)
+    assert all(len(frames) == 1 for frames in received.values())
+    return {port: parse(frames[0]) for port, frames in received.items()}
+
+
+def test_k_fastest_are_summed_and_the_result_goes_to_all(plane: DataPlane) -> None:
+    plane.install(k=3)
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2])) == {}
+    assert exchange(plane, contribution(0, 1, 0, VALUES[0])) == {}
+    answers = exchange(plane, contribution(3, 1, 0, VALUES[3]))
+    assert answers.keys() == {1, 2, 3, 4}
+    for port, answer in answers.items():
+        h = answer.header
+        assert (answer.kind, h.worker, h.members, h.count, h.k, h.scale) == (Kind.RESULT, port - 1, 0b1101, 3, 3, 7)
+        assert np.array_equal(answer.values, VALUES[2] + VALUES[0] + VALUES[3])
+        ether = answer.ether
+        assert (ether.dst, ether[IP].dst, ether[IP].src) == (host_mac(port), f"10.0.0.{port}", "10.0.0.254")
+        assert (ether[UDP].dport, ether[UDP].chksum) == (19278, 0)
+        checksum = ether[IP].chksum
+        del ether[IP].chksum
+        assert Ether(bytes(ether))[IP].chksum == checksum, "IPv4 checksum"
+    late = exchange(plane, contribution(1, 1, 0, VALUES[1]))
+    assert late.keys() == {2}, "only the late sender is answered"
+    assert (late[2].kind, late[2].header.members, late[2].header.count) == (Kind.LATE, 0b1101, 3)
+    assert np.array_equal(late[2].values, answers[1].values), "a late packet does not touch the sum"
+
+
+def test_duplicates_add_nothing(plane: DataPlane) -> None:
+    plane.install(k=2)
+    for _ in range(3):
+        assert exchange(plane, contribution(0, 1, 0, VALUES[0])) == {}
+    answers = exchange(plane, contribution(1, 1, 0, VALUES[1]))
+    assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
+    again = exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    assert (again[1].kind, again[1].header.count) == (Kind.LATE, 2)
+    assert plane.count() == {"CLAIMED": 1, "DUPLICATE": 2, "CLOSED": 1, "LATE": 1}
+
+
+def test_a_newer_epoch_takes_the_slot_and_older_ones_are_stale(plane: DataPlane) -> None:
+    plane.install(k=2)
+    exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    exchange(plane, contribution(1, 2, 0, VALUES[1]))
+    stale = exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    assert stale[1].kind == Kind.STALE
+    stale = exchange(plane, pull(3, 1, 0, 4))
+    assert stale[4].kind == Kind.STALE
+    answers = exchange(plane, contribution(3, 2, 0, VALUES[3]))
+    assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "nothing of the older epoch is left"
+
+
+def test_an_older_block_of_the_same_iteration_is_stale_too(plane: DataPlane) -> None:
+    plane.install(k=2, slots=4)
+    exchange(plane, contribution(0, 1, 5, VALUES[0]))
+    stale = exchange(plane, contribution(1, 1, 1, VALUES[1]))
+    assert stale[2].kind == Kind.STALE, "blocks 1 and 5 share slot 1 of 4"
+
+
+def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
+    plane.install(k=4)
+    for worker in (0, 1):
+        assert exchange(plane, contribution(worker, 1, 0, VALUES[worker])) == {}
+    plane.set_k(2)
+    answers = exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    assert len(answers) == 4, "a retransmission closes the block when k was lowered"
+    assert (answers[3].kind, answers[3].header.members, answers[3].header.k) == (Kind.RESULT, 0b0011, 2)
+    assert np.array_equal(answers[3].values, VALUES[0] + VALUES[1])
+
+
+def test_a_packet_may_override_k(plane: DataPlane) -> None:
+    plane.install(k=4)
+    answers = exchange(plane, contribution(2, 1, 0, VALUES[2], k=1))
+    assert len(answers) == 4, "k = 1 with owner 255 is a broadcast"
+    assert np.array_equal(answers[1].values, VALUES[2])
+
+
+def test_an_owner_alone_gets_the_result(plane: DataPlane) -> None:
+    plane.install(k=2)
+    exchange(plane, contribution(0, 1, 0, VALUES[0], owner=3))
+    answers = exchange(plane, contribution(1, 1, 0, VALUES[1], owner=3))
+    assert answers.keys() == {4}
+    assert answers[4].kind == Kind.RESULT
+    assert exchange(plane, contribution(0, 1, 1, VALUES[0], owner=77)) == {}
+    assert plane.count()["UNKNOWN_OWNER"] == 1
+
+
+def test_pull_fetches_closed_blocks_only(plane: DataPlane) -> None:
+    plane.install(k=2)
+    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "nothing there"
+    exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "still open"
+    exchange(plane, contribution(1, 1, 0, VALUES[1]))
+    answer = exchange(plane, pull(3, 1, 0, 4))[4]
+    assert (answer.kind, answer.header.scale, answer.header.members) == (Kind.LATE, 7, 0b11)
+    assert np.array_equal(answer.values, VALUES[0] + VALUES[1])
+    assert plane.count()["NOT_READY"] == 2
+
+
+@pytest.mark.parametrize("fields", [{"scale": 9}, {"scale": -3}, {"lanes": 1}])
+def test_addends_must_agree(plane: DataPlane, fields: dict[str, int]) -> None:
+    plane.install(k=2)
+    exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    refused = exchange(plane, contribution(1, 1, 0, VALUES[1], **fields))
+    assert refused.keys() == {2}
+    assert (refused[2].kind, refused[2].header.scale, refused[2].header.lanes) == (Kind.REFUSED, 7, 0)
+    answers = exchange(plane, contribution(1, 1, 0, VALUES[1]))
+    assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
+
+
+def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -> None:
+    plane.install(k=2)
+    exchange(plane, contribution(0, 1, 0, VALUES[0]))
+    assert exchange(plane, contribution(1, 1, 0, VALUES[1][:64]))[2].kind == Kind.REFUSED
+    exchange(plane, contribution(1, 1, 0, VALUES[1]))
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3].kind == Kind.REFUSED
+
+
+@pytest.mark.parametrize("words", [1, 2, 31, 32])
+def test_every_length(plane: DataPlane, words: int) -> None:
+    plane.install(k=3)
+    values = np.random.default_rng(words).integers(-(2**29), 2**29, (3, words * 64))
+    exchange(plane, contribution(0, 1, 0, values[0]))
+    exchange(plane, contribution(1, 1, 0, values[1]))
+    answers = exchange(plane, contribution(2, 1, 0, values[2]))
+    assert np.array_equal(answers[1].values, values.sum(axis=0))
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, ">i4"), (1, ">i2"), (2, ">i1")])
+def test_lanes_do_not_carry_into_their_neighbours(plane: DataPlane, code: int, kind: str) -> None:
+    plane.install(k=3)
+    bits = np.dtype(kind).itemsize * 8
+    limit = (2 ** (bits - 1) - 1) // 3
+    lanes = np.random.default_rng(code).integers(-limit, limit + 1, (3, 1024 * 8 // bits))
+    for worker in range(3):
+        words = np.frombuffer(lanes[worker].astype(kind).tobytes(), ">i4")
+        answers = exchange(plane, contribution(worker, 1, 0, words, lanes=code))
+    summed = np.frombuffer(answers[1].values.astype(">i4").tobytes(), kind)
+    assert np.array_equal(summed, lanes.sum(axis=0))
+
+
+def test_four_bit_lanes(plane: DataPlane) -> None:
+    plane.install(k=3)
+    lanes = np.random.default_rng(4).integers(-2, 3, (3, 2048))
+    for worker in range(3):
+        nibbles = (lanes[worker] & 15).astype(np.uint8)
+        words = np.frombuffer((nibbles[0::2] << 4 | nibbles[1::2]).tobytes(), ">i4")
+        answers = exchange(plane, contribution(worker, 1, 0, words, lanes=3))
+    packed = np.frombuffer(answers[1].values.astype(">i4").tobytes(), np.uint8)
+    summed = np.stack([packed >> 4, packed & 15], axis=1).ravel().astype(np.int64)
+    assert np.array_equal((summed ^ 8) - 8, lanes.sum(axis=0))
+
+
+def header(**fields: int) -> Header:
+    return Header(job=1, worker=0, words=1, iteration=1)._replace(**fields)
+
+
+def truncated(sent: bytes) -> bytes:
+    return sent[:150]
+
+
+def with_byte(sent: bytes, offset: int, value: int) -> bytes:
+    return sent[:offset] + bytes([value]) + sent[offset + 1 :]
+
+
+GOOD = frame(1, header(), bytes(256))
+
+INTRUDERS = {
+    "WRONG_PORT": [frame(1, header(worker=1), bytes(256)), frame(1, header(worker=200), bytes(256))],
+    "UNKNOWN_JOB": [frame(1, header(job=2), bytes(256))],
+    "UNKNOWN_LANES": [frame(1, header(lanes=4), bytes(256))],
+    "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
+    "BAD_VERSION": [frame(1, header(version=2), bytes(256)), frame(1, header(version=0), bytes(256))],
+    "BAD_LENGTH": [
+        frame(1, header(words=0), b""),
+        frame(1, header(words=33), bytes(33 * 256)),
+        frame(1, header(words=1), bytes(512)),
+        frame(1, header(words=2), bytes(256)),
+        with_byte(GOOD, 17, 0),  # IPv4's total length
+    ],
+    "BAD_EPOCH": [frame(1, header(iteration=0), bytes(256))],
+    "BAD_COUNT": [frame(1, header(count=0), bytes(256)), frame(1, header(count=2), bytes(256))],
+    "BAD_CHECKSUM": [with_byte(GOOD, 24, GOOD[24] ^ 1)],
+    "TRUNCATED": [GOOD[:150], GOOD[:60]],
+}
+
+
+@pytest.mark.parametrize("reason", INTRUDERS)
+def test_intruders_are_dropped_and_counted(plane: DataPlane, reason: str) -> None:
+    plane.install(k=1)
+    for sent in INTRUDERS[reason]:
+        assert plane.lab.exchange(1, sent) == {}
+    assert plane.count() == {reason: len(INTRUDERS[reason])}
+    answers = exchange(plane, (1, frame(1, header(), bytes(256))))
+    assert len(answers) == 4, "the slot is as it was"
+
+
+def test_first_blocks_are_reported(plane: DataPlane) -> None:
+    plane.install(k=2)
+    for worker in (2, 0, 1):
+        exchange(plane, contribution(worker, 1, 0, VALUES[worker]))
+        exchange(plane, contribution(worker, 1, 1, VALUES[worker]))
+    arrivals = plane.await_arrivals(3)
+    assert [(a.worker, a.iteration, a.verdict) for a in arrivals] == [
+        (2, 1, "CLAIMED"), (0, 1, "CLOSED"), (1, 1, "LATE")
+    ]  # fmt: skip
+    times = [arrival.timestamp_s for arrival in arrivals]
+    assert times == sorted(times)
+
+
+def test_other_traffic_is_forwarded(plane: DataPlane) -> None:
+    plane.install(k=2)
+    ping = bytes(Ether(dst=host_mac(3), src=host_mac(1)) / IP(src="10.0.0.1", dst="10.0.0.3") / ICMP() / (b"x" * 60))
+    assert plane.lab.exchange(1, ping) == {3: [ping]}
+    query = bytes(Ether(dst="ff:ff:ff:ff:ff:ff", src=host_mac(1)) / ARP(pdst="10.0.0.3") / (b"\0" * 18))
+    assert plane.lab.exchange(1, query) == {port: [query] for port in (2, 3, 4)}
+    assert plane.count() == {}
+
+
+def test_jobs_do_not_share_slots(plane: DataPlane) -> None:
+    plane.install(k=2, slots=8)
+    for block in range(4):
+        exchange(plane, contribution(0, 1, block, VALUES[0], slot=block + 8 * 1000))
+    for block in range(4):
+        answers = exchange(plane, contribution(1, 1, block, VALUES[1]))
+        assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1]), "slot numbers wrap inside the job's region"
