@@ -238,6 +238,7 @@ def run(options: argparse.Namespace) -> None:
         except Stop:
             return
         finally:
+            network.record.stop_begins()
             for name, code in children.end():
                 if name != CHECK:
                     emit("exited", id=name, code=code)

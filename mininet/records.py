@@ -56,6 +56,7 @@ class Record:
         self.path = path
         self.started = start_time(pid)
         self.namespace = 0
+        self.stopping = False
         self.processes: dict[int, int | None] = {}
         self.interfaces: dict[str, int | None] = {}
 
@@ -75,6 +76,7 @@ class Record:
             content: dict[str, Any] = json.loads(path.read_text())
             record = cls(int(content["pid"]), path)
             record.started, record.namespace = content["started"], content["namespace"]
+            record.stopping = content["stopping"]
             record.processes = {int(pid): started for pid, started in content["processes"].items()}
             record.interfaces = dict(content["interfaces"])
         except (OSError, ValueError, KeyError) as error:
@@ -111,12 +113,18 @@ class Record:
             "pid": self.pid,
             "started": self.started,
             "namespace": self.namespace,
+            "stopping": self.stopping,
             "processes": self.processes,
             "interfaces": self.interfaces,
         }
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(content) + "\n")
         new.replace(self.path)
+
+    def stop_begins(self) -> None:
+        """Whoever comes next may wait a moment for us instead of giving up."""
+        self.stopping = True
+        self.write()
 
     def remove(self) -> None:
         """Nothing is owned any more."""
@@ -165,11 +173,13 @@ def all_records() -> list[Record]:
 def claim(names: list[str]) -> Record:
     """Make this process's record, with the interfaces it will make in the root namespace.
 
-    Records of dead networks are cleaned first.  NetworkError: another network runs, or an interface of such a name
-    exists that is nobody's here.
+    Records of dead networks are cleaned first, and a network that is stopping is waited for.  NetworkError: another
+    network runs, or an interface of such a name exists that is nobody's here.
     """
     with locked():
         for record in all_records():
+            if record.stopping:
+                _wait({record.pid: record.started}, END_S + 2)
             if record.alive():
                 raise NetworkError(
                     f"another kofn network is running (pid {record.pid}): stop it first; `boot.py --clean` ends it"

@@ -79,7 +79,7 @@ def test_clean_touches_only_what_is_recorded(machine: Machine) -> None:
     machine.run("ip", "link", "add", "other", "type", "bridge")
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         machine.state.mkdir()
-        record = {"pid": stranger.pid, "started": 1, "processes": {str(stranger.pid): 1}}
+        record = {"pid": stranger.pid, "started": 1, "stopping": False, "processes": {str(stranger.pid): 1}}
         inode = int(machine.run("stat", "-Lc", "%i", "/proc/self/ns/net"))
         for number, (namespace, index) in enumerate([(inode, 999), (1, None)]):
             content = {**record, "namespace": namespace, "interfaces": {"other": index, "gone": 5}}
@@ -96,7 +96,8 @@ def test_clean_ends_recorded_processes(machine: Machine) -> None:
     machine.state.mkdir()
     with subprocess.Popen(["sleep", "1000"]) as left:
         started = int(Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        content = {"pid": 1, "started": 7, "namespace": 0, "processes": {str(left.pid): started}, "interfaces": {}}
+        content = {"pid": 1, "started": 7, "namespace": 0, "stopping": False, "interfaces": {}}
+        content["processes"] = {str(left.pid): started}
         (machine.state / "1.json").write_text(json.dumps(content))
         assert machine.clean().returncode == 0
         assert left.wait(PATIENCE_S) == -signal.SIGTERM
@@ -117,6 +118,20 @@ def test_one_network_at_a_time(machine: Machine) -> None:
             assert f"another kofn network is running (pid {first.pid})" in second.refuses()
         first.send(do="stop")
         first.expect("stopped")
+
+
+def test_a_network_that_is_stopping_is_waited_for(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", "--driver", "netns") as first:
+        first.expect("ready")
+        first.send(
+            do="start", id="slow", node="h1", argv=["sh", "-c", "trap 'sleep 1; exit' TERM; echo; sleep 60 & wait"]
+        )
+        first.expect("started")
+        first.send(do="stop")
+        wait_until(lambda: '"stopping": true' in next(machine.state.glob("*.json")).read_text(), "it is stopping")
+        with machine.boot("--hosts", "1", "--driver", "netns") as second:
+            second.expect("ready")
+            assert first.process.wait(PATIENCE_S) == 0
 
 
 def test_somebody_elses_interface_is_left_alone(machine: Machine) -> None:
