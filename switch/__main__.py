@@ -59,6 +59,8 @@ async def run(options: Options) -> None:
 def _set_up_logging(options: Options) -> None:
     """To the file, to standard output, or (warnings and worse) to standard error."""
     level = LEVELS[options.log_level]
+    for library in ("asyncio", "grpc"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     if options.log_file is not None:
         logging.basicConfig(filename=options.log_file, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
     elif options.log_console:

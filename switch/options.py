@@ -15,6 +15,7 @@ from typing import NoReturn
 from switch.errors import SwitchError
 
 PORT_MAX = 511  # v1model's bit<9>
+UNIX = "unix:"
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 DESCRIPTION = """\
@@ -23,7 +24,7 @@ It takes simple_switch_grpc's flags; those after -- belong to the target."""
 
 EXAMPLES = """\
 target flags, after --:
-  --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559)
+  --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559); or unix:PATH
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
   --drop-port 511               the port that drops; no other is possible
 
@@ -45,7 +46,7 @@ class Options:
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
     device_id: int
-    address: str  # HOST:PORT of the P4Runtime server
+    address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
     cpu_port: int | None
     log_level: str
     log_console: bool
@@ -89,7 +90,9 @@ def check_interfaces(ports: dict[int, str]) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise OptionsError when nothing can listen at HOST:PORT; the server itself would not say why."""
+    """Raise OptionsError when nothing can listen there; the server itself would not say why."""
+    if address.startswith(UNIX):
+        return
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -186,8 +189,10 @@ def _program(path: Path | None, no_p4: bool) -> Path | None:
 
 def _address(text: str) -> str:
     host, colon, port = text.rpartition(":")
+    if text.startswith(UNIX) and len(text) > len(UNIX):
+        return text
     if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise OptionsError(f"--grpc-server-addr {text}: needs HOST:PORT with a port from 1 to 65535")
+        raise OptionsError(f"--grpc-server-addr {text}: needs HOST:PORT with a port from 1 to 65535, or unix:PATH")
     return text
 
 

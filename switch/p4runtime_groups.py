@@ -44,6 +44,8 @@ class Groups:
 
         Ports are given as egress_port, the form that both finsy and p4runtime-shell write.
         """
+        if query.clone_session_entry == p4r.CloneSessionEntry() and query.HasField("clone_session_entry"):
+            return  # all clone sessions: there are none
         wanted = _multicast(query).multicast_group_id
         groups = {wanted: self._engine.group(wanted)} if wanted else self._engine.groups()
         for group, replicas in sorted(groups.items()):

@@ -1,0 +1,25 @@
+"""Fixtures: one running switch of each kind for all tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.switch.p4runtime.harness import Target, missing, running
+
+TARGETS = [pytest.param("embedded"), pytest.param("bmv2", marks=pytest.mark.bmv2)]
+
+
+@pytest.fixture(scope="session", params=TARGETS)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    reason = missing(request.param)
+    if reason:
+        pytest.skip(reason)
+    with running(request.param, tmp_path_factory.mktemp(request.param)) as switch:
+        yield switch
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """For what is ours alone: beyond BMv2, or where BMv2 leaves the specification."""
+    with running("embedded", tmp_path_factory.mktemp("embedded-only")) as switch:
+        yield switch

@@ -1,0 +1,249 @@
+"""A switch to test against, whichever it is: our own as a process, or simple_switch_grpc.
+
+Both get the same command line, the same program and the same packets, and are spoken to over a Unix socket, so that a
+switch in a network namespace of its own can be reached from outside.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import finsy as fy
+import grpc
+from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
+from google.protobuf import text_format
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+PROGRAM = PROGRAMS / "control_plane.json"
+P4INFO = PROGRAMS / "control_plane.p4info.txtpb"
+COMMANDS = {"embedded": [sys.executable, "-m", "switch"], "bmv2": ["simple_switch_grpc"]}
+DEVICE_ID = 1
+CPU_PORT = 255
+PORTS = 3
+TIMEOUT_S = 10
+
+
+@dataclass(kw_only=True)
+class Target:
+    """A running switch."""
+
+    name: str
+    address: str
+    log: Path
+    packets_in: IO[bytes] | None = None
+    outputs: dict[int, "queue.Queue[bytes]"] = field(default_factory=dict)
+
+    @property
+    def embedded(self) -> bool:
+        return self.name == "embedded"
+
+    def send(self, port: int, frame: bytes) -> None:
+        """A frame arrives at a port."""
+        assert self.packets_in is not None
+        self.packets_in.write(f"{port} {frame.hex()}\n".encode())
+        self.packets_in.flush()
+
+    async def receive(self, port: int) -> bytes:
+        """The next frame that leaves by a port."""
+        return await asyncio.to_thread(self.outputs[port].get, True, TIMEOUT_S)
+
+    @contextlib.asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[fy.Switch]:
+        """A finsy controller that has pushed the test program anew, and left nothing of it in the switch before."""
+        chosen = {"p4info": P4INFO, "p4blob": PROGRAM, "device_id": DEVICE_ID, "p4force": True} | options
+        async with fy.Switch("test", self.address, fy.SwitchOptions(**chosen)) as switch:
+            yield switch
+
+    @contextlib.asynccontextmanager
+    async def stub(self) -> AsyncIterator[Any]:
+        """The bare RPCs."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            yield p4r_grpc.P4RuntimeStub(channel)
+
+
+def p4info() -> p4i.P4Info:
+    return text_format.Parse(P4INFO.read_text(), p4i.P4Info())
+
+
+def object_id(name: str) -> int:
+    """The id of a table, action, counter, ... by its full name."""
+    info = p4info()
+    groups = (info.tables, info.actions, info.counters, info.registers, info.digests)
+    return next(int(item.preamble.id) for group in groups for item in group if item.preamble.name == name)
+
+
+def pipeline(*, cookie: int | None = None) -> p4r.ForwardingPipelineConfig:
+    config = p4r.ForwardingPipelineConfig(p4info=p4info(), p4_device_config=PROGRAM.read_bytes())
+    if cookie is not None:
+        config.cookie.cookie = cookie
+    return config
+
+
+def frame(kind: int, value: int = 0, narrow: int = 0, payload: bytes = b"payload") -> bytes:
+    """An Ethernet frame with the program's test header."""
+    header = bytes([kind, narrow]) + value.to_bytes(4, "big")
+    return bytes.fromhex("020000000001 020000000002 9000") + header + payload
+
+
+def bid(election_id: int | None, device_id: int = DEVICE_ID) -> p4r.StreamMessageRequest:
+    update = p4r.MasterArbitrationUpdate(device_id=device_id)
+    if election_id is not None:
+        update.election_id.CopyFrom(U128.encode(election_id))
+    return p4r.StreamMessageRequest(arbitration=update)
+
+
+@contextlib.contextmanager
+def running(name: str, folder: Path) -> Iterator[Target]:
+    """Start a switch; with ports where this process is root, without where it is not."""
+    target = Target(name=name, address=f"unix:{folder}/p4runtime.sock", log=folder / "switch.log")
+    flags = ["--no-p4", "--device-id", str(DEVICE_ID), "--log-console", "-L", "info", "--"]
+    command = [*COMMANDS[name], *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
+    starter = _with_ports(target, command) if os.geteuid() == 0 else _without_ports(target, command)
+    with starter as process:
+        _wait_until_ready(target, process)
+        yield target
+
+
+@contextlib.contextmanager
+def _without_ports(target: Target, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with target.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _with_ports(target: Target, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    relay = ["unshare", "-n", sys.executable, str(Path(__file__).parent / "relay.py"), str(PORTS), str(target.log)]
+    target.outputs = {port: queue.Queue() for port in range(1, PORTS + 1)}
+    with subprocess.Popen([*relay, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        target.packets_in = process.stdin
+        reader = threading.Thread(target=_collect, args=(process.stdout, target.outputs))
+        reader.start()
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            reader.join(TIMEOUT_S)
+
+
+def _collect(lines: IO[bytes], outputs: dict[int, "queue.Queue[bytes]"]) -> None:
+    for line in lines:
+        port, _, data = line.decode().partition(" ")
+        outputs[int(port)].put(bytes.fromhex(data))
+
+
+def _wait_until_ready(target: Target, process: subprocess.Popen[bytes]) -> None:
+    with grpc.insecure_channel(target.address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(TIMEOUT_S)
+        except grpc.FutureTimeoutError as error:
+            said = target.log.read_text() if target.log.exists() else "nothing"
+            raise RuntimeError(f"{target.name} does not serve (exit code {process.poll()}); it said: {said}") from error
+
+
+def missing(name: str) -> str | None:
+    """Why a target cannot be tested here; None when it can."""
+    if name == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        return "simple_switch_grpc is not on the PATH"
+    return None
+
+
+@dataclass(kw_only=True)
+class Primary:
+    """A client that speaks bare P4Runtime as the primary, for what a well-behaved library would not send."""
+
+    stub: Any
+    stream: Any
+    election_id: int
+
+    async def write(self, *updates: p4r.Update, **fields: Any) -> None:
+        request = p4r.WriteRequest(device_id=DEVICE_ID, updates=updates, **fields)
+        request.election_id.CopyFrom(U128.encode(self.election_id))
+        await self.stub.Write(request, timeout=TIMEOUT_S)
+
+    async def outcomes(self, *updates: p4r.Update) -> list[tuple[str, str]]:
+        """The code and message of each update; empty when all went well."""
+        try:
+            await self.write(*updates)
+        except grpc.aio.AioRpcError as error:
+            return batch_errors(error)
+        return []
+
+    async def read(self, *entities: p4r.Entity) -> list[p4r.Entity]:
+        request = p4r.ReadRequest(device_id=DEVICE_ID, entities=entities)
+        return [entity async for response in self.stub.Read(request, timeout=TIMEOUT_S) for entity in response.entities]
+
+    async def push(
+        self, config: p4r.ForwardingPipelineConfig | None = None, action: str = "VERIFY_AND_COMMIT", **fields: Any
+    ) -> None:
+        request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, **fields)
+        request.action = p4r.SetForwardingPipelineConfigRequest.Action.Value(action)
+        request.config.CopyFrom(pipeline() if config is None else config)
+        request.election_id.CopyFrom(U128.encode(self.election_id))
+        await self.stub.SetForwardingPipelineConfig(request, timeout=60)
+
+    async def hear(self) -> p4r.StreamMessageResponse:
+        """The next message on the stream."""
+        return await asyncio.wait_for(self.stream.read(), TIMEOUT_S)
+
+
+def batch_errors(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
+    """The p4.v1.Error of each update or query of a batch, as (code, message)."""
+    assert error.code() is grpc.StatusCode.UNKNOWN, error
+    metadata = dict(error.trailing_metadata() or ())
+    status = rpc_status.Status.FromString(metadata["grpc-status-details-bin"])
+    assert status.code == rpc_code.UNKNOWN
+    errors = []
+    for detail in status.details:
+        unpacked = p4r.Error()
+        assert detail.Unpack(unpacked)
+        errors.append((rpc_code.Code.Name(unpacked.canonical_code), unpacked.message))
+    return errors
+
+
+@contextlib.asynccontextmanager
+async def primary(target: Target, *, push: bool = True) -> AsyncIterator[Primary]:
+    """Become the primary of a switch, and push the test program unless told not to."""
+    async with target.stub() as stub:
+        stream = stub.StreamChannel()
+        election_id = time.time_ns()  # above all earlier ones, which the switch remembers
+        await stream.write(bid(election_id))
+        client = Primary(stub=stub, stream=stream, election_id=election_id)
+        assert (await client.hear()).arbitration.status.code == rpc_code.OK
+        if push:
+            await client.push()
+        try:
+            yield client
+        finally:
+            stream.cancel()
+
+
+def update(kind: str, entity: p4r.Entity) -> p4r.Update:
+    return p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity)
+
+
+def action(name: str, *values: bytes) -> p4r.TableAction:
+    params = [p4r.Action.Param(param_id=number, value=value) for number, value in enumerate(values, 1)]
+    return p4r.TableAction(action=p4r.Action(action_id=object_id(name), params=params))
+
+
+def exact(value: bytes, field_id: int = 1) -> p4r.FieldMatch:
+    return p4r.FieldMatch(field_id=field_id, exact=p4r.FieldMatch.Exact(value=value))
+
+
+def table_entry(table: str, *match: p4r.FieldMatch, **fields: Any) -> p4r.Entity:
+    return p4r.Entity(table_entry=p4r.TableEntry(table_id=object_id(f"TestIngress.{table}"), match=match, **fields))
