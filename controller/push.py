@@ -13,7 +13,7 @@ Knows nothing of how k is chosen.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from controller.measure import Arrival
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 0.25
+RETRY_MAX_S = 2.0
 HANDSHAKE_S = 30.0
 COUNTERS_EVERY_S = 1.0
 _DIGEST_QUEUE = 1024
@@ -65,6 +66,12 @@ class SwitchLink:
     fault: str = ""  # why it is not connected
     _switch: fy.Switch | None = None
     _pushed: bool = False
+    _retry_s: float = RETRY_S
+    _overheard: "_Overheard" = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Not connected yet."""
+        self._overheard = _Overheard()
 
     @property
     def connected(self) -> bool:
@@ -73,35 +80,62 @@ class SwitchLink:
 
     async def run(self) -> None:
         """Connect, install and serve, again and again, until cancelled."""
-        logging.getLogger("finsy").setLevel(logging.CRITICAL + 1)  # its errors reach us as exceptions
+        finsy_log = logging.getLogger("finsy")
+        finsy_log.setLevel(logging.CRITICAL)
+        finsy_log.propagate = False
+        finsy_log.addHandler(self._overheard)
         while True:
             try:
-                await self._connect()
+                with self._cancelled_only_by_us():
+                    await self._connect()
             except (fy.P4ClientError, PushError, OSError, TimeoutError, RuntimeError, ValueError) as error:
                 self._failed(_one_line(error))
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     async def set_k(self, k: int) -> None:
         """Put k into force; where the switch is away, when it is back. PushError where it refuses."""
         self.k = k
         if self._switch is None:
             return
+        schema = self._switch.p4info
         try:
-            await self._switch.modify([job_entry(self.layout.job, k)])
+            with self._cancelled_only_by_us():
+                await self._switch.modify([job_entry(self.layout.job, k)])
         except fy.P4ClientError as error:
-            raise PushError(describe(error, self._switch.p4info)) from error
+            raise PushError(describe(error, schema)) from error
+        except AssertionError as error:  # what finsy says while it closes its client
+            raise PushError("the connection to the switch broke") from error
 
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
         switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=not self._pushed))
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
+        self._overheard.error = None
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(HANDSHAKE_S):
                 await stack.enter_async_context(switch)
             if not switch.is_primary:
-                raise PushError(f"{self.address}: another controller with election id {switch.primary_id} is primary")
+                raise PushError(f"another controller with election id {switch.primary_id} is primary")
             self._pushed = True
             await self._serve(switch)
+
+    @contextlib.contextmanager
+    def _cancelled_only_by_us(self) -> Iterator[None]:
+        """Turn a CancelledError that nobody asked for into a PushError.
+
+        A gRPC call whose channel closes, and finsy when a task of its own fails, cancel whoever awaits them.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if task.cancelling() > before:
+                raise
+            cause = self._overheard.error
+            raise PushError(_one_line(cause) if cause else "the connection to the switch broke") from error
 
     async def _serve(self, switch: fy.Switch) -> None:
         """Install, then listen until the channel goes down."""
@@ -114,7 +148,7 @@ class SwitchLink:
             done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            raise PushError(f"{self.address}: the connection to the switch broke")
+            raise PushError("the connection to the switch broke")
         finally:
             self._switch = None
             for task in tasks:
@@ -131,7 +165,7 @@ class SwitchLink:
             await switch.insert([digest_entry()])
         except fy.P4ClientError as error:
             raise PushError(describe(error, switch.p4info)) from error
-        self._switch, self.fault = switch, ""
+        self._switch, self.fault, self._retry_s = switch, "", RETRY_S
         self.ready.set()
         _LOG.info("switch %s: installed (%d of %d entries were missing)", self.address, len(updates), len(wanted))
 
@@ -158,6 +192,17 @@ class SwitchLink:
         if fault != self.fault:
             self.fault = fault
             _LOG.warning("switch %s: %s; trying again", self.address, fault)
+
+
+class _Overheard(logging.Handler):
+    """Keeps the error of a failed task of finsy's, which reaches its log and nothing else."""
+
+    error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember the latest."""
+        if record.exc_info and record.exc_info[1]:
+            self.error = record.exc_info[1]
 
 
 def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
@@ -201,11 +246,12 @@ def _describe_update(update: Any, schema: fy.P4Schema) -> str:
 
 
 async def _read_all(switch: fy.Switch) -> list[Any]:
-    """All table entries and multicast groups."""
+    """All table entries and multicast groups that a controller may change."""
+    tables = [fy.P4TableEntry(table.name) for table in switch.p4info.tables if not table.is_const]
     return [
         entity
-        async for entity in _read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])
-        if not getattr(entity, "is_const", False) and not getattr(entity, "is_default_action", False)
+        async for entity in _read(switch, [*tables, fy.P4MulticastGroupEntry()])
+        if not getattr(entity, "is_default_action", False)
     ]
 
 
@@ -262,7 +308,7 @@ def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) ->
     _LOG.warning("switch: stream error %s: %s", message.error.canonical_code, message.error.message)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     """A reason without line breaks."""
     if isinstance(error, fy.P4ClientError):
         return f"{error.code.name}: {error.message}".replace("\n", " ")

@@ -24,8 +24,8 @@ def status(session: Session, link: SwitchLink) -> pb.Status:
         k=decider.k,
         objective=decider.goal.name,
         iteration=decider.iteration,
-        service_s=estimate.service_s if estimate else math.nan,
-        event_s=estimate.event_s if estimate else math.nan,
+        service_s=estimate.service_s if estimate else 0.0,
+        event_s=estimate.event_s if estimate else 0.0,
         worker=[_worker(session, rank) for rank in range(session.workers)],
         expected=_expected(decider),
         changes=[_change(change) for change in decider.changes],
@@ -37,7 +37,7 @@ def status(session: Session, link: SwitchLink) -> pb.Status:
 
 
 def _worker(session: Session, rank: int) -> pb.WorkerStatus:
-    """One worker's measurements and estimate; what is not known is NaN."""
+    """One worker's measurements and estimate."""
     decider = session.decider
     estimate, measured = decider.estimate, decider.measurements
     track = measured.track[rank]
@@ -45,11 +45,11 @@ def _worker(session: Session, rank: int) -> pb.WorkerStatus:
         rank=rank,
         live=rank in session.seats and bool(decider.live[rank]),
         iteration=track.reached,
-        lambda_s=estimate.lambda_s[rank] if estimate else math.nan,
-        lambda_low_s=estimate.low_s[rank] if estimate else math.nan,
-        lambda_high_s=estimate.high_s[rank] if estimate else math.nan,
+        lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
+        lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
+        lambda_high_s=_known(estimate.high_s[rank]) if estimate else 0.0,
         samples=int(np.isfinite(measured.times_s[rank]).sum()),
-        dispersion=estimate.dispersion[rank] if estimate else math.nan,
+        dispersion=_known(estimate.dispersion[rank]) if estimate else 0.0,
         late=track.late,
         late_in_a_row=track.late_in_a_row,
         reports=track.reports,
@@ -76,5 +76,10 @@ def _change(change: Change) -> pb.Change:
         k=change.k,
         previous_k=change.previous_k,
         reason=change.reason,
-        expected_iteration_s=change.expected_s,
+        expected_iteration_s=_known(change.expected_s),
     )
+
+
+def _known(value: float) -> float:
+    """0 for what is unknown: NaN and infinity have no JSON."""
+    return value if math.isfinite(value) else 0.0

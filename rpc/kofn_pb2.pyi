@@ -468,7 +468,7 @@ class WorkerStatus(_message.Message):
     live: _builtins.bool
     iteration: _builtins.int
     lambda_s: _builtins.float
-    """mean blocking time"""
+    """mean blocking time; it, its interval and dispersion are 0 while unknown"""
     lambda_low_s: _builtins.float
     lambda_high_s: _builtins.float
     samples: _builtins.int

@@ -1,0 +1,164 @@
+"""What the command line prints: a Status message as text. No calls, no arguments."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rpc import kofn_pb2 as pb
+
+CHANGES_SHOWN = 5
+
+FITS = (0.4, 1.9)
+"""Dispersion within which 16 Poisson counts lie 19 times of 20 (chi-square with 15 degrees of freedom / 15)."""
+
+
+def line(status: pb.Status) -> str:
+    """The status in one line, for logs."""
+    lambdas = " ".join(f"{1e3 * worker.lambda_s:.1f}" for worker in status.worker)
+    return (
+        f"iteration {status.iteration}: k = {status.k} of {status.live} live ({status.objective}), "
+        f"lambda [{lambdas}] ms"
+    )
+
+
+def status(answer: pb.Status) -> RenderableType:
+    """The job at a glance."""
+    parts: list[RenderableType] = [_headline(answer), _switch(answer), lambdas(answer)]
+    if answer.changes:
+        parts.append(_changes(answer))
+    return Group(*parts)
+
+
+def lambdas(answer: pb.Status) -> RenderableType:
+    """A row a worker: estimate, interval, samples, dispersion, counts; then where report and switch disagree."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ("worker", "lambda ms", "95 % interval", "samples", "var/mean", "late", "in a row", "reports", "arrivals")
+    for name in columns:
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for worker in answer.worker:
+        table.add_row(*_numbers(worker), _remark(worker))
+    notes = [
+        Text(f"worker {worker.rank}: {worker.disagreements} disagreements with the switch; {worker.disagreement}")
+        for worker in answer.worker
+        if worker.disagreements
+    ]
+    return Group(_model(answer), table, *notes)
+
+
+def k_choice(answer: pb.Status) -> RenderableType:
+    """Every k with its forecast and cost, and the reason for the present one."""
+    if not answer.expected:
+        return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("k", "E_k[T] ms", cost_name(answer)):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    best = min(answer.expected, key=lambda entry: entry.cost).k
+    for entry in answer.expected:
+        mark = ("<- in force" if entry.k == answer.k else "") + (" (cheapest)" if entry.k == best else "")
+        table.add_row(
+            str(entry.k), f"{1e3 * entry.iteration_s:.2f}", f"{_scale(answer) * entry.cost:.2f}", mark.strip()
+        )
+    return Group(_model(answer), table, Text(reason(answer, best)))
+
+
+def reason(answer: pb.Status, best: int) -> str:
+    """Why the k in force is the one, in one or two sentences."""
+    if answer.objective == "all":
+        why = f"k = {answer.k}: objective 'all' waits for every live worker."
+    elif answer.objective.startswith("fixed:"):
+        why = f"k = {answer.k}: set by objective '{answer.objective}', as far as {answer.live} live workers allow."
+    elif answer.k == best:
+        why = f"k = {answer.k}: the least expected time for one round of all {answer.live} workers' blocks."
+    else:
+        why = f"k = {answer.k}: k = {best} is cheaper, but by less than the margin that a change must gain."
+    if not answer.changes:
+        return f"{why} It has not been changed yet."
+    last = answer.changes[-1]
+    return f"{why} Last change: iteration {last.iteration}, {last.previous_k} -> {last.k} ({last.reason})."
+
+
+def cost_name(answer: pb.Status) -> str:
+    """What the cost column holds."""
+    return "E_k[T] * n / k ms" if answer.objective == "round" else "cost"
+
+
+def k_document(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of a status that explains k."""
+    return {key: document[key] for key in ("k", "live", "workers", "objective", "iteration", "expected", "changes")}
+
+
+def lambda_document(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of a status that holds the model."""
+    return {key: document[key] for key in ("iteration", "service_s", "event_s", "worker")}
+
+
+def _scale(answer: pb.Status) -> float:
+    """Costs of 'round' are seconds, shown in milliseconds."""
+    return 1e3 if answer.objective == "round" else 1.0
+
+
+def _headline(answer: pb.Status) -> Text:
+    """Job, k, iteration."""
+    return Text(
+        f"job {answer.job}: k = {answer.k} of {answer.live} live workers (n = {answer.workers}), "
+        f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
+        style="bold",
+    )
+
+
+def _switch(answer: pb.Status) -> Text:
+    """The switch and its counters that are not 0."""
+    state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
+    counts = "  ".join(f"{name} {count:,}" for name, count in sorted(answer.counters.items()) if count)
+    return Text(f"switch {answer.switch_address}: {state}" + (f"; packets: {counts}" if counts else ""))
+
+
+def _model(answer: pb.Status) -> Text:
+    """s and tau."""
+    if not answer.service_s:
+        return Text("no reports yet")
+    return Text(
+        f"block time without blocking s = {1e3 * answer.service_s:.2f} ms, event tau = {1e3 * answer.event_s:.2f} ms"
+    )
+
+
+def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
+    """The cells of one worker."""
+    known = worker.samples > 0
+    return (
+        str(worker.rank),
+        f"{1e3 * worker.lambda_s:.2f}" if known else "-",
+        f"{1e3 * worker.lambda_low_s:.2f} .. {1e3 * worker.lambda_high_s:.2f}" if known else "-",
+        str(worker.samples),
+        f"{worker.dispersion:.2f}" if worker.dispersion else "-",
+        str(worker.late),
+        str(worker.late_in_a_row),
+        str(worker.reports),
+        str(worker.arrivals),
+    )
+
+
+def _remark(worker: pb.WorkerStatus) -> str:
+    """What a person should notice about a worker."""
+    remarks = []
+    if not worker.live:
+        remarks.append("not live")
+    if worker.silent_s:
+        remarks.append(f"silent for {1e3 * worker.silent_s:.0f} ms")
+    if worker.dispersion and worker.samples >= 8 and not FITS[0] <= worker.dispersion <= FITS[1]:
+        remarks.append("not Poisson")
+    return ", ".join(remarks)
+
+
+def _changes(answer: pb.Status) -> RenderableType:
+    """The latest decisions."""
+    return Group(
+        *(
+            Text(f"iteration {change.iteration}: k {change.previous_k} -> {change.k} ({change.reason})")
+            for change in answer.changes[-CHANGES_SHOWN:]
+        )
+    )
