@@ -212,7 +212,7 @@ class Pass:
         async with self._channel() as channel:
             inspector = kofn_pb2_grpc.InspectorStub(channel)
             with self._folder.status.open("ab") as out, contextlib.suppress(grpc.aio.AioRpcError):
-                async for status in inspector.WatchStatus(kofn_pb2.StatusRequest(interval_s=0.25)):
+                async for status in inspector.WatchStatus(kofn_pb2.StatusRequest(interval_s=0.1)):
                     self._view.update(status)
                     record = MessageToDict(
                         status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

@@ -1,0 +1,133 @@
+"""`kofn run` as a process in a network namespace of its own, and what is left of it afterwards.
+
+The namespace stands for a whole machine: own ports, own interfaces.  Every process of the run inherits the environment
+variable KOFN_STATE_DIR, a path that nobody else has, and is found by it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CONFIG = """
+[run]
+name = "tiny"
+target_accuracy = {target}
+max_iterations = 5000
+pass_deadline_s = {deadline_s}
+[job]
+workers = 2
+[model]
+compute_ms = 4
+[[straggler]]
+workers = [1]
+mean_ms = 15
+"""
+
+NEVER = 1.0
+EASY = 0.85
+
+KOFN = "from controller.cli import main; main()"
+
+
+class RealRun:
+    """A started `kofn run`; use as a context manager, everything is killed at the end whatever happened."""
+
+    def __init__(self, folder: Path, *arguments: str, target: float = EASY, deadline_s: float = 900) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.out = folder / "out"
+        config = folder / "tiny.toml"
+        config.write_text(CONFIG.format(target=target, deadline_s=deadline_s))
+        self.stdout, self.stderr = folder / "stdout", folder / "stderr"
+        command = [sys.executable, "-c", KOFN, "run", str(config), "--out", str(self.out), *arguments]
+        with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self._namespace: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "KOFN_STATE_DIR": str(self.state)}
+
+    def __enter__(self) -> "RealRun":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        if self._namespace is not None:
+            os.close(self._namespace)
+
+    def kofn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command on the same "machine"."""
+        command = [sys.executable, "-c", KOFN, *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+
+    def processes(self) -> list[int]:
+        """All living processes of the run."""
+        needle = f"KOFN_STATE_DIR={self.state}\0".encode()
+        return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
+
+    def pid(self, *words: str) -> int:
+        """The one process that has these arguments."""
+        wanted = {word.encode() for word in words}
+        return next(pid for pid in self.processes() if wanted <= set(_read(Path(f"/proc/{pid}/cmdline")).split(b"\0")))
+
+    def text(self) -> str:
+        """Everything it has printed."""
+        return self.stdout.read_text() + self.stderr.read_text()
+
+    def lines(self, rank: int = 0, name: str = "round") -> int:
+        """How many iterations a worker has written."""
+        return _read(self.out / name / f"worker-{rank}.jsonl").count(b"\n")
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+        """Wait for something that another process does."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s:\n{self.text()}"
+            assert self.process.poll() is None or condition(), f"it ended before {what}:\n{self.text()}"
+            time.sleep(0.05)
+
+    def until_training(self) -> None:
+        """Until the workers have done some iterations; remembers the namespace to look into it afterwards."""
+        self.until(lambda: self.lines() > 3, "training")
+        self._namespace = os.open(f"/proc/{self.process.pid}/ns/net", os.O_RDONLY)
+        assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must be found"
+        assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
+
+    def wait(self, timeout_s: float = 90.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def leftovers(self) -> list[str]:
+        """Processes and interfaces that should not be there any more."""
+        processes = [_read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode() for pid in self.processes()]
+        return processes + self._interfaces()
+
+    def _interfaces(self) -> list[str]:
+        if self._namespace is None:
+            return []
+        path = f"/proc/self/fd/{self._namespace}"
+        argv = ["nsenter", f"--net={path}", "ip", "-j", "link"]
+        links = subprocess.run(argv, capture_output=True, check=True, pass_fds=[self._namespace]).stdout
+        return [link["ifname"] for link in json.loads(links) if link["ifname"] != "lo"]
+
+
+def _read(path: Path) -> bytes:
+    """A file that may be gone before we read it."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
