@@ -18,11 +18,11 @@ NAME = "sighting_t"
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("timeout_ms", [0, 200])
-def test_packets_become_digests_at_the_controller(target: Target, timeout_ms: int) -> None:
+@pytest.mark.parametrize(("size", "timeout_ms"), [(1, 0), (2, 200)])
+def test_packets_become_digests_at_the_controller(target: Target, size: int, timeout_ms: int) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
-            entry = fy.P4DigestEntry(NAME, max_list_size=2, max_timeout_ns=timeout_ms * MS, ack_timeout_ns=1000 * MS)
+            entry = fy.P4DigestEntry(NAME, max_list_size=size, max_timeout_ns=timeout_ms * MS, ack_timeout_ns=1000 * MS)
             await switch.insert([entry])
             assert [found async for found in switch.read(fy.P4DigestEntry(NAME))] == [entry]
             for value in (7, 8, 9):

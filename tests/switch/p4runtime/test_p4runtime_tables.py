@@ -109,7 +109,10 @@ def test_const_entries_are_read_and_marked(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             entries = [entity.table_entry for entity in await client.read(table_entry("fixed"))]
-            assert [(entry.match[0].exact.value, entry.is_const) for entry in entries] == [(b"\7", True), (b"\x08", True)]
+            assert [(entry.match[0].exact.value, entry.is_const) for entry in entries] == [
+                (b"\7", True),
+                (b"\x08", True),
+            ]
 
     asyncio.run(scenario())
 
