@@ -16,6 +16,7 @@ from switch.errors import SwitchError
 
 PORT_MAX = 511  # v1model's bit<9>
 UNIX = "unix:"
+TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port")
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 DESCRIPTION = """\
@@ -65,6 +66,9 @@ class _Parser(argparse.ArgumentParser):
 def parse(arguments: Sequence[str]) -> Options:
     """The options; raises OptionsError, and SystemExit after --help."""
     general, target = _split(list(arguments))
+    for flag in TARGET_FLAGS:
+        if any(argument.partition("=")[0] == flag for argument in general):
+            raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
     told = _general_parser().parse_args(general)
     aimed = _target_parser().parse_args(target)
     ports = _ports(told.interface)

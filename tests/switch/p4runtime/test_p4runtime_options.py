@@ -1,0 +1,89 @@
+"""The command line: what is accepted, and what each mistake is told."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from switch.options import OptionsError, check_address, check_interfaces, parse
+
+FULL = (
+    "--no-p4 -i 1@s1-eth1 -i 2@s1-eth2 --device-id 7 --log-console -L debug --thrift-port 9090"
+    " -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255"
+)
+
+
+def test_simple_switch_grpcs_command_line_is_understood() -> None:
+    options = parse(FULL.split())
+    assert options.program is None
+    assert options.ports == {1: "s1-eth1", 2: "s1-eth2"}
+    assert (options.device_id, options.address, options.cpu_port) == (7, "127.0.0.1:50051", 255)
+    assert (options.log_console, options.log_level) == (True, "debug")
+    assert options.ignored == ("--thrift-port 9090: there is no Thrift server",)
+
+
+def test_little_has_to_be_said(tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    program.touch()
+    options = parse([str(program)])
+    assert (options.program, options.ports, options.device_id) == (program, {}, 0)
+    assert (options.address, options.cpu_port) == ("0.0.0.0:9559", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "nothing to run: give a PROGRAM.json, or --no-p4"),
+        ("absent.json", "absent.json: no such file; PROGRAM.json is what p4c --target bmv2 writes"),
+        ("--no-p4 x.json", "--no-p4 starts without a program, but x.json is given"),
+        ("--no-p4 --bogus", "unrecognized arguments: --bogus; see --help"),
+        ("--no-p4 -- --bogus 1", "unrecognized arguments: --bogus 1; see --help"),
+        ("--no-p4 --cpu-port 255", "--cpu-port is a target flag: it goes after --, as in --no-p4 -- --cpu-port ..."),
+        ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 511, as in -i 1@s1-eth1"),
+        ("--no-p4 -i 512@eth0", "-i 512@eth0: needs PORT@INTERFACE with a port from 0 to 511"),
+        ("--no-p4 -i 1@a -i 1@b", "-i 1@b: port 1 is a already; each port is given once"),
+        ("--no-p4 -i 1@a -i 2@a", "-i 2@a: interface a has a port already"),
+        ("--no-p4 --device-id -1", "'-1' is not a number from 0 to 2**64 - 1"),
+        ("--no-p4 -L loud", "invalid choice: 'loud' (choose from"),
+        ("--no-p4 --thrift-port x", "'x' is not a TCP port, 1 to 65535"),
+        ("--no-p4 --pcap", "--pcap: this switch does not capture packets; use tcpdump -i INTERFACE"),
+        ("--no-p4 --log-console --log-file x", "--log-console and --log-file exclude each other"),
+        (
+            "--no-p4 -- --grpc-server-addr 50051",
+            "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
+        ),
+        ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 511"),
+        ("--no-p4 -- --cpu-port 999", "'999' is not a switch port, 0 to 511"),
+        ("--no-p4 -- --cpu-port 511", "--cpu-port 511: that is the drop port; 1 to 510 is allowed"),
+        ("--no-p4 -- --drop-port 3", "--drop-port 3: this switch drops by port 511 and no other"),
+        ("--no-p4 -i 255@a -- --cpu-port 255", "--cpu-port 255: that port is a already"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(line: str, words: str) -> None:
+    with pytest.raises(OptionsError) as error:
+        parse(line.split())
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "python -m switch --no-p4 -i 1@s1-eth1" in shown
+    assert "--grpc-server-addr HOST:PORT" in shown
+
+
+def test_a_missing_interface_is_named_beside_those_there_are() -> None:
+    with pytest.raises(OptionsError, match=r"^port 3: no interface is named nonesuch0; there are .*\blo\b"):
+        check_interfaces({3: "nonesuch0"})
+
+
+def test_an_address_in_use_is_said_to_be() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OptionsError, match=f"{address}: cannot listen: another process listens there"):
+            check_address(address)
