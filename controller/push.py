@@ -109,6 +109,8 @@ class SwitchLink:
 
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
+        if not self._pushed:
+            await self._delete_groups()
         switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=not self._pushed))
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
         self._overheard.error = None
@@ -119,6 +121,17 @@ class SwitchLink:
                 raise PushError(f"another controller with election id {switch.primary_id} is primary")
             self._pushed = True
             await self._serve(switch)
+
+    async def _delete_groups(self) -> None:
+        """Delete the multicast groups of the program that runs now.
+
+        BMv2 keeps them through a push but forgets having them, so inserting one again would double its replicas.
+        """
+        onlooker = fy.Switch("switch", self.address, fy.SwitchOptions(device_id=self.device_id))
+        async with asyncio.timeout(HANDSHAKE_S), onlooker as switch:
+            if switch.p4info.exists:
+                groups = [group async for group in _read(switch, [fy.P4MulticastGroupEntry()])]
+                await switch.delete(groups, strict=False)
 
     @contextlib.contextmanager
     def _cancelled_only_by_us(self) -> Iterator[None]:
@@ -170,13 +183,12 @@ class SwitchLink:
         _LOG.info("switch %s: installed (%d of %d entries were missing)", self.address, len(updates), len(wanted))
 
     async def _listen(self, switch: fy.Switch) -> None:
-        """Pass arrivals on and acknowledge them: BMv2 holds equal ones back until then."""
+        """Pass arrivals on."""
         names = verdict_names(switch.p4info)
         async for digests in switch.read_digests(DIGEST, queue_size=_DIGEST_QUEUE):
             for arrival in digests:
                 if arrival["job"] == self.layout.job.id:
                     self.on_arrival(_arrival(arrival, names))
-            await switch.write([digests.ack()])
 
     async def _count(self, switch: fy.Switch) -> None:
         """Read the counters now and then."""
@@ -309,7 +321,8 @@ def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) ->
 
 
 def _one_line(error: BaseException) -> str:
-    """A reason without line breaks."""
-    if isinstance(error, fy.P4ClientError):
-        return f"{error.code.name}: {error.message}".replace("\n", " ")
-    return " ".join(str(error).split()) or type(error).__name__
+    """A reason without line breaks; of a failed connection only its last cause, which names no address twice."""
+    if not isinstance(error, fy.P4ClientError):
+        return " ".join(str(error).split()) or type(error).__name__
+    message = error.message.rpartition(": ")[2] if error.code == fy.GRPCStatusCode.UNAVAILABLE else error.message
+    return f"{error.code.name}: {' '.join(message.split())}"

@@ -10,12 +10,14 @@ import pytest
 from controller.entries import Layout
 from controller.measure import Arrival
 from controller.push import Program, SwitchLink
+from host.worker import EventLoop
 from run.config import Job
 from tests.controller.harness import star
 from tests.controller.switches import TARGETS, SwitchProcess, running
 from tests.dataplane.lab import Lab, lab
 
 HOSTS = 4
+VERDICTS = 20
 
 
 @dataclass
@@ -25,53 +27,61 @@ class DataPlane:
     switch: SwitchProcess
     lab: Lab
     arrivals: list[Arrival] = field(default_factory=list)
-    counters: dict[str, int] = field(default_factory=dict)
+    loop: EventLoop = field(default_factory=EventLoop)
 
-    def install(self, k: int, *, workers: int = HOSTS, slots: int = 4096, job: int = 1) -> None:
+    def install(self, k: int, *, slots: int = 4096) -> None:
         """A fresh pipeline (all slots empty) and the entries of one job."""
-        layout = Layout(job=Job(id=job, workers=workers, slots=slots), hosts=star(HOSTS))
+        self.arrivals.clear()
+        layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
         self._link = SwitchLink(
             address=self.switch.address, device_id=0, program=Program(), layout=layout, k=k,
             on_arrival=self.arrivals.append,
         )  # fmt: skip
-        self._with_link(lambda: True)
+        self._task = self.loop.run(self._connect())
+
+    def uninstall(self) -> None:
+        """Disconnect."""
+        self.loop.run(self._disconnect())
 
     def set_k(self, k: int) -> None:
-        self._link.k = k
-        self._with_link(lambda: True)
+        self.loop.run(self._link.set_k(k))
 
     def await_arrivals(self, count: int) -> list[Arrival]:
-        self._with_link(lambda: len(self.arrivals) >= count)
+        self.loop.run(self._until(lambda: len(self.arrivals) >= count))
         return self.arrivals
 
     def count(self) -> dict[str, int]:
         """Packets by verdict."""
         self._link.counters.clear()
-        self._with_link(lambda: bool(self._link.counters))
+        self.loop.run(self._until(lambda: len(self._link.counters) >= VERDICTS))
         return {name: packets for name, packets in self._link.counters.items() if packets}
 
-    def _with_link(self, done: Callable[[], bool]) -> None:
-        async def connect() -> None:
-            task = asyncio.create_task(self._link.run())
-            async with asyncio.timeout(60):
-                while not (self._link.connected and done()):
-                    await asyncio.sleep(0.005)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async def _connect(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._link.run())
+        await self._until(lambda: self._link.connected)
+        return task
 
-        asyncio.run(connect())
+    async def _disconnect(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    @staticmethod
+    async def _until(done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not done():
+                await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="module", params=TARGETS)
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataPlane]:
     if os.geteuid() != 0:
         pytest.skip("packet sockets and namespaces need root")
-    with lab(HOSTS) as network:
-        with running(request.param, tmp_path_factory.mktemp("switch"), network.interfaces) as switch:
-            yield DataPlane(switch, network)
+    folder = tmp_path_factory.mktemp("switch")
+    with lab(HOSTS) as network, running(request.param, folder, network.interfaces) as switch:
+        yield DataPlane(switch, network)
 
 
 @pytest.fixture
-def plane(started: DataPlane) -> DataPlane:
-    started.arrivals.clear()
-    return started
+def plane(started: DataPlane) -> Iterator[DataPlane]:
+    yield started
+    started.uninstall()

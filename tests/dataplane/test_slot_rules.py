@@ -220,7 +220,7 @@ def test_first_blocks_are_reported(plane: DataPlane) -> None:
     assert [(a.worker, a.iteration, a.verdict) for a in arrivals] == [
         (2, 1, "CLAIMED"), (0, 1, "CLOSED"), (1, 1, "LATE")
     ]  # fmt: skip
-    times = [arrival.timestamp_s for arrival in arrivals]
+    times = [arrival.timestamp_us for arrival in arrivals]
     assert times == sorted(times)
 
 
