@@ -3,143 +3,270 @@
 Thread-safe: every method may be called from any thread while packets run.  A packet sees one consistent state.
 """
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 
-from switch.entries import Count, Digest, Entry, Key, Replica, Stats
+from switch.entries import Count, Digest, Entry, Key, PortStats, Replica, Stats
+from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError
+from switch.loaded import Loaded
+from switch.native import DROPS, TAKE_BYTES, CReplica, records, runtime
 from switch.program import Program
+
+PORT_MAX = 510  # 511 means drop
+GROUP_MAX = 0xFFFF
 
 
 class Engine:
     """A switch.  Names of tables, actions, counters and registers are those of p4c's output: `ingress.slot.jobs`.
 
-        engine = Engine({1: "s1-eth1", 2: "s1-eth2"}, cpu_port=255)
-        engine.load(Path("p4src/build/kofn.json").read_bytes())
-        engine.start()
-        engine.insert(Entry(table="ingress.forward.l2", key=(Exact(value=mac),), action=..., parameters=(1,)))
+    engine = Engine({1: "s1-eth1", 2: "s1-eth2"}, cpu_port=255)
+    engine.load(Path("p4src/build/kofn.json").read_bytes())
+    engine.start()
+    engine.insert(Entry(table="ingress.forward.l2", key=(Exact(value=mac),), action=..., parameters=(1,)))
     """
-
-    program: Program | None
 
     def __init__(self, ports: Mapping[int, str], *, cpu_port: int | None = None, qdisc_bypass: bool = False) -> None:
         """`ports`: port number (0..510) to interface name; the interfaces are opened by `start`.
 
         Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
-        disciplines: faster, and wrong where an interface of the switch is shaped.
+        disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
         """
-        raise NotImplementedError
+        for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
+            if not 0 <= port <= PORT_MAX:
+                raise PortError(f"port {port} is not in 0..{PORT_MAX}")
+        if cpu_port is not None and cpu_port in ports:
+            raise PortError(f"port {cpu_port} is the CPU port and has the interface {ports[cpu_port]}")
+        self._native = runtime()
+        self._ports = dict(ports)
+        self._cpu_port = cpu_port
+        self._core: int = self._native.core_new(-1 if cpu_port is None else cpu_port, qdisc_bypass)
+        self._lock = Lock()
+        self._loaded: Loaded | None = None
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._running = False
+
+    def __del__(self) -> None:
+        """Free the native part; ports still open are closed."""
+        if getattr(self, "_core", None):
+            self.stop()
+            self._swap(None)
+            self._native.core_free(self._core)
+
+    @property
+    def program(self) -> Program | None:
+        """The loaded program's model, None before the first `load`."""
+        return None if self._loaded is None else self._loaded.program
 
     def load(self, document: bytes) -> None:
         """Make p4c's JSON the running program, all state reset; the old program stays on an error.
 
         Raises ProgramError for what is not executed, CompilerMissing, CompileError.
         """
-        raise NotImplementedError
+        loaded = Loaded(document, self._core)
+        with self._lock:
+            for group in list(self._groups):
+                self._native.core_set_group(self._core, group, None, 0)
+            self._groups.clear()
+            self._swap(loaded)
+
+    def _swap(self, loaded: Loaded | None) -> None:
+        before, self._loaded = self._loaded, loaded
+        self._native.core_swap(self._core, None if loaded is None else loaded.instance)
+        if before is not None:
+            before.free()
+
+    @property
+    def _now(self) -> Loaded:
+        if self._loaded is None:
+            raise NoProgram("no program is loaded")
+        return self._loaded
 
     def start(self) -> None:
         """Open the ports and forward packets until `stop`; without a program packets are dropped.  Idempotent.
 
         Raises PortError.
         """
-        raise NotImplementedError
+        with self._lock:
+            if self._running:
+                return
+            for port, interface in self._ports.items():
+                self._open(port, interface)
+            self._check(self._native.core_start(self._core), "the packet thread cannot be started")
+            self._running = True
+
+    def _open(self, port: int, interface: str) -> None:
+        result = self._native.core_open_port(self._core, port, interface.encode())
+        self._check(result, f"port {port}: interface {interface} cannot be opened")
+
+    def _check(self, result: int, what: str) -> None:
+        if result < 0:
+            self._native.core_close_ports(self._core)
+            raise PortError(f"{what}: {os.strerror(-result)}")
 
     def stop(self) -> None:
         """Stop forwarding and close the ports; tables and registers stay.  Idempotent."""
-        raise NotImplementedError
+        with self._lock:
+            if self._running:
+                self._native.core_stop(self._core)
+                self._native.core_close_ports(self._core)
+                self._running = False
+
+    # Tables
 
     def insert(self, entry: Entry) -> None:
         """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.insert(entry)
 
     def modify(self, entry: Entry) -> None:
         """Give an entry another action or other parameters; its counter goes on.  InvalidEntry, EntryNotFound."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.modify(entry)
 
     def delete(self, table: str, key: Key, priority: int = 0) -> None:
         """Remove an entry.  Raises InvalidEntry, EntryNotFound."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.delete(table, key, priority)
 
     def entries(self, table: str) -> list[Entry]:
         """The entries of a table, const ones included, in order of insertion; without the default."""
-        raise NotImplementedError
+        with self._lock:
+            return self._now.entries(table)
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
         """What happens on a miss.  Raises InvalidEntry, also when the program has a const default action."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.set_default(table, action, parameters)
 
     def reset_default(self, table: str) -> None:
         """Back to the program's default action."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.set_default(table, None, ())
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]]:
         """The default action's full name and its parameters."""
-        raise NotImplementedError
+        with self._lock:
+            action, parameters = self._now.table(table).default
+            return action.name, parameters
+
+    # Counters and registers
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
         """The direct counter of an entry.  Raises EntryNotFound; InvalidEntry when the table has no direct counter."""
-        raise NotImplementedError
+        with self._lock:
+            return self._now.read_count(self._now.count_at(table, key, priority))
 
     def set_count(self, table: str, key: Key, priority: int, count: Count) -> None:
         """Set the direct counter of an entry; errors as `count`."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.write_count(self._now.count_at(table, key, priority), count)
 
     def default_count(self, table: str) -> Count:
         """The direct counter of the default entry: the misses."""
-        raise NotImplementedError
+        with self._lock:
+            return self._now.read_count(self._now.count_at(table, None, 0))
 
     def read_counter(self, name: str, index: int) -> Count:
         """One cell of an indirect counter.  Raises InvalidEntry (index)."""
-        raise NotImplementedError
+        with self._lock:
+            return self._now.read_count(self._now.counter_at(name, index))
 
     def write_counter(self, name: str, index: int, count: Count) -> None:
         """Set one cell of an indirect counter."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.write_count(self._now.counter_at(name, index), count)
 
     def read_register(self, name: str, index: int) -> int:
         """One cell of a register array, unsigned.  Raises InvalidEntry (index)."""
-        raise NotImplementedError
+        with self._lock:
+            return self._now.read_register(name, index)
 
     def write_register(self, name: str, index: int, value: int) -> None:
         """Set one cell of a register array."""
-        raise NotImplementedError
+        with self._lock:
+            self._now.write_register(name, index, value)
+
+    # Multicast
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
-        """Make or replace multicast group 1..65535."""
-        raise NotImplementedError
+        """Make or replace multicast group 1..65535; at least one replica.  Raises InvalidEntry."""
+        if not 0 < group <= GROUP_MAX:
+            raise InvalidEntry(f"multicast group {group} is not in 1..{GROUP_MAX}")
+        for replica in replicas:
+            if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= 0xFFFF:
+                raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..65535")
+        array = (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
+        with self._lock:
+            self._native.core_set_group(self._core, group, array, len(replicas))
+            self._groups[group] = tuple(replicas)
 
     def delete_group(self, group: int) -> None:
         """Remove a multicast group.  Raises EntryNotFound."""
-        raise NotImplementedError
+        with self._lock:
+            if group not in self._groups:
+                raise EntryNotFound(f"there is no multicast group {group}")
+            self._native.core_set_group(self._core, group, None, 0)
+            del self._groups[group]
 
     def group(self, group: int) -> tuple[Replica, ...]:
         """The replicas of a multicast group.  Raises EntryNotFound."""
-        raise NotImplementedError
+        with self._lock:
+            if group not in self._groups:
+                raise EntryNotFound(f"there is no multicast group {group}")
+            return self._groups[group]
 
     def groups(self) -> dict[int, tuple[Replica, ...]]:
         """All multicast groups."""
-        raise NotImplementedError
+        with self._lock:
+            return dict(self._groups)
+
+    # Packets and digests
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
         """The digests since the last call, oldest first; waits up to `timeout_s` for the first one.
 
-        The switch keeps a bounded number and counts those it had to drop in `stats`.
+        The switch keeps a bounded number and counts those it had to drop in `stats`.  Digests of a program that has
+        been replaced since are dropped.
         """
-        raise NotImplementedError
+        taken = self._take(self._native.core_take_digests, timeout_s)
+        with self._lock:
+            return [] if self._loaded is None else [self._loaded.digest(record) for record in taken]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
         """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""
-        raise NotImplementedError
+        return self._take(self._native.core_take_packet_ins, timeout_s)
+
+    def _take(self, function: Callable[..., int], timeout_s: float) -> list[bytes]:
+        buffer = ctypes.create_string_buffer(TAKE_BYTES)
+        size = function(self._core, buffer, TAKE_BYTES, max(0, int(timeout_s * 1000)))
+        return records(ctypes.string_at(buffer, size))
 
     def send(self, packet: bytes) -> None:
         """Process a packet as received on the CPU port (packet-out, controller header in front)."""
-        raise NotImplementedError
+        if self._cpu_port is None:
+            raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
+        self._native.core_send(self._core, packet, len(packet))
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
         """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
 
         No sockets are involved and the ports need not exist: for tests and tools.
         """
-        raise NotImplementedError
+        buffer = ctypes.create_string_buffer(TAKE_BYTES)
+        size = self._native.core_inject(self._core, port, packet, len(packet), buffer, TAKE_BYTES)
+        return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(ctypes.string_at(buffer, size))]
 
     def stats(self) -> Stats:
         """Counts of each port and of every reason to drop a packet."""
-        raise NotImplementedError
+        ports: dict[int, PortStats] = {}
+        drops = (ctypes.c_uint64 * len(DROPS))()
+        for port in self._ports or {0: ""}:
+            four = (ctypes.c_uint64 * 4)()
+            self._native.core_stats(self._core, port, four, drops)
+            if port in self._ports:
+                ports[port] = PortStats(
+                    received_packets=four[0], received_bytes=four[1], sent_packets=four[2], sent_bytes=four[3]
+                )
+        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))

@@ -1,4 +1,4 @@
-"""What can go wrong in the switch, as one tree.
+"""What can go wrong in the switch, as one tree; the names say what happened.
 
 SwitchError
   ProgramError       the program holds something that is not executed, or contradicts itself
@@ -22,7 +22,7 @@ class ProgramError(SwitchError):
     """The program cannot be executed; the message names the construct and its place in the P4 source."""
 
 
-class CompilerMissing(SwitchError):
+class CompilerMissing(SwitchError):  # noqa: N818 - says what happened
     """No C compiler was found; the message says what to install."""
 
 
@@ -30,7 +30,7 @@ class CompileError(SwitchError):
     """The C compiler refused the generated code; the message holds its output."""
 
 
-class NoProgram(SwitchError):
+class NoProgram(SwitchError):  # noqa: N818 - says what happened
     """No program is loaded."""
 
 
@@ -38,7 +38,7 @@ class PortError(SwitchError):
     """A port's interface cannot be opened."""
 
 
-class InvalidEntry(SwitchError):
+class InvalidEntry(SwitchError):  # noqa: N818 - says what happened
     """An entry, action or value does not fit the program; the message names the field and what is allowed."""
 
 
@@ -46,13 +46,13 @@ class UnknownObject(InvalidEntry):
     """The program has no object of that name; the message lists those it has."""
 
 
-class EntryExists(SwitchError):
+class EntryExists(SwitchError):  # noqa: N818 - says what happened
     """The table has an entry with that key (and priority)."""
 
 
-class EntryNotFound(SwitchError):
+class EntryNotFound(SwitchError):  # noqa: N818 - says what happened
     """The table has no entry with that key (and priority), or there is no such group."""
 
 
-class TableFull(SwitchError):
+class TableFull(SwitchError):  # noqa: N818 - says what happened
     """The table holds as many entries as the program declares."""

@@ -1,0 +1,87 @@
+"""The runtime's functions through ctypes: argument types in one table, buffers in and out."""
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from switch.compile import compile_runtime
+
+DROPS = (
+    "no program", "ingress", "egress", "unknown port", "unknown group", "received too long", "sent too long",
+    "send queue full", "send failed", "digest ring full", "packet-in ring full", "assertion failed",
+)  # enum drop_reason of runtime/program.h, in its order
+TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
+
+
+class CCount(ctypes.Structure):
+    """struct count."""
+
+    _fields_ = [("packets", c_uint64), ("bytes", c_uint64)]
+
+
+class CReplica(ctypes.Structure):
+    """struct replica."""
+
+    _fields_ = [("port", ctypes.c_uint16), ("instance", ctypes.c_uint16)]
+
+
+Limbs = POINTER(c_uint64)
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "core_new": (c_void_p, [c_int, c_int]),
+    "core_free": (None, [c_void_p]),
+    "core_swap": (c_void_p, [c_void_p, c_void_p]),
+    "core_open_port": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "core_close_ports": (None, [c_void_p]),
+    "core_start": (c_int, [c_void_p]),
+    "core_stop": (None, [c_void_p]),
+    "core_set_group": (c_int, [c_void_p, c_uint32, POINTER(CReplica), c_uint32]),
+    "core_send": (None, [c_void_p, c_char_p, c_uint32]),
+    "core_inject": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_void_p, c_uint64]),
+    "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
+    "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
+    "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
+    "core_read": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
+    "core_write": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
+    "instance_new": (c_void_p, [c_void_p]),
+    "instance_free": (None, [c_void_p]),
+    "table_insert": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs, c_uint32, Limbs]),
+    "table_modify": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
+    "table_delete": (None, [c_void_p, c_void_p, *[c_uint32] * 3]),
+    "table_set_miss": (None, [c_void_p, c_void_p, *[c_uint32] * 2, Limbs]),
+    "table_count": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+    "miss_count": (c_void_p, [c_void_p, c_uint32]),
+    "counter_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+    "register_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+}
+
+
+@cache
+def runtime() -> ctypes.CDLL:
+    """The loaded runtime; compiled when it is not in the cache.  Raises CompilerMissing, CompileError."""
+    library = ctypes.CDLL(str(compile_runtime()))
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def load_program(path: Path) -> int:
+    """Address of the `struct program` in a compiled program's library, which stays loaded."""
+    return ctypes.addressof(ctypes.c_byte.in_dll(ctypes.CDLL(str(path)), "kofn_program"))
+
+
+def limbs_array(words: list[int]) -> Any:
+    """Words as a uint64_t array, never empty."""
+    return (c_uint64 * max(1, len(words)))(*words)
+
+
+def records(data: bytes) -> list[bytes]:
+    """What ring_take wrote: byte strings, each behind its 32-bit length."""
+    result, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        result.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return result

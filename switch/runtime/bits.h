@@ -1,0 +1,83 @@
+// Packet bytes (big-endian bit order) to integers and back.
+#ifndef KOFN_BITS_H
+#define KOFN_BITS_H
+
+#include <stdint.h>
+#include <string.h>
+
+// The next `bytes` (1..8, a constant in generated code) as one number.
+static inline uint64_t load_bytes(const uint8_t *from, unsigned bytes) {
+    uint64_t value = 0;
+    switch (bytes) {
+    case 1: return from[0];
+    case 2: { uint16_t v; memcpy(&v, from, 2); return __builtin_bswap16(v); }
+    case 4: { uint32_t v; memcpy(&v, from, 4); return __builtin_bswap32(v); }
+    case 6: return load_bytes(from, 4) << 16 | load_bytes(from + 4, 2);
+    case 8: memcpy(&value, from, 8); return __builtin_bswap64(value);
+    }
+    for (unsigned i = 0; i < bytes; i++) value = value << 8 | from[i];
+    return value;
+}
+
+static inline void store_bytes(uint8_t *to, uint64_t value, unsigned bytes) {
+    switch (bytes) {
+    case 1: to[0] = (uint8_t)value; return;
+    case 2: { uint16_t v = __builtin_bswap16((uint16_t)value); memcpy(to, &v, 2); return; }
+    case 4: { uint32_t v = __builtin_bswap32((uint32_t)value); memcpy(to, &v, 4); return; }
+    case 6: store_bytes(to, value >> 16, 4); store_bytes(to + 4, value, 2); return;
+    case 8: value = __builtin_bswap64(value); memcpy(to, &value, 8); return;
+    }
+    for (unsigned i = bytes; i-- > 0; value >>= 8) to[i] = (uint8_t)value;
+}
+
+// `width` (1..64) bits that start `offset` bits into `from`.
+static inline uint64_t load_bits(const uint8_t *from, uint64_t offset, unsigned width) {
+    uint64_t value = 0;
+    for (unsigned i = 0; i < width; i++, offset++) value = value << 1 | (from[offset / 8] >> (7 - offset % 8) & 1);
+    return value;
+}
+
+static inline void store_bits(uint8_t *to, uint64_t offset, uint64_t value, unsigned width) {
+    for (unsigned i = width; i-- > 0; value >>= 1) {
+        uint8_t mask = (uint8_t)(0x80 >> (offset + i) % 8);
+        uint8_t *byte = &to[(offset + i) / 8];
+        *byte = (uint8_t)(value & 1 ? *byte | mask : *byte & ~mask);
+    }
+}
+
+// Limbs from whole words: width is a multiple of 64 and the first bit begins a byte.
+static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs) {
+    for (unsigned i = 0; i < limbs; i++) {
+        uint64_t word;
+        memcpy(&word, from + 8 * (limbs - 1 - i), 8);
+        to[i] = __builtin_bswap64(word);
+    }
+}
+
+static inline void store_words(uint8_t *to, const uint64_t *from, unsigned limbs) {
+    for (unsigned i = 0; i < limbs; i++) {
+        uint64_t word = __builtin_bswap64(from[limbs - 1 - i]);
+        memcpy(to + 8 * i, &word, 8);
+    }
+}
+
+// Limbs of any width from any bit.
+static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset, unsigned width) {
+    unsigned limb = 0;
+    for (unsigned left = width; left > 0; limb++) {
+        unsigned take = left < 64 ? left : 64;
+        left -= take;
+        to[limb] = load_bits(from, offset + left, take);
+    }
+}
+
+static inline void store_wide(uint8_t *to, uint64_t offset, const uint64_t *from, unsigned width) {
+    unsigned limb = 0;
+    for (unsigned left = width; left > 0; limb++) {
+        unsigned take = left < 64 ? left : 64;
+        left -= take;
+        store_bits(to, offset + left, from[limb], take);
+    }
+}
+
+#endif

@@ -1,0 +1,221 @@
+// Packets through the program and out of the ports, under one lock.
+#include "core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// Control operations take `turn` and wait for `state`; the packet thread must take `turn` as well before each batch, so
+// it cannot overtake one that waits.
+void core_lock(struct core *core) {
+    pthread_mutex_lock(&core->turn);
+    pthread_mutex_lock(&core->state);
+    pthread_mutex_unlock(&core->turn);
+}
+
+void core_unlock(struct core *core) { pthread_mutex_unlock(&core->state); }
+
+static uint64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t now_us(struct core *core) { return (clock_ns() - core->started_ns) / 1000; }
+
+static void drop(struct core *core, enum drop_reason reason) { core->drops[reason]++; }
+
+static uint8_t *reserve(struct core *core, uint32_t bytes) {
+    if (core->queued == SEND_QUEUE || ARENA_BYTES - core->arena_used < bytes) core_flush(core);
+    uint8_t *space = core->arena + core->arena_used;
+    core->arena_used += (bytes + 63) & ~63u;
+    return space;
+}
+
+static const struct group *find_group(struct core *core, uint32_t id) {
+    return core->groups[id % GROUPS].size ? &core->groups[id % GROUPS] : NULL;
+}
+
+static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
+    struct iovec parts[] = {{&list, sizeof list}, {(void *)limbs, count * sizeof *limbs}};
+    if (ring_put(&core->digests, parts, 2) < 0) drop(core, DROP_DIGEST_RING_FULL);
+}
+
+// xorshift64*
+static uint64_t random_number(struct core *core) {
+    core->seed ^= core->seed >> 12;
+    core->seed ^= core->seed << 25;
+    core->seed ^= core->seed >> 27;
+    return core->seed * 0x2545f4914f6cdd1du;
+}
+
+static int deliver_in_memory(struct core *core, uint32_t port, const struct iovec *parts) {
+    struct iovec all[4] = {{&port, sizeof port}, parts[0], parts[1], parts[2]};
+    if (core->collect) return ring_put(core->collect, all, 4), 1;
+    if ((int)port != core->cpu_port) return 0;
+    if (ring_put(&core->packet_ins, parts, 3) < 0) drop(core, DROP_PACKET_IN_RING_FULL);
+    return 1;
+}
+
+static void emit(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
+                 uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes) {
+    struct iovec parts[] = {{(void *)head, head_bytes}, {(void *)tail, tail_bytes}, {(void *)payload, payload_bytes}};
+    if (deliver_in_memory(core, port, parts)) return;
+    if (port >= PORTS || core->ports[port].socket < 0) {
+        drop(core, DROP_UNKNOWN_PORT);
+        return;
+    }
+    struct sending *sending = &core->queue[core->queued++];
+    sending->port = port;
+    memcpy(sending->parts, parts, sizeof parts);
+}
+
+static void count_failure(struct core *core, int error) {
+    if (error == EMSGSIZE)
+        drop(core, DROP_SENT_TOO_LONG);
+    else if (error == ENOBUFS || error == EAGAIN)
+        drop(core, DROP_SEND_QUEUE_FULL);
+    else
+        drop(core, DROP_SEND_FAILED);
+}
+
+static uint64_t sending_bytes(const struct sending *sending) {
+    return sending->parts[0].iov_len + sending->parts[1].iov_len + sending->parts[2].iov_len;
+}
+
+// Send `count` prepared messages through one port; what the kernel does not take is dropped and counted.
+static void send_messages(struct core *core, struct port *port, const uint64_t *lengths, uint32_t count) {
+    for (uint32_t done = 0; done < count;) {
+        int sent = sendmmsg(port->socket, core->messages + done, count - done, MSG_DONTWAIT);
+        if (sent <= 0) {
+            count_failure(core, errno);
+            done++;
+            continue;
+        }
+        for (int i = 0; i < sent; i++, done++) {
+            port->sent_packets++;
+            port->sent_bytes += lengths[done];
+        }
+    }
+}
+
+// Send what is queued, in one system call for each port, each port's packets in order.
+void core_flush(struct core *core) {
+    uint64_t lengths[SEND_QUEUE];
+    for (uint32_t first = 0; first < core->queued; first++) {
+        uint32_t port = core->queue[first].port, count = 0;
+        if (port == PORTS) continue;
+        for (uint32_t i = first; i < core->queued; i++) {
+            struct sending *sending = &core->queue[i];
+            if (sending->port != port) continue;
+            lengths[count] = sending_bytes(sending);
+            core->messages[count++].msg_hdr = (struct msghdr){.msg_iov = sending->parts, .msg_iovlen = 3};
+            sending->port = PORTS;
+        }
+        send_messages(core, &core->ports[port], lengths, count);
+    }
+    core->queued = 0;
+    core->arena_used = 0;
+    core->services.flushes++;
+}
+
+void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
+    if (!core->instance) {
+        drop(core, DROP_NO_PROGRAM);
+        return;
+    }
+    core->instance->program->process(core, core->instance, port, packet, length);
+}
+
+struct core *core_new(int cpu_port, int bypass) {
+    struct core *core = calloc(1, sizeof *core);
+    if (!core) return NULL;
+    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
+    pthread_mutex_init(&core->turn, NULL);
+    pthread_mutex_init(&core->state, NULL);
+    for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
+    core->cpu_port = cpu_port;
+    core->bypass = bypass;
+    core->wake = -1;
+    core->started_ns = clock_ns();
+    core->seed = core->started_ns | 1;
+    core->arena = malloc(ARENA_BYTES);
+    core->buffers = malloc((size_t)BATCH * PACKET_BYTES);
+    if (ring_open(&core->digests) < 0 || ring_open(&core->packet_ins) < 0) return NULL;
+    return core;
+}
+
+void core_free(struct core *core) {
+    for (int i = 0; i < GROUPS; i++) free(core->groups[i].replicas);
+    ring_close(&core->digests);
+    ring_close(&core->packet_ins);
+    pthread_mutex_destroy(&core->turn);
+    pthread_mutex_destroy(&core->state);
+    free(core->arena);
+    free(core->buffers);
+    free(core);
+}
+
+// Returns the instance that ran before.
+struct instance *core_swap(struct core *core, struct instance *instance) {
+    core_lock(core);
+    struct instance *before = core->instance;
+    core->instance = instance;
+    core_unlock(core);
+    return before;
+}
+
+// size 0 removes the group.
+int core_set_group(struct core *core, uint32_t id, const struct replica *replicas, uint32_t size) {
+    struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
+    if (size && !copy) return -ENOMEM;
+    if (size) memcpy(copy, replicas, size * sizeof *copy);
+    core_lock(core);
+    struct replica *before = core->groups[id % GROUPS].replicas;
+    core->groups[id % GROUPS] = (struct group){size, copy};
+    core_unlock(core);
+    free(before);
+    return 0;
+}
+
+// A packet from the control plane: it enters at the CPU port.
+void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
+    core_lock(core);
+    core_process(core, (uint32_t)core->cpu_port, packet, length);
+    core_flush(core);
+    core_unlock(core);
+}
+
+// Process one packet; what it becomes is collected instead of sent, each behind its port number.
+int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length, uint8_t *to,
+                    uint64_t space) {
+    struct ring collected;
+    if (ring_open(&collected) < 0) return -ENOMEM;
+    core_lock(core);
+    core->collect = &collected;
+    core_process(core, port, packet, length);
+    core->collect = NULL;
+    core_flush(core);
+    core_unlock(core);
+    int64_t written = ring_take(&collected, to, space, 0);
+    ring_close(&collected);
+    return written;
+}
+
+int64_t core_take_digests(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
+    return ring_take(&core->digests, to, space, timeout_ms);
+}
+
+int64_t core_take_packet_ins(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
+    return ring_take(&core->packet_ins, to, space, timeout_ms);
+}
+
+void core_stats(struct core *core, uint32_t port, uint64_t *four, uint64_t *drops) {
+    core_lock(core);
+    struct port *p = &core->ports[port % PORTS];
+    uint64_t now[] = {p->received_packets, p->received_bytes, p->sent_packets, p->sent_bytes};
+    memcpy(four, now, sizeof now);
+    memcpy(drops, core->drops, sizeof core->drops);
+    core_unlock(core);
+}

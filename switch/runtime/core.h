@@ -1,0 +1,76 @@
+// The switch without its program: ports, queues, groups, rings, statistics.
+#ifndef KOFN_CORE_H
+#define KOFN_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "program.h"
+
+#define PORTS 512           // port numbers are bit<9>
+#define GROUPS 65536
+#define BATCH 64            // packets received at once
+#define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
+#define SEND_QUEUE 1024     // packets sent at once
+#define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
+#define RING_BYTES (4u << 20)
+
+struct port {
+    int socket;  // -1: not open
+    int index;   // of the interface
+    uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
+};
+
+// A queue of byte strings, each behind its 32-bit length; full means refuse.
+struct ring {
+    pthread_mutex_t lock;
+    pthread_cond_t arrived;
+    uint8_t *bytes;
+    uint64_t head, tail;
+};
+
+struct sending {
+    uint32_t port;
+    struct iovec parts[3];
+};
+
+struct core {
+    struct services services;
+    pthread_mutex_t turn, state;  // see core_lock
+    struct instance *instance;
+    struct port ports[PORTS];
+    int cpu_port;  // -1: none
+    struct group groups[GROUPS];
+    uint64_t drops[DROP_REASONS];
+    struct ring digests, packet_ins;
+    uint64_t started_ns;
+    uint64_t seed;
+
+    uint32_t queued;
+    struct sending queue[SEND_QUEUE];
+    uint8_t *arena;
+    uint32_t arena_used;
+    struct ring *collect;  // inject: here instead of the ports
+
+    pthread_t thread;
+    int running, wake;  // wake: an eventfd
+    atomic_int stopping;
+    uint8_t *buffers;   // BATCH of PACKET_BYTES
+    struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
+    struct iovec vectors[BATCH];
+    int bypass;
+};
+
+void core_lock(struct core *core);
+void core_unlock(struct core *core);
+void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
+void core_flush(struct core *core);
+
+int ring_open(struct ring *ring);
+void ring_close(struct ring *ring);
+int ring_put(struct ring *ring, const struct iovec *parts, int count);
+int64_t ring_take(struct ring *ring, uint8_t *to, uint64_t space, int timeout_ms);
+
+#endif

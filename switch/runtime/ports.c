@@ -1,0 +1,140 @@
+// Interfaces and the thread that moves packets between them and the program.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core.h"
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+#define SOCKET_BUFFER (32 << 20)
+
+static int set_option(int socket, int level, int option, int value) {
+    return setsockopt(socket, level, option, &value, sizeof value);
+}
+
+// Beyond the administrator's limit where the process may, else up to it.
+static void raise_buffers(int socket) {
+    if (set_option(socket, SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER) < 0)
+        set_option(socket, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER);
+    if (set_option(socket, SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BUFFER) < 0)
+        set_option(socket, SOL_SOCKET, SO_SNDBUF, SOCKET_BUFFER);
+}
+
+static int attach(int socket, int index, int bypass) {
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
+    struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
+    raise_buffers(socket);
+    if (set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
+    if (bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
+    if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
+    if (bind(socket, (struct sockaddr *)&address, sizeof address) < 0) return -errno;
+    return 0;
+}
+
+// Open one port; 0 or a negative error number. Not while the thread runs.
+int core_open_port(struct core *core, uint32_t port, const char *interface) {
+    int index = (int)if_nametoindex(interface);
+    if (index == 0) return -errno;
+    // Protocol 0: nothing is received before the socket is bound to its interface.
+    int opened = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+    if (opened < 0) return -errno;
+    int result = attach(opened, index, core->bypass);
+    if (result < 0) {
+        close(opened);
+        return result;
+    }
+    core->ports[port].socket = opened;
+    core->ports[port].index = index;
+    return 0;
+}
+
+void core_close_ports(struct core *core) {
+    core_lock(core);
+    for (int i = 0; i < PORTS; i++) {
+        if (core->ports[i].socket >= 0) close(core->ports[i].socket);
+        core->ports[i].socket = -1;
+    }
+    core_unlock(core);
+}
+
+static void prepare_buffers(struct core *core, struct mmsghdr *messages) {
+    for (int i = 0; i < BATCH; i++) {
+        core->vectors[i] = (struct iovec){core->buffers + (size_t)i * PACKET_BYTES, PACKET_BYTES};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &core->vectors[i], .msg_iovlen = 1};
+    }
+}
+
+static void process_batch(struct core *core, uint32_t number, const struct mmsghdr *messages, int count) {
+    struct port *port = &core->ports[number];
+    core_lock(core);
+    for (int i = 0; i < count; i++) {
+        uint32_t length = messages[i].msg_len;
+        port->received_packets++;
+        port->received_bytes += length;
+        if (messages[i].msg_hdr.msg_flags & MSG_TRUNC)
+            core->drops[DROP_RECEIVED_TOO_LONG]++;
+        else
+            core_process(core, number, core->vectors[i].iov_base, length);
+    }
+    core_flush(core);
+    core_unlock(core);
+}
+
+static int receive_batch(struct core *core, uint32_t number, struct mmsghdr *messages) {
+    int count = recvmmsg(core->ports[number].socket, messages, BATCH, MSG_DONTWAIT, NULL);
+    if (count > 0) process_batch(core, number, messages, count);
+    return count;
+}
+
+static int list_ports(struct core *core, struct pollfd *polled, uint32_t *numbers) {
+    int count = 1;
+    polled[0] = (struct pollfd){.fd = core->wake, .events = POLLIN};
+    for (uint32_t i = 0; i < PORTS; i++) {
+        if (core->ports[i].socket < 0) continue;
+        numbers[count] = i;
+        polled[count++] = (struct pollfd){.fd = core->ports[i].socket, .events = POLLIN};
+    }
+    return count;
+}
+
+static void *forward(void *argument) {
+    struct core *core = argument;
+    struct mmsghdr messages[BATCH] = {0};
+    struct pollfd polled[PORTS + 1];
+    uint32_t numbers[PORTS + 1];
+    int count = list_ports(core, polled, numbers);
+    prepare_buffers(core, messages);
+    while (!atomic_load(&core->stopping)) {
+        int busy = 0;
+        for (int i = 1; i < count; i++) busy |= receive_batch(core, numbers[i], messages) > 0;
+        if (!busy) poll(polled, (nfds_t)count, -1);
+    }
+    return NULL;
+}
+
+int core_start(struct core *core) {
+    atomic_store(&core->stopping, 0);
+    core->wake = eventfd(0, EFD_CLOEXEC);
+    if (core->wake < 0) return -errno;
+    int result = pthread_create(&core->thread, NULL, forward, core);
+    core->running = result == 0;
+    return -result;
+}
+
+void core_stop(struct core *core) {
+    uint64_t one = 1;
+    if (!core->running) return;
+    atomic_store(&core->stopping, 1);
+    while (write(core->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+    pthread_join(core->thread, NULL);
+    close(core->wake);
+    core->running = 0;
+}

@@ -1,0 +1,108 @@
+// What a generated program and the runtime know of each other.
+//
+// Integers of up to 64 bits are native; wider ones are arrays of 64-bit limbs, least significant first. Table keys and
+// action parameters are limbs throughout: each field takes (width + 63) / 64 of them.
+#ifndef KOFN_PROGRAM_H
+#define KOFN_PROGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct core;
+
+enum drop_reason {
+    DROP_NO_PROGRAM,       // nothing is loaded
+    DROP_INGRESS,          // the program said so in ingress
+    DROP_EGRESS,           // the program said so in egress
+    DROP_UNKNOWN_PORT,     // sent to a port that is not configured
+    DROP_UNKNOWN_GROUP,    // sent to a multicast group that is not configured
+    DROP_RECEIVED_TOO_LONG,  // longer than the receive buffers
+    DROP_SENT_TOO_LONG,    // longer than the interface's MTU
+    DROP_SEND_QUEUE_FULL,  // the interface did not take it
+    DROP_SEND_FAILED,      // the interface refused it for another reason
+    DROP_DIGEST_RING_FULL,  // a digest, not a packet: the control plane is too slow
+    DROP_PACKET_IN_RING_FULL,
+    DROP_ASSERTION,        // an assert or assume of the program failed
+    DROP_REASONS
+};
+
+struct count {
+    uint64_t packets, bytes;
+};
+
+// A row: limbs holds the key's part (see table.h), then the parameters.
+struct entry {
+    struct count count;
+    uint64_t action;
+    uint64_t limbs[];
+};
+
+enum table_kind { TABLE_EXACT, TABLE_ORDERED };
+
+struct table_shape {
+    enum table_kind kind;
+    uint32_t key_limbs;        // of a look-up
+    uint32_t stored_limbs;     // of an entry's match part
+    uint32_t parameter_limbs;  // of the action with the most
+    uint32_t capacity;         // entries
+};
+
+struct register_shape {
+    uint32_t cell_bytes;
+    uint32_t size;
+};
+
+struct table {
+    struct table_shape shape;
+    size_t stride;          // bytes from entry to entry
+    uint8_t *entries;
+    struct entry *miss;     // the default entry
+    uint32_t *index;        // exact: hash slots holding entry + 1; ordered: entries by rank
+    uint32_t index_mask;    // exact
+    uint32_t used;          // entries in the table
+};
+
+struct instance {
+    const struct program *program;
+    struct table *tables;
+    uint8_t **registers;
+    struct count **counters;
+    void *state;
+};
+
+struct replica {
+    uint16_t port, instance;
+};
+
+struct group {
+    uint32_t size;
+    struct replica *replicas;
+};
+
+struct program {
+    uint32_t tables, registers, counters;
+    const struct table_shape *table_shapes;
+    const struct register_shape *register_shapes;
+    const uint32_t *counter_sizes;
+    size_t state_bytes;
+    void (*process)(struct core *core, struct instance *instance, uint32_t port, const uint8_t *packet,
+                    uint32_t length);
+};
+
+// What the runtime does for a program; the first member of struct core.
+struct services {
+    uint64_t flushes;  // counts how often what was reserved became free again
+    uint64_t (*now_us)(struct core *core);
+    // Room for bytes to emit, and for one more packet in the queue. May flush: then earlier room is gone.
+    uint8_t *(*reserve)(struct core *core, uint32_t bytes);
+    void (*emit)(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
+                 uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);
+    void (*drop)(struct core *core, enum drop_reason reason);
+    const struct group *(*group)(struct core *core, uint32_t id);
+    void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
+    uint64_t (*random)(struct core *core);
+};
+
+static inline struct services *services(struct core *core) { return (struct services *)core; }
+
+#endif
