@@ -131,7 +131,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             self._check_primary(request)
             match request.action:
                 case Config.VERIFY:
-                    await asyncio.to_thread(self._verified, request.config)
+                    await asyncio.to_thread(self._verified, request.config, generated=True)
                 case Config.VERIFY_AND_COMMIT:
                     await self._commit(request.config)
                 case Config.RECONCILE_AND_COMMIT:
@@ -143,7 +143,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                     raise invalid(f"action {request.action} is not known; VERIFY or VERIFY_AND_COMMIT is")
 
     async def _commit(self, config: p4r.ForwardingPipelineConfig) -> None:
-        pipeline = await asyncio.to_thread(self._verified, config)
+        pipeline = await asyncio.to_thread(self._verified, config, generated=False)
         await asyncio.to_thread(self._engine.load, config.p4_device_config)
         self.streams.pipeline = pipeline
         LOG.info("pipeline loaded: %d tables", len(pipeline.p4info.tables))
@@ -153,11 +153,11 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         if not self.streams.required_pipeline().same_program(config):
             raise unimplemented("RECONCILE_AND_COMMIT of another program; VERIFY_AND_COMMIT is offered and clears all")
 
-    def _verified(self, config: p4r.ForwardingPipelineConfig) -> Pipeline:
+    def _verified(self, config: p4r.ForwardingPipelineConfig, *, generated: bool) -> Pipeline:
         if not config.HasField("p4info") or not config.p4_device_config:
             raise invalid("the config needs both p4info and p4_device_config, p4c's JSON")
         pipeline = Pipeline(self._engine, config)
-        pipeline.check_fits_program()
+        pipeline.check(generated=generated)
         return pipeline
 
     def _check_device(self, device_id: int) -> None:

@@ -1,13 +1,15 @@
 """A program as a controller pushed it: the configuration message, its lookups, and what can be written and read."""
 
-import json
+from collections.abc import Iterable, Sequence
 
 from finsy.proto import p4r
 
+from switch.codegen import generate
 from switch.digests import Digests
 from switch.engine import Engine
-from switch.p4info import P4Info
+from switch.p4info import Named, P4Info
 from switch.p4runtime_entities import Entities
+from switch.reader import read_program
 from switch.refusal import choices, invalid
 
 Response = p4r.GetForwardingPipelineConfigRequest
@@ -38,13 +40,21 @@ class Pipeline:
         """Whether `config` differs in nothing but the cookie."""
         return bool(self.config.p4_device_config == config.p4_device_config and self.config.p4info == config.p4info)
 
-    def check_fits_program(self) -> None:
-        """Raise Refused when the p4info belongs to another program than the device config."""
-        try:
-            document = json.loads(self.config.p4_device_config)
-            tables = {table["name"] for pipeline in document["pipelines"] for table in pipeline["tables"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise invalid(f"p4_device_config is not the JSON that p4c --target bmv2 writes: {error!r}") from error
-        for table in self.p4info.tables:
-            if table.name not in tables:
-                raise invalid(f"the p4info has table {table.name}, which the program has not; it has {choices(tables)}")
+    def check(self, *, generated: bool) -> None:
+        """Raise SwitchError when the program cannot be read, or the p4info belongs to another one.
+
+        `generated`: also when the program does what this switch does not, which loading it finds out otherwise.
+        """
+        program = read_program(self.config.p4_device_config)
+        _check_names("table", self.p4info.tables, [table.name for table in program.tables])
+        _check_names("counter", self.p4info.counters, [counter.name for counter in program.counters])
+        _check_names("register", self.p4info.registers, [register.name for register in program.registers])
+        _check_names("digest", self.p4info.digests, [digest.name for digest in program.digests])
+        if generated:
+            generate(program)
+
+
+def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:
+    for item in described:
+        if item.name not in existing:
+            raise invalid(f"the p4info has {kind} {item.name}, which the program has not; it has {choices(existing)}")

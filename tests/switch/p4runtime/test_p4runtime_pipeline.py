@@ -119,8 +119,8 @@ REFUSED = {
         "INVALID_ARGUMENT",
         "both p4info",
     ),
-    "not JSON": (with_document(b"\0\1"), "VERIFY", "INVALID_ARGUMENT", "is not the JSON that p4c"),
-    "not a program": (with_document(b"{}"), "VERIFY_AND_COMMIT", "INVALID_ARGUMENT", "is not the JSON that p4c"),
+    "not JSON": (with_document(b"\0\1"), "VERIFY", "INVALID_ARGUMENT", "not p4c's BMv2 JSON"),
+    "not a program": (with_document(b"{}"), "VERIFY_AND_COMMIT", "INVALID_ARGUMENT", "not p4c's BMv2 JSON"),
     "another program's p4info": (
         with_p4info("TestIngress.exacts", "Other.exacts"),
         "VERIFY_AND_COMMIT",
