@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import click
@@ -197,8 +197,9 @@ def _print(
         Console(width=None if sys.stdout.isatty() else 120).print(render(answer))
 
 
-async def _until_end(statuses: AsyncIterator[pb.Status]) -> AsyncIterator[pb.Status]:
+async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:
     """The statuses; a controller that ends after the first one ends them, too."""
+    statuses = aiter(call)
     yield await anext(statuses)
     with contextlib.suppress(grpc.aio.AioRpcError):
         async for answer in statuses:

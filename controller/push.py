@@ -172,7 +172,7 @@ class SwitchLink:
         """Bring the switch's entries to what they should be, then switch digests on."""
         try:
             wanted = all_entries(self.layout, self.k)
-            updates = difference(await _read_all(switch), wanted, switch.p4info)
+            updates = difference(await read_all(switch), wanted, switch.p4info)
             await switch.write(updates)
             await switch.delete([digest_entry()], strict=False)
             await switch.insert([digest_entry()])
@@ -257,14 +257,17 @@ def _describe_update(update: Any, schema: fy.P4Schema) -> str:
     return f"{kind} {entity.WhichOneof('entity')}"
 
 
-async def _read_all(switch: fy.Switch) -> list[Any]:
-    """All table entries and multicast groups that a controller may change."""
-    tables = [fy.P4TableEntry(table.name) for table in switch.p4info.tables if not table.is_const]
-    return [
-        entity
-        async for entity in _read(switch, [*tables, fy.P4MulticastGroupEntry()])
-        if not getattr(entity, "is_default_action", False)
-    ]
+async def read_all(switch: fy.Switch) -> list[Any]:
+    """All table entries and multicast groups but for the program's own, which nobody can change."""
+    everything = [entity async for entity in _read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])]
+    return [entity for entity in everything if not _is_fixed(entity, switch.p4info)]
+
+
+def _is_fixed(entity: Any, schema: fy.P4Schema) -> bool:
+    """True for default actions and for entries of constant tables (BMv2 does not mark those themselves)."""
+    if not isinstance(entity, fy.P4TableEntry):
+        return False
+    return entity.is_default_action or schema.tables[entity.table_id].is_const
 
 
 def _read(switch: fy.Switch, kinds: list[Any]) -> AsyncIterator[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from controller.entries import Layout, all_entries, job_entry
 from controller.errors import PushError
-from controller.push import Program, SwitchLink, difference
+from controller.push import Program, SwitchLink, difference, read_all
 from run.config import Job
 from tests.controller.harness import star, until
 from tests.controller.switches import TARGETS, SwitchProcess, running
@@ -42,12 +42,7 @@ async def missing(switch: SwitchProcess, link: SwitchLink, k: int) -> list[str]:
     """What the switch's entries lack or have too much, as a second client sees it."""
     options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1)
     async with fy.Switch("onlooker", switch.address, options) as onlooker:
-        kinds = [fy.P4TableEntry(), fy.P4MulticastGroupEntry()]
-        present = [
-            entity
-            async for entity in onlooker.read(kinds)  # type: ignore[attr-defined]  # finsy's annotation
-            if not getattr(entity, "is_const", False) and not getattr(entity, "is_default_action", False)
-        ]
+        present = await read_all(onlooker)
         return [str(update) for update in difference(present, all_entries(link.layout, k), onlooker.p4info)]
 
 

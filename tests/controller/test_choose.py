@@ -1,0 +1,131 @@
+"""E_k[T] against Monte Carlo and closed forms; objectives, margin, grouping."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from controller.choose import (
+    GROUP_ABOVE,
+    Forecast,
+    choose,
+    expected_counts,
+    expected_times,
+    groups,
+    lattice,
+    objective,
+    round_costs,
+)
+from controller.model import fit
+from run.errors import ConfigError
+
+rates = st.lists(st.floats(0, 60) | st.sampled_from([0.0, 0.2, 2000.0]), min_size=1, max_size=12).map(np.array)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rates)
+def test_against_monte_carlo(means: np.ndarray) -> None:
+    draws = np.sort(np.random.default_rng(1).poisson(means, (20_000, len(means))), axis=1)
+    error = draws.std(axis=0) / np.sqrt(len(draws))
+    assert (np.abs(expected_counts(means) - draws.mean(axis=0)) <= 6 * error + 1e-3).all()
+
+
+@given(st.floats(0.01, 200), st.integers(1, 12))
+def test_first_and_last_of_like_workers(mean: float, n: int) -> None:
+    points = np.arange(2000)
+    expected = expected_counts(np.full(n, mean))
+    assert expected[0] == pytest.approx(np.sum(stats.poisson.sf(points, mean) ** n), rel=1e-4, abs=1e-9)
+    assert expected[-1] == pytest.approx(np.sum(1 - stats.poisson.cdf(points, mean) ** n), rel=1e-4, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(rates)
+def test_more_workers_take_longer_and_all_add_up(means: np.ndarray) -> None:
+    expected = expected_counts(means)
+    assert (np.diff(expected) >= -1e-9).all()
+    assert expected.sum() == pytest.approx(means.sum(), rel=1e-3, abs=1e-6)  # order statistics only reorder
+
+
+@given(st.floats(0, 5000))
+def test_the_lattice_sums_what_is_linear_between_its_points(most: float) -> None:
+    points, weights = lattice(most)
+    everything = np.arange(points[-1])
+    slope = np.interp(everything, points, 1 - points / points[-1])
+    assert weights @ (1 - points / points[-1]) == pytest.approx(slope.sum(), rel=1e-9)
+    assert len(points) <= 128 + 96 + 1
+
+
+def test_times_are_the_models() -> None:
+    times_s = np.full((3, 8), 0.010)
+    times_s[2] = 0.050
+    estimate = fit(times_s, np.zeros(times_s.shape, dtype=np.bool_))
+    everyone = expected_times(estimate, np.ones(3, dtype=np.bool_))
+    assert everyone[0] == pytest.approx(0.010)
+    assert everyone[2] == pytest.approx(0.050, rel=0.01)
+    assert len(expected_times(estimate, np.array([True, True, False]))) == 2
+
+
+def test_a_straggler_is_left_out_and_equal_workers_are_not() -> None:
+    equal = 0.010 + 0.001 * expected_counts(np.full(4, 0.2))
+    straggler = 0.010 + 0.001 * expected_counts(np.array([0.2, 0.2, 0.2, 60.0]))
+    goal = objective("round", 4)
+    assert choose(equal, goal, current=4, margin=0.05).k == 4
+    assert choose(straggler, goal, current=4, margin=0.05).k == 3
+
+
+def test_round_is_the_time_to_move_one_round() -> None:
+    np.testing.assert_allclose(round_costs(Forecast(expected_s=np.array([1.0, 3.0]))), [2.0, 3.0])
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=8).map(sorted), st.integers(1, 8), st.floats(0, 0.5))
+def test_a_change_gains_more_than_the_margin(expected: list[float], current: int, margin: float) -> None:
+    n = len(expected)
+    choice = choose(np.array(expected), objective("round", 8), current=current, margin=margin)
+    assert 1 <= choice.k <= n
+    assert choice.costs[choice.best - 1] == choice.costs.min()
+    if choice.k != current and current <= n:
+        assert choice.costs[choice.k - 1] < (1 - margin) * choice.costs[current - 1]
+    if choice.k == current:
+        assert choice.costs.min() >= (1 - margin) * choice.costs[current - 1]
+
+
+@pytest.mark.parametrize(("text", "live", "k"), [("all", 4, 4), ("all", 2, 2), ("fixed:3", 4, 3), ("fixed:3", 2, 2)])
+def test_baselines_follow_their_name_as_far_as_live_workers_allow(text: str, live: int, k: int) -> None:
+    expected = np.linspace(0.01, 0.5, live)
+    assert choose(expected, objective(text, 4), current=1, margin=0.05).k == k
+
+
+@pytest.mark.parametrize("text", ["fixed:0", "fixed:5", "fixed:", "fixed:x", "best", "", "3"])
+def test_unknown_objectives(text: str) -> None:
+    with pytest.raises(ConfigError, match="objective is"):
+        objective(text, 4)
+
+
+def test_groups_are_sorted_even_and_keep_the_mean() -> None:
+    means = np.random.default_rng(1).gamma(2.0, 3.0, 100)
+    grouped, sizes = groups(means)
+    assert sizes.sum() == 100
+    assert sizes.max() - sizes.min() <= 1
+    assert (np.diff(grouped) > 0).all()
+    assert grouped @ sizes == pytest.approx(means.sum())
+
+
+def test_grouping_is_close_to_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = np.random.default_rng(2).gamma(2.0, 3.0, 2 * GROUP_ABOVE)
+    grouped = expected_counts(means)
+    monkeypatch.setattr("controller.choose.GROUP_ABOVE", len(means))
+    exact = expected_counts(means)
+    error = np.abs((5 + grouped) / (5 + exact) - 1)  # a block takes five events when nothing blocks
+    assert error[:-4].max() < 0.03
+    assert error.max() < 0.2  # the slowest few: their group's mean is not their maximum
+    costs = round_costs(Forecast(expected_s=5 + exact))
+    chosen = int(np.argmin(round_costs(Forecast(expected_s=5 + grouped))))
+    assert costs[chosen] < 1.01 * costs.min()
+
+
+def test_groups_of_like_workers_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = np.repeat(np.arange(16) / 4, 8)
+    grouped = expected_counts(means)
+    monkeypatch.setattr("controller.choose.GROUP_ABOVE", len(means))
+    np.testing.assert_allclose(grouped, expected_counts(means), atol=1e-9)

@@ -1,0 +1,149 @@
+"""The `kofn` command line against a real controller, and without one."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from controller.cli import main
+from tests.controller.harness import NO_SWITCH, Running, controller, until
+
+
+def invoke(*arguments: str, controller: str | None = NO_SWITCH) -> Result:
+    environment = {"KOFN_CONTROLLER": controller, "COLUMNS": "140"}
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def with_controller(scenario: Callable[[Running, Callable[..., Awaitable[Result]]], Awaitable[None]]) -> None:
+    """Run a scenario; its second argument invokes the command line in a thread, as another process would."""
+
+    async def run() -> None:
+        async with controller(4) as running:
+
+            async def kofn(*arguments: str) -> Result:
+                return await asyncio.to_thread(invoke, *arguments, controller=running.address)
+
+            await scenario(running, kofn)
+
+    asyncio.run(run())
+
+
+async def train(running: Running, iterations: int = 20) -> None:
+    random = np.random.default_rng(1)
+    workers = await running.start_all()
+    for iteration in range(1, iterations + 1):
+        for worker in workers:
+            time_s = 0.010 + (0.050 if worker.rank == 3 else 0.0) + random.exponential(0.0003)
+            await worker.report(iteration, time_s, late=worker.rank == 3)
+    await until(lambda: running.session.decider.measurements.track[3].reports == iterations)
+    await until(lambda: running.session.decider.k == 3)
+
+
+def test_every_command_shows_a_running_job() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        status = await kofn("status")
+        assert status.exit_code == 0, status.output
+        assert "k = 3 of 4 live workers (n = 4), objective round, iteration 20" in status.output
+        assert f"switch {NO_SWITCH}: NOT CONNECTED" in status.output
+        assert "k 4 -> 3 (round: E_3[T]" in status.output
+        k = await kofn("k")
+        assert "<- in force (cheapest)" in k.output
+        assert "k = 3: the least expected time for one round of all 4 workers' blocks." in k.output
+        lambdas = await kofn("lambda")
+        assert "95 % interval" in lambdas.output
+        assert "block time without blocking s = 10." in lambdas.output
+
+    with_controller(scenario)
+
+
+def test_json_has_the_protocols_names() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        status = json.loads((await kofn("status", "--json")).output)
+        assert (status["k"], status["live"], status["switch_connected"]) == (3, 4, False)
+        assert [worker["late"] for worker in status["worker"]] == ["0", "0", "0", "20"]  # 64-bit: strings, as ever
+        assert all(isinstance(worker["lambda_high_s"], float) for worker in status["worker"])
+        k = json.loads((await kofn("k", "--json")).output)
+        assert [entry["k"] for entry in k["expected"]] == [1, 2, 3, 4]
+        lambdas = json.loads((await kofn("lambda", "--json")).output)
+        assert lambdas["worker"][3]["lambda_s"] == pytest.approx(0.05, rel=0.1)
+
+    with_controller(scenario)
+
+
+def test_before_the_first_report_nothing_is_invented() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        assert "no reports yet" in (await kofn("status")).output
+        assert "k = 4: still measuring" in (await kofn("k")).output
+        assert json.loads((await kofn("lambda", "--json")).output)["worker"][0]["samples"] == "0"
+
+    with_controller(scenario)
+
+
+@pytest.mark.parametrize(
+    ("argument", "k", "objective"),
+    [("2", 2, "fixed:2"), ("fixed:1", 1, "fixed:1"), ("all", 4, "all"), ("auto", 4, "round"), ("round", 4, "round")],
+)
+def test_set_k(argument: str, k: int, objective: str) -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await running.start_all()
+        result = await kofn("set-k", argument)
+        assert result.output == f"k = {k} of 4 live workers, objective {objective}\n"
+        assert json.loads((await kofn("set-k", argument, "--json")).output)["k"] == k
+
+    with_controller(scenario)
+
+
+def test_set_k_says_what_is_allowed() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        result = await kofn("set-k", "9")
+        assert result.exit_code == 2
+        assert result.output == (
+            "kofn: objective is 'fixed:9': 'round', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is allowed\n"
+        )
+
+    with_controller(scenario)
+
+
+def test_watching_ends_with_the_controller() -> None:
+    async def run() -> None:
+        async with controller(2) as running:
+            code = "from controller.cli import main; main()"
+            options = ["watch", "--interval", "0.05", "--controller", running.address]
+            watching = await asyncio.create_subprocess_exec(
+                sys.executable, "-uc", code, *options, stdout=asyncio.subprocess.PIPE
+            )
+            assert watching.stdout is not None
+            line = await watching.stdout.readline()
+            assert line == b"iteration 0: k = 2 of 0 live (round), lambda [0.0 0.0] ms\n"
+            await running.worker(0).hello()
+            line = await watching.stdout.readline()
+            assert line.startswith(b"iteration 0: k = 2 of 1 live")
+        assert await watching.wait() == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("command", [["status"], ["k"], ["lambda", "--json"], ["watch"], ["set-k", "2"]])
+def test_without_a_controller(command: list[str]) -> None:
+    result = invoke(*command)
+    assert result.exit_code == 3
+    assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
+
+
+@pytest.mark.parametrize("command", ["status", "k", "lambda", "watch", "set-k", "run", "stop", "clean"])
+def test_help(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: main {command}" in result.output
+
+
+def test_looking_does_not_import_what_only_running_needs() -> None:
+    code = "import sys, controller.cli; print([m for m in ('matplotlib', 'sklearn', 'scapy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,176 @@
+"""The control loop in virtual time: workers of known blocking, reports as they would send them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from controller.decide import Change, Decider
+from controller.measure import Arrival, Report
+from run.config import Policy
+from run.errors import ConfigError
+
+SERVICE_S = 0.010
+EVENT_S = 0.005
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """Workers that start every iteration together; those later than the k-th are cut off (late = "abort")."""
+
+    decider: Decider
+    lambda_s: Callable[[int, int], float]  # (rank, iteration)
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    now_s: float = 0.0
+    changes: list[Change] = field(default_factory=list)
+
+    def iterate(self, iteration: int) -> None:
+        live = np.flatnonzero(self.decider.live)
+        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
+        times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
+        end_s = np.sort(times_s)[min(self.decider.k, len(live)) - 1]
+        for index in np.argsort(times_s):
+            rank, time_s = int(live[index]), float(times_s[index])
+            if time_s <= end_s:
+                stamp_us = int(1e6 * (self.now_s + time_s))
+                self.arrive(rank, iteration, stamp_us)
+        self.now_s += end_s
+        for index, rank in enumerate(live):
+            late = bool(times_s[index] > end_s)
+            report = Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
+            assert self.decider.measurements.report(int(rank), report, self.now_s)
+            self.look()
+
+    def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
+        arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
+        assert self.decider.measurements.arrival(arrival)
+
+    def look(self) -> None:
+        if self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
+            self.changes.append(change)
+
+
+def cluster(lambda_s: Callable[[int, int], float], workers: int = 4, **policy: object) -> Cluster:
+    made = Cluster(decider=Decider(workers=workers, policy=Policy(**policy)), lambda_s=lambda_s)
+    made.decider.measurements.begin(0.0)
+    return made
+
+
+def test_equal_workers_are_all_waited_for() -> None:
+    running = cluster(lambda rank, iteration: 0.001)
+    for iteration in range(1, 200):
+        running.iterate(iteration)
+    assert running.decider.k == 4
+    assert running.decider.measurements.views.count == [0] * 4
+
+
+def test_a_straggler_is_left_out_after_warm_up() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, warm_up=3)
+    running.iterate(1)
+    running.iterate(2)
+    assert running.decider.k == 4
+    for iteration in range(3, 30):
+        running.iterate(iteration)
+    assert running.decider.k == 3
+    assert running.changes[0].iteration <= 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sudden_slow_down_is_tracked_within_twenty_iterations(seed: int) -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration >= 50 else 0.001)
+    running.random = np.random.default_rng(seed)
+    first_k3 = tracked = 0
+    for iteration in range(1, 80):
+        running.iterate(iteration)
+        if iteration >= 50 and not first_k3 and running.decider.k == 3:
+            first_k3 = iteration - 49
+        estimate = running.decider.estimate
+        if iteration >= 50 and not tracked and estimate and estimate.low_s[1] > 0.010:
+            tracked = iteration - 49
+    assert 1 <= first_k3 <= 6
+    assert 1 <= tracked <= 20
+
+
+def test_a_sudden_slow_down_is_seen_before_the_slow_worker_reports() -> None:
+    running = cluster(lambda rank, iteration: 0.001)
+    for iteration in range(1, 40):
+        running.iterate(iteration)
+    assert running.decider.k == 4
+    for rank in (0, 1, 2):  # everyone but worker 3 has its first block at the switch; then nothing happens
+        running.arrive(rank, 40, int(1e6 * (running.now_s + SERVICE_S)))
+    begin_s = running.now_s
+    while running.decider.k == 4 and running.now_s < begin_s + 2:
+        running.now_s += 0.02
+        running.look()
+    assert running.decider.k == 3
+    assert running.decider.silent_s[3] == pytest.approx(running.now_s - begin_s)
+    assert running.now_s - begin_s < 0.5
+
+
+def test_a_worker_that_recovers_is_taken_back() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 0 and iteration < 60 else 0.001)
+    for iteration in range(1, 60):
+        running.iterate(iteration)
+    assert running.decider.k == 3
+    for iteration in range(60, 100):
+        running.iterate(iteration)
+    assert running.decider.k == 4
+
+
+def test_changes_say_why_in_numbers() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    change = running.changes[0]
+    assert (change.previous_k, change.k) == (4, 3)
+    assert change.reason.startswith("round: E_3[T] = ")
+    assert "with k = 4" in change.reason
+    assert change.expected_s == pytest.approx(SERVICE_S, abs=0.004)
+
+
+def test_a_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:
+    decider = Decider(workers=3, policy=Policy())
+    change = decider.lose(1, "lost", 0.0)
+    assert change is not None
+    assert (change.previous_k, change.k, change.reason) == (3, 2, "worker 1 lost: 2 of 3 live")
+    assert decider.lose(0, "lost", 0.0) is not None
+    assert decider.lose(2, "lost", 0.0) is None  # nobody is left to choose for
+    assert decider.decide(0.0) is None
+    assert decider.k == 1
+
+
+def test_a_fixed_k_starts_there_and_is_bounded_by_live_workers() -> None:
+    running = cluster(lambda rank, iteration: 0.001, objective="fixed:3")
+    assert running.decider.k == 3
+    for iteration in range(1, 6):
+        running.iterate(iteration)
+    assert running.decider.k == 3
+    running.decider.lose(0, "lost", running.now_s)
+    assert running.decider.k == 3
+    running.decider.lose(1, "lost", running.now_s)
+    assert running.decider.k == 2
+
+
+def test_objectives_change_at_once() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    change = running.decider.set_objective("all", running.now_s)
+    assert change is not None
+    assert (change.previous_k, change.k) == (3, 4)
+    assert running.decider.set_objective("all", running.now_s) is None
+    with pytest.raises(ConfigError):
+        running.decider.set_objective("fixed:5", running.now_s)
+    assert running.decider.goal.name == "all"
+
+
+def test_decisions_come_every_so_many_iterations() -> None:
+    running = cluster(lambda rank, iteration: 0.001, decide_every=5)
+    running.decider.estimate = None
+    for iteration in range(1, 5):
+        running.iterate(iteration)
+        assert running.decider.estimate is None
+    running.iterate(5)
+    assert running.decider.estimate is not None
+    assert not running.decider.due(running.now_s)

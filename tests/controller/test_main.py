@@ -1,0 +1,109 @@
+"""`python -m controller` as a process: exit codes, messages, a clean end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rpc import kofn_pb2 as pb
+from rpc import kofn_pb2_grpc
+from tests.controller.switches import TARGETS, SwitchProcess, free_port, running
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    config, topology = tmp_path / "run.toml", tmp_path / "topology.json"
+    config.write_text("[job]\nworkers = 2\n")
+    hosts = {f"h{n}": {"ip": f"10.0.0.{n}/24", "mac": f"08:00:00:00:00:0{n}"} for n in (1, 2)}
+    links = [["h1", "s1-p1"], ["h2", "s1-p2"]]
+    topology.write_text(json.dumps({"hosts": hosts, "switches": {"s1": {}}, "links": links}))
+    return ["--config", str(config), "--topology", str(topology)]
+
+
+@pytest.fixture(params=TARGETS)
+def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchProcess]:
+    with running(request.param, tmp_path) as process:
+        yield process
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9"}  # must not matter
+    return subprocess.Popen(
+        [sys.executable, "-m", "controller", *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def fails(*arguments: str) -> str:
+    process = start(*arguments)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    last: str = errors.splitlines()[-1]
+    return last
+
+
+def test_no_switch(files: list[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    line = fails(*files, "--p4runtime", address, "--listen", "127.0.0.1:0", "--wait", "0.5")
+    assert line == (
+        f"controller: no switch at {address} after 0.5 s (UNAVAILABLE: Connection refused): "
+        "`make run` starts everything, `python -m switch` a switch; --p4runtime gives another address"
+    )
+
+
+def test_address_in_use(files: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = fails(*files, "--listen", address)
+    assert line.startswith(f"controller: cannot listen at {address}: in use by another controller")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--config", "none.toml", "none.toml: No such file or directory"),
+        ("--topology", "none.json", "none.json: No such file or directory"),
+        ("--objective", "fixed:3", "policy.objective is 'fixed:3'"),
+        ("--decisions", "/nowhere/decisions.jsonl", "--decisions /nowhere/decisions.jsonl: No such file"),
+        ("--log", "/nowhere/log", "--log /nowhere/log: No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_named(files: list[str], option: str, value: str, words: str) -> None:
+    assert words in fails(*files, option, value)
+
+
+def test_more_workers_than_hosts(files: list[str]) -> None:
+    Path(files[1]).write_text("[job]\nworkers = 3\n")
+    assert fails(*files) == "controller: job.workers is 3: the topology has 2 hosts"
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(files: list[str], switch: SwitchProcess, end: signal.Signals, tmp_path: Path) -> None:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    listen = [part for address in addresses for part in ("--listen", address)]
+    log, decisions = tmp_path / "log", tmp_path / "decisions.jsonl"
+    process = start(
+        *files, "--objective", "fixed:2", "--p4runtime", switch.address, *listen,
+        "--log", str(log), "--decisions", str(decisions), "--wait", "60",
+    )  # fmt: skip
+    try:
+        for address in addresses:
+            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                inspector = kofn_pb2_grpc.InspectorStub(channel)
+                status = inspector.GetStatus(pb.StatusRequest(), wait_for_ready=True, timeout=60)
+                assert (status.k, status.objective, status.switch_connected) == (2, "fixed:2", True)
+        inspector_ends = process.send_signal(end)
+        assert inspector_ends is None
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, errors) == (0, "")
+    assert f"listening at {addresses[0]}, {addresses[1]}" in log.read_text()
+    assert decisions.exists()

@@ -1,0 +1,155 @@
+"""The fitted model against data made from known parameters, and against direct maximisation of the likelihood."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from controller.measure import BoolArray, FloatArray
+from controller.model import EVENT_MIN_S, NOISE, estimate_service, fit, interval, poisson_rates
+
+
+def made(lambdas_s: list[float], *, blocks: int, seed: int = 1, event_s: float = 0.005) -> FloatArray:
+    random = np.random.default_rng(seed)
+    means = np.array(lambdas_s)[:, None] / event_s
+    counts = random.poisson(np.broadcast_to(means, (len(lambdas_s), blocks)))
+    return np.asarray(0.010 + event_s * counts + random.exponential(0.0002, counts.shape))
+
+
+def whole(times_s: FloatArray) -> BoolArray:
+    return np.zeros(times_s.shape, dtype=np.bool_)
+
+
+def test_parameters_are_found_again() -> None:
+    lambdas_s = [0.001, 0.005, 0.020, 0.060]
+    times_s = made(lambdas_s, blocks=2000)
+    found = fit(times_s, whole(times_s))
+    assert found.service_s == pytest.approx(0.010, rel=2 * NOISE)
+    assert found.event_s == pytest.approx(0.005, rel=0.1)
+    np.testing.assert_allclose(found.lambda_s, lambdas_s, rtol=0.1, atol=0.0004)
+    np.testing.assert_allclose(found.dispersion[1:], 1.0, atol=0.15)
+    assert (found.low_s < found.lambda_s).all()
+    assert (found.lambda_s < found.high_s).all()
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    random = np.random.default_rng(2)
+    for mean in (0.5, 3.0, 12.0):
+        counts = random.poisson(mean, (2000, 16)).astype(np.float64)
+        rate, blocks = poisson_rates(counts, whole(counts))
+        low, high = interval(rate, blocks)
+        assert np.mean((low <= mean) & (mean <= high)) >= 0.945  # Garwood's interval is conservative
+
+
+def test_the_interval_is_garwoods() -> None:
+    low, high = interval(np.array([10 / 16, 0.0]), np.array([16.0, 16.0]))
+    np.testing.assert_allclose(16 * low, [stats.chi2.ppf(0.025, 20) / 2, 0.0])
+    np.testing.assert_allclose(16 * high, [stats.chi2.ppf(0.975, 22) / 2, stats.chi2.ppf(0.975, 2) / 2])
+
+
+counts_and_cuts = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=2, max_size=24).filter(
+    lambda pairs: any(not cut for _, cut in pairs)
+)
+
+
+@given(counts_and_cuts)
+def test_censored_rates_maximise_the_likelihood(pairs: list[tuple[int, bool]]) -> None:
+    counts, cut = np.array([[c for c, _ in pairs]], dtype=np.float64), np.array([[c for _, c in pairs]])
+
+    def loss(rate: float) -> float:
+        exact = stats.poisson.logpmf(counts[~cut], rate).sum()
+        return float(-exact - stats.poisson.logsf(counts[cut] - 1, rate).sum())
+
+    (rate,), (blocks,) = poisson_rates(counts, cut)
+    best = optimize.minimize_scalar(loss, bounds=(1e-9, 200.0), method="bounded", options={"xatol": 1e-9})
+    assert loss(max(rate, 1e-9)) <= best.fun + 1e-6 * (1 + abs(best.fun))
+    assert 0 < blocks <= len(pairs) + 1e-6  # a lower bound tells less than a whole observation
+
+
+def test_dropping_censored_observations_would_make_the_slow_look_fast() -> None:
+    random = np.random.default_rng(3)
+    counts = random.poisson(12.0, (1, 4000)).astype(np.float64)
+    cut = counts > 10
+    counts = np.minimum(counts, 10.0)
+    (rate,), _ = poisson_rates(np.where(cut, 11.0, counts), cut)
+    assert counts[~cut].mean() < 9
+    assert rate == pytest.approx(12.0, rel=0.03)
+
+
+def test_a_worker_of_which_only_lower_bounds_are_known() -> None:
+    counts, cut = np.array([[12.0, 15.0], [0.0, 1.0]]), np.array([[True, True], [False, False]])
+    rate, blocks = poisson_rates(counts, cut)
+    assert 12 < rate[0] < 40
+    assert 0 < blocks[0] <= 2.2
+
+
+def test_an_unknown_worker_gets_the_others_mean_and_no_interval() -> None:
+    times_s = made([0.005, 0.010, 0.005], blocks=16)
+    times_s[2] = np.nan
+    found = fit(times_s, whole(times_s))
+    assert found.lambda_s[2] == pytest.approx(found.lambda_s[:2].mean())
+    assert (found.blocks[2], found.low_s[2], found.high_s[2]) == (0, 0, np.inf)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_known_at_all() -> None:
+    times_s = np.full((3, 16), np.nan)
+    found = fit(times_s, whole(times_s), np.array([0.0, 1.0, 0.0]))
+    assert found.service_s == 0
+    assert found.event_s == EVENT_MIN_S
+    assert np.isfinite(found.lambda_s).all()
+
+
+def test_no_blocking_falls_back_to_a_share_of_s() -> None:
+    times_s = np.full((2, 16), 0.010)
+    found = fit(times_s, whole(times_s))
+    assert found.service_s == pytest.approx(0.010)
+    assert found.event_s == pytest.approx(0.001)
+    np.testing.assert_array_equal(found.lambda_s, 0)
+
+
+def test_one_long_pause_does_not_become_the_unit_of_all() -> None:
+    times_s = made([0.001, 0.005, 0.020, 0.001], blocks=16)
+    before = fit(times_s, whole(times_s)).event_s
+    times_s[0, 7] = 2.0
+    assert fit(times_s, whole(times_s)).event_s == pytest.approx(before, rel=0.25)
+
+
+def test_a_single_impossibly_fast_report_moves_s_by_little_of_a_window() -> None:
+    times_s = made([0.001] * 4, blocks=16)
+    assert estimate_service(times_s, whole(times_s)) <= times_s.min() * (1 + NOISE)
+
+
+def test_silence_raises_the_estimate_with_every_moment() -> None:
+    times_s = made([0.001] * 4, blocks=16)
+    silences = [0.0, 0.02, 0.05, 0.1, 0.3]
+    lambdas = [fit(times_s, whole(times_s), np.array([0, 0, 0, silent])).lambda_s for silent in silences]
+    assert (np.diff([row[3] for row in lambdas]) > 0).all()
+    assert lambdas[-1][3] > 10 * lambdas[-1][0]
+    np.testing.assert_allclose(lambdas[-1][:3], lambdas[0][:3])
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 5).flatmap(
+        lambda n: st.lists(st.lists(st.none() | st.floats(0, 3600), min_size=6, max_size=6), min_size=n, max_size=n)
+    ),
+    st.integers(0, 2**30 - 1),
+    st.floats(0, 100),
+)
+@pytest.mark.filterwarnings("error")
+def test_any_measurements_give_finite_ordered_estimates(
+    rows: list[list[float | None]], bits: int, silent_s: float
+) -> None:
+    times_s = np.array([[np.nan if x is None else x for x in row] for row in rows])
+    cut = (bits >> np.arange(times_s.size).reshape(times_s.shape)) & 1 == 1
+    found = fit(times_s, cut, np.full(len(rows), silent_s))
+    assert found.event_s >= EVENT_MIN_S
+    assert np.isfinite(found.lambda_s).all()
+    assert (found.lambda_s >= 0).all()
+    slack = 1e-9 + 1e-6 * found.lambda_s
+    assert (found.low_s <= found.lambda_s + slack).all()
+    assert (found.lambda_s <= found.high_s + slack).all()
+    smallest = times_s[~cut & ~np.isnan(times_s)].min(initial=np.inf)
+    assert found.service_s <= (1 + NOISE) * smallest
