@@ -23,6 +23,7 @@ class Coordinator:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address)
         self._call: grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage] | None = None
+        self._writing = asyncio.Lock()  # gRPC takes one message at a time
         self._reader: asyncio.Task[None] | None = None
         self.stopped = asyncio.Event()
         """Set when the controller says Stop, or is gone."""
@@ -69,7 +70,8 @@ class Coordinator:
         if self._call is None or self.stopped.is_set():
             return
         try:
-            await self._call.write(message)
+            async with self._writing:
+                await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._lost(error)
 
@@ -78,7 +80,7 @@ class Coordinator:
     ) -> None:
         """Follow what the controller says until it stops us."""
         try:
-            async for message in call:
+            while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
                 if message.HasField("decision"):
                     log.info("k = %d from iteration %d", message.decision.k, message.decision.from_iteration)
                 if message.HasField("stop"):

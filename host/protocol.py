@@ -115,10 +115,11 @@ class Statistics:
 
 
 class Timeout:
-    """Retransmission timeout from smoothed answer times (RFC 6298; Karn: retransmitted blocks give no sample).
+    """Retransmission timeout from smoothed answer times, as RFC 6298 has it.
 
     An answer comes when k workers have sent, so their waiting is part of it, as it should be: sending again earlier
-    would only make duplicates.
+    only makes duplicates.  After a retransmission an answer is ambiguous and gives no sample (Karn); the doubled
+    timeout stays in force until an unambiguous one comes.
     """
 
     def __init__(self, initial_s: float) -> None:
@@ -135,9 +136,9 @@ class Timeout:
             self._smoothed_s += (answer_s - self._smoothed_s) / 8
         self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
 
-    def backed_off(self, attempts: int) -> float:
-        """Seconds to wait after the given number of attempts."""
-        return float(min(RTO_MAX_S, self.rto_s * 2 ** min(attempts - 1, 10)))
+    def expired(self) -> None:
+        """Something had to be sent again."""
+        self.rto_s = min(RTO_MAX_S, self.rto_s * 2)
 
 
 class Protocol:
@@ -165,6 +166,7 @@ class Protocol:
         self._flights: dict[int, Flight] = {}
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
+        self._sampled = 0  # latest iteration that gave an answer time
         self._newest = 0  # latest iteration of which any result was seen
 
     # -- events
@@ -223,16 +225,18 @@ class Protocol:
 
     def timer(self, now: float) -> list[Instruction]:
         """Send again whatever has waited too long."""
+        due = [(block, flight) for block, flight in self._flights.items() if flight.deadline <= now]
+        if due:
+            self.timeout.expired()
         instructions: list[Instruction] = []
-        for block, flight in self._flights.items():
-            if flight.deadline <= now:
-                flight.attempts += 1
-                flight.deadline = now + self.timeout.backed_off(flight.attempts)
-                flight.asked_peers = False
-                self.statistics.retransmissions += 1
-                instructions.append(Send(header=flight.header, values=flight.values))
-                if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
-                    instructions += self._ask_peers(block, flight)
+        for block, flight in due:
+            flight.attempts += 1
+            flight.deadline = now + self.timeout.rto_s
+            flight.asked_peers = False
+            self.statistics.retransmissions += 1
+            instructions.append(Send(header=flight.header, values=flight.values))
+            if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
+                instructions += self._ask_peers(block, flight)
         return instructions
 
     # -- state that callers look at
@@ -267,7 +271,8 @@ class Protocol:
         self._open.discard(block)
         self._waiting.pop(block, None)
         flight = self._flights.pop(block, None)
-        if flight is not None and flight.attempts == 1:
+        if flight is not None and flight.attempts == 1 and self._sampled < self.iteration:
+            self._sampled = self.iteration  # one sample an iteration: its blocks wait for the same workers
             self.timeout.sample(now - flight.first_sent)
         instructions: list[Instruction] = [Deliver(result=result)]
         if not self._open:
