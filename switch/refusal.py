@@ -24,6 +24,7 @@ from switch.errors import (
 
 STATUS_DETAILS = "grpc-status-details-bin"
 DETAILS_MAX = 6000  # bytes: clients accept 8 KiB of metadata unless told otherwise
+BARE_ERROR = 40  # bytes of an error without its message, at most
 SPACE = "kofn-switch"
 
 
@@ -104,15 +105,14 @@ def number(code: grpc.StatusCode) -> int:
 def batch_details(outcomes: Sequence[Refused | None]) -> bytes:
     """A serialised google.rpc.Status with one p4.v1.Error for each update, OK ones (None) included.
 
-    Messages are left out, last ones first, once the whole exceeds what a client accepts as metadata: codes always stay.
+    Codes are always there; messages only while there is room for them in what a client accepts as metadata.
     """
     status = rpc_status.Status(code=number(grpc.StatusCode.UNKNOWN), message=summary(outcomes))
-    size = 0
+    room = DETAILS_MAX - BARE_ERROR * len(outcomes)
     for outcome in outcomes:
-        error = _error(outcome, with_message=size < DETAILS_MAX)
+        room -= len(str(outcome)) if outcome else 0
         detail = any_pb2.Any()
-        detail.Pack(error)
-        size += detail.ByteSize()
+        detail.Pack(_error(outcome, with_message=room > 0))
         status.details.append(detail)
     return status.SerializeToString()
 
@@ -127,5 +127,6 @@ def summary(outcomes: Sequence[Refused | None]) -> str:
 def _error(outcome: Refused | None, *, with_message: bool) -> p4r.Error:
     if outcome is None:
         return p4r.Error()
-    message = str(outcome) if with_message else ""
-    return p4r.Error(canonical_code=number(outcome.code), message=message, space=SPACE)
+    if not with_message:
+        return p4r.Error(canonical_code=number(outcome.code))
+    return p4r.Error(canonical_code=number(outcome.code), message=str(outcome), space=SPACE)

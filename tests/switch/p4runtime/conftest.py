@@ -1,5 +1,6 @@
 """Fixtures: one running switch of each kind for all tests of this folder."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,3 +24,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """For what is ours alone: beyond BMv2, or where BMv2 leaves the specification."""
     with running("embedded", tmp_path_factory.mktemp("embedded-only")) as switch:
         yield switch
+
+
+@pytest.fixture(autouse=True)
+def _root_where_needed(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs root: the switch's ports are in a network namespace of its own")

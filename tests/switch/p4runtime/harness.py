@@ -27,6 +27,8 @@ PROGRAMS = Path(__file__).parent.parent / "programs"
 PROGRAM = PROGRAMS / "control_plane.json"
 P4INFO = PROGRAMS / "control_plane.p4info.txtpb"
 COMMANDS = {"embedded": [sys.executable, "-m", "switch"], "bmv2": ["simple_switch_grpc"]}
+Process = subprocess.Popen[bytes]
+Environment = dict[str, str]
 DEVICE_ID = 1
 CPU_PORT = 255
 PORTS = 3
@@ -103,20 +105,20 @@ def bid(election_id: int | None, device_id: int = DEVICE_ID) -> p4r.StreamMessag
 
 
 @contextlib.contextmanager
-def running(name: str, folder: Path) -> Iterator[Target]:
+def running(name: str, folder: Path, **environment: str) -> Iterator[Target]:
     """Start a switch; with ports where this process is root, without where it is not."""
     target = Target(name=name, address=f"unix:{folder}/p4runtime.sock", log=folder / "switch.log")
     flags = ["--no-p4", "--device-id", str(DEVICE_ID), "--log-console", "-L", "info", "--"]
     command = [*COMMANDS[name], *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
-    starter = _with_ports(target, command) if os.geteuid() == 0 else _without_ports(target, command)
-    with starter as process:
+    starter = _with_ports if os.geteuid() == 0 else _without_ports
+    with starter(target, command, os.environ | environment) as process:
         _wait_until_ready(target, process)
         yield target
 
 
 @contextlib.contextmanager
-def _without_ports(target: Target, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    with target.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+def _without_ports(target: Target, command: list[str], environment: Environment) -> Iterator[Process]:
+    with target.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
             yield process
         finally:
@@ -124,10 +126,11 @@ def _without_ports(target: Target, command: list[str]) -> Iterator[subprocess.Po
 
 
 @contextlib.contextmanager
-def _with_ports(target: Target, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def _with_ports(target: Target, command: list[str], environment: Environment) -> Iterator[Process]:
     relay = ["unshare", "-n", sys.executable, str(Path(__file__).parent / "relay.py"), str(PORTS), str(target.log)]
     target.outputs = {port: queue.Queue() for port in range(1, PORTS + 1)}
-    with subprocess.Popen([*relay, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*relay, *command], **pipes, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         target.packets_in = process.stdin
@@ -146,7 +149,7 @@ def _collect(lines: IO[bytes], outputs: dict[int, "queue.Queue[bytes]"]) -> None
         outputs[int(port)].put(bytes.fromhex(data))
 
 
-def _wait_until_ready(target: Target, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_ready(target: Target, process: Process) -> None:
     with grpc.insecure_channel(target.address) as channel:
         try:
             grpc.channel_ready_future(channel).result(TIMEOUT_S)

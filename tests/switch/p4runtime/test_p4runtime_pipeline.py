@@ -12,6 +12,7 @@ from tests.switch.p4runtime.harness import (
     DEVICE_ID,
     P4INFO,
     PROGRAM,
+    TIMEOUT_S,
     Target,
     action,
     exact,
@@ -70,9 +71,16 @@ def test_the_pipeline_is_read_back(target: Target, response_type: str, fields: s
 def test_a_push_clears_all_state(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
-            await client.write(update("INSERT", ENTRY))
+            group = p4r.MulticastGroupEntry(multicast_group_id=3, replicas=[p4r.Replica(egress_port=1)])
+            flood = p4r.PacketReplicationEngineEntry(multicast_group_entry=group)
+            await client.write(
+                update("INSERT", ENTRY), update("INSERT", p4r.Entity(packet_replication_engine_entry=flood))
+            )
             await client.push()
             assert await client.read(table_entry("exacts")) == []
+            flood.multicast_group_entry.Clear()
+            flood.multicast_group_entry.SetInParent()
+            assert await client.read(p4r.Entity(packet_replication_engine_entry=flood)) == []
 
     asyncio.run(scenario())
 
@@ -186,3 +194,35 @@ def test_the_api_version_is_told(target: Target) -> None:
             assert (int(major), int(minor)) >= (1, 3)
 
     asyncio.run(scenario())
+
+
+def test_the_switch_answers_while_it_compiles(tmp_path: Path) -> None:
+    async def scenario(target: Target) -> None:
+        async with primary(target, push=False) as client:
+            push = asyncio.create_task(client.push())
+            answers = 0
+            while not push.done():
+                await client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=TIMEOUT_S)
+                answers += 1
+            await push
+            assert answers > 3
+
+    with running("embedded", tmp_path, KOFN_CACHE=str(tmp_path)) as target:
+        asyncio.run(scenario(target))
+
+
+def test_a_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> None:
+    async def scenario(target: Target) -> None:
+        async with primary(target, push=False) as client:
+            request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, config=pipeline(cookie=5))
+            request.action = request.VERIFY_AND_COMMIT
+            request.election_id.low = client.election_id
+            with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+                await client.stub.SetForwardingPipelineConfig(request, timeout=0.1)
+            await client.write(update("INSERT", ENTRY))  # waits for the push
+            query = p4r.GetForwardingPipelineConfigRequest(device_id=DEVICE_ID)
+            assert (await client.stub.GetForwardingPipelineConfig(query)).config.cookie.cookie == 5
+            assert await client.read(table_entry("exacts")) == [ENTRY]
+
+    with running("embedded", tmp_path, KOFN_CACHE=str(tmp_path)) as target:
+        asyncio.run(scenario(target))
