@@ -22,6 +22,12 @@ BoolArray = NDArray[np.bool_]
 AHEAD_MAX = 1000
 """Iterations that a report may be ahead of all that is known: k fastest workers go on alone, but not that far."""
 
+GRACE_S = 0.020
+"""A worker is silent only when others have been ahead of it for so long: its own message may be on its way."""
+
+FRONTS_KEPT = 64
+"""Latest iterations of which it is known when anyone first reached them."""
+
 FIRST_BLOCK_MAX_S = 3600.0
 """A longer first-block time is no measurement."""
 
@@ -50,7 +56,7 @@ class Arrival:
 class Track:
     """Counts and latest facts of one worker."""
 
-    began_s: float | None = None  # when its present iteration began: its last report
+    began_s: float | None = None  # its present iteration began no earlier: its last sign of life
     reported: int = 0  # latest iteration that it reported
     arrived: int = 0  # latest iteration of which the switch saw its first block
     reports: int = 0
@@ -81,6 +87,8 @@ class Measurements:
     views: Views = field(init=False)
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
+    _front: int = 0  # the latest that any worker reached
+    _first_s: dict[int, float] = field(init=False, default_factory=dict)  # when anyone first reached an iteration
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -102,7 +110,8 @@ class Measurements:
         self._push(rank, report.first_block_s, report.censored)
         track = self.track[rank]
         track.reports += 1
-        track.reported, track.began_s = report.iteration, now_s
+        track.reported = report.iteration
+        self._reached(track, now_s)
         track.last_first_block_s = report.first_block_s
         track.late += report.late
         track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
@@ -116,7 +125,7 @@ class Measurements:
         )
         return True
 
-    def arrival(self, arrival: Arrival) -> bool:
+    def arrival(self, arrival: Arrival, now_s: float) -> bool:
         """Take an arrival from a digest; False where it was refused. A block sent again tells nothing new."""
         if fault := self._fault(arrival.worker, arrival.iteration):
             return self._refuse(arrival.worker, "digest", *fault)
@@ -124,6 +133,7 @@ class Measurements:
         if arrival.iteration > track.arrived:
             track.arrivals += 1
             track.arrived = arrival.iteration
+            self._reached(track, now_s)
             self.views.arrival(
                 arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
             )
@@ -134,13 +144,23 @@ class Measurements:
 
         This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
         """
-        front = max((track.reached for track in self.track), default=0)
-        return np.array(
-            [
-                max(now_s - track.began_s, 0.0) if track.began_s is not None and track.reached < front else 0.0
-                for track in self.track
-            ]
-        )
+        return np.array([self._silence_s(track, now_s) for track in self.track])
+
+    def _silence_s(self, track: Track, now_s: float) -> float:
+        """One worker's silence."""
+        if track.began_s is None or track.reached >= self._front:
+            return 0.0
+        passed_s = next(first_s for iteration, first_s in self._first_s.items() if iteration > track.reached)
+        return max(now_s - track.began_s, 0.0) if now_s - passed_s >= GRACE_S else 0.0
+
+    def _reached(self, track: Track, now_s: float) -> None:
+        """A sign of life: what a worker does next begins now or later."""
+        track.began_s = now_s
+        if track.reached > self._front:
+            self._front = track.reached
+            self._first_s[track.reached] = now_s
+            if len(self._first_s) > FRONTS_KEPT:
+                del self._first_s[next(iter(self._first_s))]
 
     def _push(self, rank: int, time_s: float, cut: bool) -> None:
         """Append one observation to a worker's row, dropping its oldest."""
@@ -152,7 +172,7 @@ class Measurements:
         """What is wrong with who and when, if anything: (kind, sentence)."""
         if not 0 <= rank < self.workers:
             return "rank", f"ranks 0 to {self.workers - 1} are allowed"
-        highest = max(self.iteration, *(track.arrived for track in self.track)) + AHEAD_MAX
+        highest = self._front + AHEAD_MAX
         if not 1 <= iteration <= highest:
             return "iteration", f"iteration {iteration}: 1 to {highest} is allowed"
         return None

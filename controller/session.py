@@ -103,7 +103,7 @@ class Session:
     def arrival(self, arrival: Arrival) -> None:
         """The switch's view."""
         if self.started:
-            self.decider.measurements.arrival(arrival)
+            self.decider.measurements.arrival(arrival, time.monotonic())
 
     def look(self) -> None:
         """Decide, if that is due and the last decisions have left CPU time for it."""

@@ -11,9 +11,6 @@ Value = TypeVar("Value")
 KEPT = 32
 """Iterations of each worker and view that wait for their other half; older ones are dropped."""
 
-OVERDUE = 8
-"""An arrival that is still missing after so many further reports was not seen by the switch."""
-
 TOLERANCE_S = 0.020
 """Least difference in time that counts: the two sides' clocks tick alike, but both sides' threads wait for a CPU."""
 
@@ -58,7 +55,6 @@ class Views:
     _seen: list[dict[int, Seen]] = field(init=False)
     _on_time: list[int] = field(init=False)  # latest iteration that the worker finished in time
     _reference: dict[int, Both] = field(init=False, default_factory=dict)
-    _newest: int = 0  # latest iteration of any digest: up to here the switch's view is known
 
     def __post_init__(self) -> None:
         """Nothing said, nothing seen."""
@@ -76,13 +72,13 @@ class Views:
             self._compare(rank, iteration, said, seen)
         else:
             self._said[rank][iteration] = said
-            self._overdue(rank)
+            _bound(self._said[rank], KEPT)
         if not late:
             self._on_time[rank] = iteration
 
     def arrival(self, rank: int, iteration: int, *, verdict: str, timestamp_us: int) -> None:
         """Take the switch's half: the first packet of the worker's first block."""
-        self._newest = max(self._newest, iteration)
+        self._missing(rank, iteration)
         seen = Seen(verdict=verdict, timestamp_us=timestamp_us)
         said = self._said[rank].pop(iteration, None)
         if said is not None:
@@ -91,12 +87,11 @@ class Views:
             self._seen[rank][iteration] = seen
             _bound(self._seen[rank], KEPT)
 
-    def _overdue(self, rank: int) -> None:
-        """Give up waiting for arrivals that should have come long ago."""
-        while len(self._said[rank]) > OVERDUE:
-            iteration = next(iter(self._said[rank]))
+    def _missing(self, rank: int, before: int) -> None:
+        """Digests come in order: what is still missing when a later one is here was never seen."""
+        for iteration in [known for known in self._said[rank] if known < before]:
             said = self._said[rank].pop(iteration)
-            if said.sent and not said.late and iteration <= self._newest:
+            if said.sent and not said.late:
                 self._disagree(rank, iteration, "it handed its first block to the network, the switch never saw it")
 
     def _compare(self, rank: int, iteration: int, said: Said, seen: Seen) -> None:

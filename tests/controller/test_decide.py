@@ -44,7 +44,7 @@ class Cluster:
 
     def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
         arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
-        assert self.decider.measurements.arrival(arrival)
+        assert self.decider.measurements.arrival(arrival, self.now_s)
 
     def look(self) -> None:
         if self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
