@@ -19,6 +19,7 @@ from host import wire
 from host.compress import Fixed, FixedPoint, to_fixed
 from host.errors import AgentError, WireError
 from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.record import Recorder
 from host.residual import Residual
 from host.transport import Transport
 from run.config import Job
@@ -49,7 +50,9 @@ class Aggregate:
 class Agent:
     """One worker's place in a job, for gradients of `elements` float32 values."""
 
-    def __init__(self, job: Job, *, rank: int, elements: int, transport: Transport) -> None:
+    def __init__(
+        self, job: Job, *, rank: int, elements: int, transport: Transport, recorder: Recorder | None = None
+    ) -> None:
         lanes = job.words * wire.WORD_BYTES // 4
         self._elements = elements
         self._blocks = -(-elements // lanes)
@@ -57,6 +60,7 @@ class Agent:
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
         self._packets = _packet_codec(job.codec)
         self._transport = transport
+        self._recorder = recorder
         self.residual = Residual(blocks=self._blocks, elements_per_block=lanes)
         self.results_total: Fixed = np.zeros((self._blocks, lanes), np.int64)
         self.protocol = Protocol(
@@ -110,6 +114,9 @@ class Agent:
         packed = wire.pack_values(self._sent)
         handed_s = time.monotonic()
         finished = asyncio.run_coroutine_threadsafe(self._exchange(packed), self._loop).result()
+        if self._recorder is not None:
+            for sent, results in zip([self._sent] + [None] * len(finished), finished, strict=False):
+                self._recorder.add(sent, results)
         return handed_s, [self._aggregate(results) for results in finished]
 
     def _aggregate(self, results: list[Result]) -> Aggregate:

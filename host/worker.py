@@ -17,6 +17,7 @@ from host.agent import Agent
 from host.coordinator import Coordinator
 from host.metrics import Metrics
 from host.peer import Peers, PeerService
+from host.record import Recorder
 from host.train import Training
 from host.transport import Transport
 from rpc import kofn_pb2, kofn_pb2_grpc
@@ -88,7 +89,8 @@ def work(config: Config, place: Place, metrics_path: Path) -> str:
     """Run one worker to its end; returns why it ended ("target" or "iterations")."""
     training = Training(config, place.rank)
     transport = Transport(place.service)
-    agent = Agent(config.job, rank=place.rank, elements=training.parameters, transport=transport)
+    recorder = Recorder() if config.run.record else None
+    agent = Agent(config.job, rank=place.rank, elements=training.parameters, transport=transport, recorder=recorder)
     metrics = Metrics(metrics_path)
     loop = EventLoop()
     with attached(loop, config, place, agent) as (coordinator, first_iteration):
@@ -97,4 +99,6 @@ def work(config: Config, place: Place, metrics_path: Path) -> str:
     statistics = asdict(transport.traffic) | asdict(agent.protocol.statistics)
     metrics.write(summary=statistics | {"reason": reason})
     metrics.close(agent.residual.books(), agent.results_total.ravel())
+    if recorder is not None:
+        recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))
     return reason
