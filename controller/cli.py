@@ -194,7 +194,7 @@ def _print(
     if as_json:
         click.echo(json.dumps(select(document(answer)), indent=2))
     else:
-        Console(width=None if sys.stdout.isatty() else 120).print(render(answer))
+        Console(width=None if sys.stdout.isatty() else 160).print(render(answer))
 
 
 async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:

@@ -26,8 +26,6 @@ DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
 VERDICT_TYPE = "verdict_t"
 
-_DIGEST_LIST = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -80,13 +78,15 @@ def multicast_groups(layout: Layout) -> list[fy.P4MulticastGroupEntry]:
     ]
 
 
-def digest_entry() -> fy.P4DigestEntry:
-    """Arrivals come at once, in lists only where they pile up: a silent worker is known by what the others sent.
+def digest_entry(layout: Layout) -> fy.P4DigestEntry:
+    """Arrivals come at once, many workers' in short lists: a silent worker is known by what the others sent.
 
-    (With a timeout BMv2 holds them back for 100 to 200 ms, however small it is.) They need no acknowledgement: their
-    sequence number makes each one new. (BMv2 1.15.5 ends itself when a pipeline is pushed while it waits for one.)
+    No timeout: with one, BMv2 holds them back for 100 to 200 ms, however small it is; without one, until a list is
+    full. No acknowledgement: the sequence number makes each digest new. (BMv2 1.15.5 ends itself when a pipeline is
+    pushed while it waits for one.)
     """
-    return fy.P4DigestEntry(DIGEST, max_list_size=_DIGEST_LIST, max_timeout_ns=0, ack_timeout_ns=0)
+    size = max(1, layout.job.workers // 4)
+    return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
 
 
 def _l2(layout: Layout) -> Iterator[fy.P4TableEntry]:

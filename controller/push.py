@@ -174,8 +174,8 @@ class SwitchLink:
             wanted = all_entries(self.layout, self.k)
             updates = difference(await read_all(switch), wanted, switch.p4info)
             await switch.write(updates)
-            await switch.delete([digest_entry()], strict=False)
-            await switch.insert([digest_entry()])
+            await switch.delete([digest_entry(self.layout)], strict=False)
+            await switch.insert([digest_entry(self.layout)])
         except fy.P4ClientError as error:
             raise PushError(describe(error, switch.p4info)) from error
         self._switch, self.fault, self._retry_s = switch, "", RETRY_S

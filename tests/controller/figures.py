@@ -1,0 +1,92 @@
+"""Prints the figures that docs/CONTROL.md quotes: `python -m tests.controller.figures`."""
+
+import time
+
+import numpy as np
+import pytest
+
+from controller.choose import Forecast, expected_counts, round_costs
+from tests.controller.test_decide import SERVICE_S, Cluster, cluster
+
+CHANGE_AT = 50
+
+
+def slow_down(seed: int) -> tuple[int, int]:
+    """Iterations after worker 1 goes from 1 to 60 ms until k = 3, and until its interval holds 60 ms."""
+    running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration >= CHANGE_AT else 0.001)
+    running.random = np.random.default_rng(seed)
+    left_out = tracked = 0
+    for iteration in range(1, CHANGE_AT + 60):
+        running.iterate(iteration)
+        since = iteration - CHANGE_AT + 1
+        assert running.decider.estimate is not None or iteration < CHANGE_AT
+        if since >= 1 and not left_out and running.decider.k == 3:
+            left_out = since
+        if since >= 1 and not tracked and running.decider.estimate.high_s[1] >= 0.060:
+            tracked = since
+    return left_out, tracked
+
+
+def silence_s(seed: int) -> float:
+    """Time until k = 3 when worker 3 falls silent while the other three have sent their first block."""
+    running = cluster(lambda rank, iteration: 0.001)
+    running.random = np.random.default_rng(seed)
+    for iteration in range(1, 40):
+        running.iterate(iteration)
+    for rank in (0, 1, 2):
+        running.arrive(rank, 40, int(1e6 * (running.now_s + SERVICE_S)))
+    begin_s = running.now_s
+    while running.decider.k == 4:
+        running.now_s += 0.02
+        running.look()
+    return running.now_s - begin_s
+
+
+def decision_ms(workers: int) -> float:
+    """Median time of one decision."""
+    running: Cluster = cluster(lambda rank, iteration: 0.011 if rank % 5 == 0 else 0.001, workers=workers)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    times = []
+    for _ in range(100):
+        begin = time.perf_counter()
+        running.decider.decide(running.now_s)
+        times.append(time.perf_counter() - begin)
+    return 1e3 * float(np.median(times))
+
+
+def grouping(workers: int, seed: int) -> tuple[float, float, float]:
+    """Error of E_k[T] by grouping: median, worst but for the slowest four, worst; a block is 5 events without blocking."""
+    means = np.random.default_rng(seed).gamma(2.0, 3.0, workers)
+    grouped = Forecast(expected_s=5 + expected_counts(means))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("controller.choose.GROUP_ABOVE", workers)
+        exact = Forecast(expected_s=5 + expected_counts(means))
+    error = np.abs(grouped.expected_s / exact.expected_s - 1)
+    chosen, costs = int(np.argmin(round_costs(grouped))), round_costs(exact)
+    assert costs[chosen] < 1.01 * costs.min()
+    return float(np.median(error)), float(error[:-4].max()), float(error.max())
+
+
+def main() -> None:
+    """All of them."""
+    left_out, tracked = np.array([slow_down(seed) for seed in range(100)]).T
+    print("1 -> 60 ms, 100 seeds: iterations (median, worst)")
+    print(f"  until k leaves the worker out:      {np.median(left_out):.0f}, {left_out.max()}")
+    print(f"  until its 95 % interval holds 60:   {np.median(tracked):.0f}, {tracked.max()}")
+    silences = [silence_s(seed) for seed in range(30)]
+    print(
+        f"silent worker left out after: {1e3 * np.median(silences):.0f} ms median, {1e3 * max(silences):.0f} ms worst"
+    )
+    for workers in (4, 8, 16, 32, 64):
+        print(f"decision, {workers:2} workers: {decision_ms(workers):.1f} ms")
+    errors = np.array([grouping(workers, seed) for workers in (128, 256) for seed in range(4)])
+    print(
+        "grouping, 128 and 256 workers: E_k[T] error, median {:.1%}, k <= n - 4 {:.1%}, worst {:.0%}".format(
+            *np.append(np.median(errors[:, 0]), errors[:, 1:].max(axis=0))
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
