@@ -7,6 +7,7 @@ it runs in one asyncio loop, but for the compilation of a pushed program, which 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
@@ -62,8 +63,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     ) -> AsyncIterator[p4r.StreamMessageResponse]:
         """A client's session: arbitration, packets, digests."""
         try:
-            async for message in self.streams.serve(request_iterator):
-                yield message
+            async with aclosing(self.streams.serve(request_iterator)) as messages:
+                async for message in messages:
+                    yield message
         except Refused as refused:
             await _abort(context, refused)
 

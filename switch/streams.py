@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from finsy.proto import p4r
 
@@ -37,7 +37,7 @@ class Streams:
 
     async def serve(
         self, requests: AsyncIterator[p4r.StreamMessageRequest]
-    ) -> AsyncIterator[p4r.StreamMessageResponse]:
+    ) -> AsyncGenerator[p4r.StreamMessageResponse, None]:
         """One client's stream to its end; raises Refused when the client's arbitration was not acceptable."""
         session = Session()
         self._sessions.add(session)

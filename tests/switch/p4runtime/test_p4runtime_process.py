@@ -1,5 +1,7 @@
 """`python -m switch` as a process: how it starts, how it fails to, how it ends."""
 
+import asyncio
+import contextlib
 import signal
 import socket
 import subprocess
@@ -8,9 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
-from tests.switch.p4runtime.harness import COMMANDS, PROGRAM
+from tests.switch.p4runtime.harness import COMMANDS, DEVICE_ID, PROGRAM, Target, primary
 
 END_S = 1.0
 
@@ -24,9 +27,15 @@ def address() -> Iterator[str]:
     yield f"127.0.0.1:{number}"
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """The switch; whatever the test leaves of it is killed."""
     command = [*COMMANDS["embedded"], *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -41,11 +50,27 @@ def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.S
         assert time.monotonic() - asked_s < END_S
 
 
+def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
+    async def scenario(process: "subprocess.Popen[str]") -> None:
+        async with primary(Target(name="embedded", address=address, log=tmp_path)) as client:
+            process.terminate()
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                assert await client.stream.read() is grpc.aio.EOF
+
+    with start("--no-p4", "--device-id", str(DEVICE_ID), "--", "--grpc-server-addr", address) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        asyncio.run(scenario(process))
+        asked_s = time.monotonic()
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+        assert time.monotonic() - asked_s < END_S
+
+
 def test_it_starts_with_a_program(address: str) -> None:
     with start(str(PROGRAM), "--", "--grpc-server-addr", address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Server listening on {address}\n"
-        process.terminate()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +100,6 @@ def test_a_second_switch_at_an_address_is_refused(address: str) -> None:
             2,
             f"switch: --grpc-server-addr {address}: cannot listen: another process listens there\n",
         )
-        first.terminate()
 
 
 def test_help_is_help() -> None:
