@@ -23,7 +23,7 @@ def c_type(width: int) -> str:
 def literal(value: int) -> str:
     """A 64-bit constant in C; negative values in two's complement."""
     value %= 1 << 64
-    return f"{value}u" if value < 1 << 31 else f"0x{value:x}u"
+    return f"UINT64_C({value})" if value < 10 else f"UINT64_C(0x{value:x})"
 
 
 def mask_of(width: int) -> int:

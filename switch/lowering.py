@@ -133,9 +133,10 @@ class Lowering:
 
     def masked(self, expression: Expression, width: int) -> str:
         """`narrow`, cut to `width` bits."""
+        if within(self.ranges.of(expression), Bounds(0, mask_of(width))):
+            return self.narrow(expression)
         value = self.narrow(expression, width)
-        fits = within(self.ranges.of(expression), Bounds(0, mask_of(width)))
-        return value if fits or width == 64 else f"({value} & {literal(mask_of(width))})"
+        return value if width == 64 else f"({value} & {literal(mask_of(width))})"
 
     def exact(self, expression: Expression) -> tuple[str, bool] | None:
         """(C text, signed) of a value that fits 64 bits exactly; None when it may not."""
@@ -300,10 +301,13 @@ class Lowering:
             number = f"(uint64_t){self.truth(value)}" if self.is_truth(value) else self.masked(value, field.width)
             self.block.add(f"{ref.field(field)} = {number};")
             return
-        self.store(ref.field(field), value, field.width)
-        if field.width % 64 and not within(self.ranges.of(value), Bounds(0, mask_of(field.width))):
-            top = f"{ref.field(field)}[{limbs(field.width) - 1}]"
-            self.block.add(f"{top} &= {literal(mask_of(field.width % 64))};")
+        self.store_cut(ref.field(field), value, field.width)
+
+    def store_cut(self, to: str, value: Expression, width: int) -> None:
+        """`store`, with the bits above `width` zero."""
+        self.store(to, value, width)
+        if width % 64:
+            self.block.add(f"{to}[{limbs(width) - 1}] &= {literal(mask_of(width % 64))};")
 
     def stack_name(self, expression: Expression) -> str:
         """The name of a stack operand."""

@@ -51,7 +51,7 @@ def _not(low: Lowering, operands: Operands, bits: int) -> str:
 def _shift_left(low: Lowering, operands: Operands, bits: int) -> str:
     value, by = operands
     if isinstance(by, Constant):
-        return f"({low.narrow(value, bits)} << {by.value})" if by.value < 64 else "0"
+        return f"({low.narrow(value, bits)} << {by.value})" if by.value < 64 else literal(0)
     return f"shift_left({low.narrow(value, bits)}, {low.exact_amount(by)})"
 
 
@@ -65,7 +65,7 @@ def _shift_right(low: Lowering, operands: Operands, bits: int) -> str:
         return f"{name}[0]"
     text, signed = found
     if isinstance(by, Constant) and not signed:
-        return f"({text} >> {by.value})" if by.value < 64 else "0"
+        return f"({text} >> {by.value})" if by.value < 64 else literal(0)
     return f"{'shift_right_signed' if signed else 'shift_right'}({text}, {low.exact_amount(by)})"
 
 

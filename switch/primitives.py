@@ -7,11 +7,10 @@ so that the generator knows what egress may change.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from switch.bounds import of_width
 from switch.errors import ProgramError
 from switch.hashing import emit_hash
 from switch.layout import HeaderRef, c_type, identifier, limbs, literal, mask_of
-from switch.lowering import Lowering, within
+from switch.lowering import Lowering
 from switch.program import Array, Expression, HeaderOf, Object
 
 Arguments = tuple[Expression, ...]
@@ -81,9 +80,7 @@ def _register_write(low: Lowering, arguments: Arguments) -> None:
         count = limbs(register.width)
         cell = low.block.name("cell")
         low.block.add(f"uint64_t *{cell} = (uint64_t *){cells} + {at} * {count};")
-        low.store(cell, value, register.width)
-        if register.width % 64 and not within(low.ranges.of(value), of_width(register.width)):
-            low.block.add(f"{cell}[{count - 1}] &= {literal(mask_of(register.width % 64))};")
+        low.store_cut(cell, value, register.width)
 
 
 def _count(low: Lowering, arguments: Arguments) -> None:

@@ -1,0 +1,169 @@
+// Two workers in a closed loop through a switch: how many contributions a second it adds up.
+//
+//   switch_loop SECONDS BYTES WINDOW INTERFACE0 INTERFACE1
+//
+// Each worker keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result of a block the one
+// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 32 bytes of header,
+// BYTES of values. Prints contributions per second of both workers together. Needs root, and a switch that is set up
+// for job 1 with k = 2, workers 0 and 1 behind the interfaces.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#define HEAD 74
+#define BATCH 64
+#define FRAME 9216
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+static unsigned values, window;
+static int sockets[2];
+static uint8_t templates[2][FRAME];
+static uint8_t sending[BATCH][HEAD], received[BATCH][FRAME];
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void put(uint8_t *at, uint64_t value, int bytes) {
+    for (int i = bytes; i-- > 0; value >>= 8) at[i] = (uint8_t)value;
+}
+
+static uint32_t get32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static int open_interface(const char *name) {
+    int one = 1, size = 32 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
+    address.sll_ifindex = (int)if_nametoindex(name);
+    setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
+    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0) {
+        perror(name);
+        exit(1);
+    }
+    return fd;
+}
+
+static void checksum(uint8_t *ip) {
+    uint32_t sum = 0;
+    put(ip + 10, 0, 2);
+    for (int i = 0; i < 20; i += 2) sum += (uint32_t)ip[i] << 8 | ip[i + 1];
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+    put(ip + 10, ~sum & 0xffff, 2);
+}
+
+static void prepare(int worker) {
+    uint8_t *p = templates[worker];
+    static const uint8_t service[] = {0x02, 0x6b, 0x6f, 0x66, 0x6e, 0xfe};
+    memcpy(p, service, 6);
+    put(p + 6, 0x080000000001u + (unsigned)worker, 6);
+    put(p + 12, 0x0800, 2);
+    put(p + 14, 0x4500, 2);
+    put(p + 16, 60 + values, 2);
+    p[22] = 64, p[23] = 17;
+    put(p + 26, 0x0a000001u + (unsigned)worker, 4);
+    put(p + 30, 0x0a0000feu, 4);
+    checksum(p + 14);
+    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 40 + values, 2);
+    uint8_t *k = p + 42;
+    k[0] = 0x10, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
+    put(k + 20, 7, 2), put(k + 22, 1, 2);
+    for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
+}
+
+static unsigned flush(int worker, struct mmsghdr *messages, unsigned count) {
+    unsigned done = 0;
+    while (done < count) {
+        int sent = sendmmsg(sockets[worker], messages + done, count - done, 0);
+        if (sent <= 0) break;
+        done += (unsigned)sent;
+    }
+    return done;
+}
+
+// One contribution for `slot` in `iteration` into the batch.
+static void add(int worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t iteration,
+                uint32_t slot) {
+    memcpy(sending[at], templates[worker], HEAD);
+    put(sending[at] + 50, iteration, 4), put(sending[at] + 54, slot + 1, 4), put(sending[at] + 58, slot, 4);
+    vectors[at][0] = (struct iovec){sending[at], HEAD};
+    vectors[at][1] = (struct iovec){templates[worker] + HEAD, values};
+    messages[at].msg_hdr = (struct msghdr){.msg_iov = vectors[at], .msg_iovlen = 2};
+}
+
+static unsigned turn(int worker, uint32_t *iterations) {
+    static struct mmsghdr in[BATCH], out[BATCH];
+    static struct iovec in_vectors[BATCH], out_vectors[BATCH][2];
+    unsigned count = 0;
+    for (int i = 0; i < BATCH; i++) {
+        in_vectors[i] = (struct iovec){received[i], 96};
+        in[i].msg_hdr = (struct msghdr){.msg_iov = &in_vectors[i], .msg_iovlen = 1};
+    }
+    int got = recvmmsg(sockets[worker], in, BATCH, MSG_DONTWAIT, NULL);
+    for (int i = 0; i < got; i++) {
+        const uint8_t *p = received[i];
+        if (in[i].msg_len < HEAD || (p[42] & 15) != 2) continue;
+        uint32_t iteration = get32(p + 50), slot = get32(p + 58);
+        if (slot >= window || iteration != iterations[slot]) continue;
+        iterations[slot]++;
+        add(worker, out, out_vectors, count++, iterations[slot], slot);
+    }
+    return flush(worker, out, count);
+}
+
+int main(int argc, char **argv) {
+    static uint32_t iterations[2][65536];
+    static struct mmsghdr out[BATCH];
+    static struct iovec vectors[BATCH][2];
+    unsigned long done = 0;
+    if (argc != 6) {
+        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW INTERFACE0 INTERFACE1\n", argv[0]);
+        return 2;
+    }
+    double seconds = atof(argv[1]);
+    values = (unsigned)atoi(argv[2]), window = (unsigned)atoi(argv[3]);
+    const uint32_t first = (uint32_t)(time(NULL) % 100000) * 20000;  // later than those of runs before
+    if (window > 65536 || values > 8192 || values % 256) return 2;
+    for (int worker = 0; worker < 2; worker++) {
+        sockets[worker] = open_interface(argv[4 + worker]);
+        prepare(worker);
+        for (uint32_t slot = 0; slot < window; slot++) {
+            iterations[worker][slot] = first;
+            add(worker, out, vectors, 0, first, slot);
+            flush(worker, out, 1);
+        }
+    }
+    double start = now(), until = start + seconds, last = start;
+    while (last < until) {
+        unsigned sent = 0;
+        for (int worker = 0; worker < 2; worker++) sent += turn(worker, iterations[worker]);
+        done += sent;
+        last = now();
+        if (sent == 0) {
+            struct pollfd both[] = {{sockets[0], POLLIN, 0}, {sockets[1], POLLIN, 0}};
+            if (poll(both, 2, 1000) == 0) break;
+        }
+    }
+    struct timespec cpu;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    printf("%.0f contributions/s of %u bytes, window %u; the workers took %.2f s of CPU in %.2f s\n",
+           (double)done / (last - start), values, window, (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9, last - start);
+    return 0;
+}
