@@ -6,12 +6,15 @@ variable KOFN_STATE_DIR, a path that nobody else has, and is found by it.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 CONFIG = """
 [run]
@@ -28,6 +31,16 @@ workers = [1]
 mean_ms = 15
 """
 
+TARGETS = [
+    "embedded",
+    pytest.param(
+        "bmv2",
+        marks=[
+            pytest.mark.bmv2,
+            pytest.mark.skipif(not shutil.which("simple_switch_grpc"), reason="simple_switch_grpc is not on the PATH"),
+        ],
+    ),
+]
 NEVER = 1.0
 EASY = 0.85
 
@@ -37,14 +50,16 @@ KOFN = "from controller.cli import main; main()"
 class RealRun:
     """A started `kofn run`; use as a context manager, everything is killed at the end whatever happened."""
 
-    def __init__(self, folder: Path, *arguments: str, target: float = EASY, deadline_s: float = 900) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, target: float = EASY, deadline_s: float = 900, config: str = CONFIG
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.out = folder / "out"
-        config = folder / "tiny.toml"
-        config.write_text(CONFIG.format(target=target, deadline_s=deadline_s))
+        path = folder / "tiny.toml"
+        path.write_text(config.format(target=target, deadline_s=deadline_s))
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
-        command = [sys.executable, "-c", KOFN, "run", str(config), "--out", str(self.out), *arguments]
+        command = [sys.executable, "-c", KOFN, "run", str(path), "--out", str(self.out), *arguments]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
             self.process = subprocess.Popen(
                 ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", *command],

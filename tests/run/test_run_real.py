@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from real_run import NEVER, RealRun
+from real_run import NEVER, TARGETS, RealRun
 
 pytestmark = [
     pytest.mark.root,
@@ -18,16 +17,6 @@ pytestmark = [
 ]
 
 GRACE_S = 5.0
-TARGETS = [
-    "embedded",
-    pytest.param(
-        "bmv2",
-        marks=[
-            pytest.mark.bmv2,
-            pytest.mark.skipif(not shutil.which("simple_switch_grpc"), reason="simple_switch_grpc is not on the PATH"),
-        ],
-    ),
-]
 TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 """For the tests where the switch does not matter."""
 

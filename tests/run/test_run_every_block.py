@@ -1,0 +1,54 @@
+"""The whole system once more, with everything recorded: every block of every iteration against NumPy."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_run import TARGETS, RealRun
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
+]
+
+WORKERS = 4
+
+CONFIG = """
+[run]
+name = "recorded"
+passes = ["round"]
+target_accuracy = 0.9
+record = true
+[model]
+learning_rate = 0.03
+compute_ms = 4
+[[straggler]]
+workers = [2]
+mean_ms = 20
+[[straggler]]
+workers = [0, 1, 3]
+mean_ms = 1
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_sum_is_numpys(tmp_path: Path, target: str) -> None:
+    with RealRun(tmp_path, "--target", target, config=CONFIG) as run:
+        assert run.wait() == 0, run.text()
+    records = [np.load(run.out / "round" / f"worker-{rank}-record.npz") for rank in range(WORKERS)]
+    reference = records[0]
+    iterations = len(reference["iterations"])
+    assert iterations > 10
+    assert np.array_equal(reference["iterations"], np.arange(1, iterations + 1))
+    for record in records:
+        for name in ("iterations", "sums", "scales", "counts", "members"):
+            assert np.array_equal(record[name], reference[name]), f"{name} differ between workers"
+    sent = np.stack([record["sent"].astype(np.int64) for record in records])
+    inside = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
+    expected = (sent * inside[..., None].astype(np.int64)).sum(axis=0)
+    assert np.array_equal(reference["sums"], expected), "a sum is not what its members sent"
+    assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count is not the number of members"
+    assert np.any(reference["sums"])
+    assert 0 < np.mean(inside[2]) < np.mean(inside[0]), "the straggler is sometimes left out, and sometimes in time"
