@@ -13,7 +13,7 @@ Knows nothing of how k is chosen.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from finsy.proto import p4r
 from controller.entries import COUNTER, DIGEST, VERDICT_TYPE, Layout, all_entries, digest_entry, job_entry
 from controller.errors import PushError
 from controller.measure import Arrival
+from controller.updates import describe, difference
 
 _LOG = logging.getLogger(__name__)
 
@@ -222,41 +223,6 @@ def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
     return {value: name for name, value in schema.type_info.serializable_enums[VERDICT_TYPE].members.items()}
 
 
-def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:
-    """The updates that turn `present` into `wanted`: deletions first, then changes and additions in wanted's order."""
-    old = {_key(entity): entity for entity in _encoded(present, schema)}
-    new = {_key(entity): entity for entity in _encoded(wanted, schema)}
-    deletions = [p4r.Update(type=p4r.Update.DELETE, entity=old[key]) for key in old.keys() - new.keys()]
-    return deletions + [
-        p4r.Update(type=p4r.Update.MODIFY if key in old else p4r.Update.INSERT, entity=entity)
-        for key, entity in new.items()
-        if key not in old or _bytes(old[key]) != _bytes(entity)
-    ]
-
-
-def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
-    """A refused batch in one line: each failed update with P4's names, code and reason."""
-    if not error.details:
-        return f"{error.code.name}: {error.message}"
-    return "; ".join(
-        f"{_describe_update(failure.subvalue, schema)}: {failure.canonical_code.name} {failure.message}".rstrip()
-        for failure in error.details.values()
-    )
-
-
-def _describe_update(update: Any, schema: fy.P4Schema) -> str:
-    """As in `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
-    kind = p4r.Update.Type.Name(update.type)
-    entity = update.entity
-    if entity.HasField("table_entry"):
-        entry = fy.P4TableEntry.decode(entity, schema)
-        return f"{kind} {entry.table_id} {entry.match_str(schema)} {entry.action_str(schema)}"
-    if entity.packet_replication_engine_entry.HasField("multicast_group_entry"):
-        group = fy.P4MulticastGroupEntry.decode(entity, schema)
-        return f"{kind} multicast group {group.multicast_group_id}"
-    return f"{kind} {entity.WhichOneof('entity')}"
-
-
 async def read_all(switch: fy.Switch) -> list[Any]:
     """All table entries and multicast groups but for the program's own, which nobody can change."""
     everything = [entity async for entity in _read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])]
@@ -273,39 +239,6 @@ def _is_fixed(entity: Any, schema: fy.P4Schema) -> bool:
 def _read(switch: fy.Switch, kinds: list[Any]) -> AsyncIterator[Any]:
     """Entities of these kinds; finsy's own annotation says coroutine where it has an async generator."""
     return cast(AsyncIterator[Any], switch.read(kinds))
-
-
-def _encoded(entities: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Entity]:
-    """Protobuf entities in one canonical form; PushError where the program lacks a name."""
-    try:
-        return [_canonical(entity.encode(schema)) for entity in entities]
-    except (KeyError, ValueError) as error:
-        raise PushError(f"the P4 program is not the one that this controller knows: {error}") from error
-
-
-def _canonical(entity: p4r.Entity) -> p4r.Entity:
-    """Order in which a switch may list things as it likes, sorted."""
-    if entity.HasField("table_entry"):
-        entity.table_entry.match.sort(key=lambda match: match.field_id)
-        entity.table_entry.action.action.params.sort(key=lambda param: param.param_id)
-    else:
-        group = entity.packet_replication_engine_entry.multicast_group_entry
-        group.replicas.sort(key=lambda replica: (replica.egress_port, replica.port, replica.instance))
-    return entity
-
-
-def _key(entity: p4r.Entity) -> tuple[object, ...]:
-    """What makes two entities the same one, whatever they hold."""
-    if entity.HasField("table_entry"):
-        entry = entity.table_entry
-        return ("table", entry.table_id, entry.priority, *(_bytes(match) for match in entry.match))
-    return ("group", entity.packet_replication_engine_entry.multicast_group_entry.multicast_group_id)
-
-
-def _bytes(message: Any) -> bytes:
-    """Deterministic bytes of a protobuf message."""
-    data: bytes = message.SerializeToString(deterministic=True)
-    return data
 
 
 def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:

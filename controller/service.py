@@ -18,7 +18,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 2000),  # a worker whose machine or namespace vanished sends no FIN
-    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 3000),  # and one on a busy machine may answer late
+    ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer of the two; this one's default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # workers may ask as often
     ("grpc.http2.max_pings_without_data", 0),

@@ -56,7 +56,7 @@ def decision_ms(workers: int) -> float:
 
 
 def grouping(workers: int, seed: int) -> tuple[float, float, float]:
-    """Error of E_k[T] by grouping: median, worst but for the slowest four, worst; a block is 5 events without blocking."""
+    """Error of E_k[T] by grouping: median, worst but for the slowest four, worst; s is 5 events."""
     means = np.random.default_rng(seed).gamma(2.0, 3.0, workers)
     grouped = Forecast(expected_s=5 + expected_counts(means))
     with pytest.MonkeyPatch.context() as patch:

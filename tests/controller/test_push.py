@@ -10,7 +10,8 @@ import pytest
 
 from controller.entries import Layout, all_entries, job_entry
 from controller.errors import PushError
-from controller.push import Program, SwitchLink, difference, read_all
+from controller.push import Program, SwitchLink, read_all
+from controller.updates import difference
 from run.config import Job
 from tests.controller.harness import star, until
 from tests.controller.switches import TARGETS, SwitchProcess, running

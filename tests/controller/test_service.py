@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import signal
+import sys
+import time
 from pathlib import Path
 
 import grpc
@@ -134,6 +137,42 @@ def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
             assert (status.live, status.k) == (3, 3)
             assert [worker.live for worker in status.worker] == [True, True, False, True]
             assert status.changes[-1].reason == "worker 2 lost: 3 of 4 live"
+
+    asyncio.run(scenario())
+
+
+VANISHING = """
+import sys, grpc
+from rpc import kofn_pb2 as pb, kofn_pb2_grpc
+def messages():
+    yield pb.WorkerMessage(hello=pb.Hello(job=1, rank=1, peer_address="10.9.9.1:50053"))
+    sys.stdin.read()
+with grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)]) as channel:
+    for message in kofn_pb2_grpc.CoordinatorStub(channel).Attach(messages()):
+        print(message.WhichOneof("message"), flush=True)
+"""
+
+
+def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            staying = running.worker(0)
+            await staying.hello()
+            vanishing = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", VANISHING, running.address,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                assert vanishing.stdout is not None
+                assert await vanishing.stdout.readline() == b"welcome\n"
+                vanishing.send_signal(signal.SIGSTOP)  # its connection stays open and nobody answers: as if unplugged
+                stopped_s = time.monotonic()
+                assert (await staying.next()).HasField("welcome")
+                assert (await staying.next()).decision.k == 1
+                assert time.monotonic() - stopped_s < 8
+            finally:
+                vanishing.kill()
+                await vanishing.wait()
 
     asyncio.run(scenario())
 
