@@ -11,7 +11,7 @@ from threading import Lock
 from switch.entries import Count, Digest, Entry, Key, PortStats, Replica, Stats
 from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError
 from switch.loaded import Loaded
-from switch.native import DROPS, TAKE_BYTES, CReplica, records, runtime
+from switch.native import DROPS, INJECT_BYTES, TAKE_BYTES, CReplica, records, runtime
 from switch.program import Program
 
 PORT_MAX = 510  # 511 means drop
@@ -230,9 +230,12 @@ class Engine:
         The switch keeps a bounded number and counts those it had to drop in `stats`.  Digests of a program that has
         been replaced since are dropped.
         """
+        before = self._loaded
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:
-            return [] if self._loaded is None else [self._loaded.digest(record) for record in taken]
+            if before is None or self._loaded is not before:
+                return []
+            return [before.digest(record) for record in taken]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
         """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""
@@ -254,8 +257,8 @@ class Engine:
 
         No sockets are involved and the ports need not exist: for tests and tools.
         """
-        buffer = ctypes.create_string_buffer(TAKE_BYTES)
-        size = self._native.core_inject(self._core, port, packet, len(packet), buffer, TAKE_BYTES)
+        buffer = ctypes.create_string_buffer(INJECT_BYTES)
+        size = self._native.core_inject(self._core, port, packet, len(packet), buffer, INJECT_BYTES)
         return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(ctypes.string_at(buffer, size))]
 
     def stats(self) -> Stats:

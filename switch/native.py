@@ -13,6 +13,7 @@ DROPS = (
     "send queue full", "send failed", "digest ring full", "packet-in ring full", "assertion failed",
 )  # enum drop_reason of runtime/program.h, in its order
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
+INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
 
 
 class CCount(ctypes.Structure):

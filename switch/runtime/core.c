@@ -141,7 +141,7 @@ struct core *core_new(int cpu_port, int bypass) {
     core->started_ns = clock_ns();
     core->seed = core->started_ns | 1;
     core->arena = malloc(ARENA_BYTES);
-    core->buffers = malloc((size_t)BATCH * PACKET_BYTES);
+    core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
     if (ring_open(&core->digests) < 0 || ring_open(&core->packet_ins) < 0) return NULL;
     return core;
 }
@@ -157,11 +157,12 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// Returns the instance that ran before.
+// Returns the instance that ran before; its digests mean nothing to the next.
 struct instance *core_swap(struct core *core, struct instance *instance) {
     core_lock(core);
     struct instance *before = core->instance;
     core->instance = instance;
+    ring_clear(&core->digests);
     core_unlock(core);
     return before;
 }

@@ -13,6 +13,7 @@
 #define GROUPS 65536
 #define BATCH 64            // packets received at once
 #define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
+#define HEADROOM 64         // before it: a VLAN tag that the kernel took off goes back there
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
@@ -60,6 +61,7 @@ struct core {
     uint8_t *buffers;   // BATCH of PACKET_BYTES
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
+    uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
     int bypass;
 };
 
@@ -70,6 +72,7 @@ void core_flush(struct core *core);
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);
+void ring_clear(struct ring *ring);
 int ring_put(struct ring *ring, const struct iovec *parts, int count);
 int64_t ring_take(struct ring *ring, uint8_t *to, uint64_t space, int timeout_ms);
 

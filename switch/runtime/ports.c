@@ -5,6 +5,7 @@
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ static int attach(int socket, int index, int bypass) {
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     raise_buffers(socket);
+    if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
     if (set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
     if (bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
     if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
@@ -67,28 +69,47 @@ void core_close_ports(struct core *core) {
 
 static void prepare_buffers(struct core *core, struct mmsghdr *messages) {
     for (int i = 0; i < BATCH; i++) {
-        core->vectors[i] = (struct iovec){core->buffers + (size_t)i * PACKET_BYTES, PACKET_BYTES};
-        messages[i].msg_hdr = (struct msghdr){.msg_iov = &core->vectors[i], .msg_iovlen = 1};
+        uint8_t *buffer = core->buffers + (size_t)i * (HEADROOM + PACKET_BYTES) + HEADROOM;
+        core->vectors[i] = (struct iovec){buffer, PACKET_BYTES};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_iov = &core->vectors[i], .msg_iovlen = 1, .msg_control = core->control[i]};
     }
 }
 
-static void process_batch(struct core *core, uint32_t number, const struct mmsghdr *messages, int count) {
+// The kernel hands an outer VLAN tag over beside the packet: put it back between the addresses and the type.
+static uint8_t *restore_tag(uint8_t *packet, uint32_t *length, struct msghdr *message) {
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    if (!header || header->cmsg_level != SOL_PACKET || header->cmsg_type != PACKET_AUXDATA) return packet;
+    struct tpacket_auxdata data;
+    memcpy(&data, CMSG_DATA(header), sizeof data);
+    if (!(data.tp_status & TP_STATUS_VLAN_VALID) || *length < 12) return packet;
+    uint16_t type = data.tp_status & TP_STATUS_VLAN_TPID_VALID ? data.tp_vlan_tpid : ETHERTYPE_VLAN;
+    uint16_t tag[] = {htons(type), htons(data.tp_vlan_tci)};
+    memmove(packet - sizeof tag, packet, 12);
+    memcpy(packet - sizeof tag + 12, tag, sizeof tag);
+    *length += sizeof tag;
+    return packet - sizeof tag;
+}
+
+static void process_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count) {
     struct port *port = &core->ports[number];
     core_lock(core);
     for (int i = 0; i < count; i++) {
         uint32_t length = messages[i].msg_len;
+        uint8_t *packet = restore_tag(core->vectors[i].iov_base, &length, &messages[i].msg_hdr);
         port->received_packets++;
         port->received_bytes += length;
         if (messages[i].msg_hdr.msg_flags & MSG_TRUNC)
             core->drops[DROP_RECEIVED_TOO_LONG]++;
         else
-            core_process(core, number, core->vectors[i].iov_base, length);
+            core_process(core, number, packet, length);
     }
     core_flush(core);
     core_unlock(core);
 }
 
 static int receive_batch(struct core *core, uint32_t number, struct mmsghdr *messages) {
+    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_controllen = sizeof core->control[i];
     int count = recvmmsg(core->ports[number].socket, messages, BATCH, MSG_DONTWAIT, NULL);
     if (count > 0) process_batch(core, number, messages, count);
     return count;

@@ -1,0 +1,168 @@
+"""The packet thread over real interfaces: veth pairs in a network namespace that dies with the test's process."""
+
+import multiprocessing
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from switch.engine import Engine
+from switch.entries import Replica
+from switch.errors import PortError
+from tests.switch.test_rules import LENGTH, answer, request
+
+pytestmark = pytest.mark.root
+PROGRAM = (Path(__file__).parent / "programs" / "rules.json").read_bytes()
+ETH_P_ALL = 0x0003
+SOL_PACKET, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING = 263, 8, 23
+SO_RCVBUFFORCE = 33
+CLONE_NEWNET = 0x40000000
+MTU = 9000
+
+
+def alone(body: Callable[[], None]) -> None:
+    """Run `body` in a process of its own with a network namespace of its own."""
+
+    def enter() -> None:
+        os.unshare(CLONE_NEWNET) if hasattr(os, "unshare") else _unshare()
+        body()
+
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    process = multiprocessing.get_context("fork").Process(target=enter)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def _unshare() -> None:
+    import ctypes  # noqa: PLC0415 - before Python 3.12 there is no os.unshare
+
+    assert ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) == 0
+
+
+def links(count: int) -> list[socket.socket]:
+    """veth pairs s1-h1, s2-h2, ...; returns sockets at the h ends."""
+    for number in range(1, count + 1):
+        pair = f"ip link add s{number} mtu {MTU} type veth peer name h{number} mtu {MTU}"
+        for command in (pair, f"ip link set s{number} up", f"ip link set h{number} up"):
+            subprocess.run(command.split(), check=True)
+    return [host(f"h{number}") for number in range(1, count + 1)]
+
+
+def host(interface: str) -> socket.socket:
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    opened.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
+    opened.bind((interface, ETH_P_ALL))
+    opened.settimeout(10)
+    return opened
+
+
+def receive(opened: socket.socket) -> bytes:
+    """The next packet of ours: the kernel's own (IPv6 neighbours) do not begin with an op of the program."""
+    while True:
+        data = opened.recv(65536)
+        if data[0] in (0x20, 0x23):
+            return data
+
+
+def switch(ports: int, **options: bool) -> Engine:
+    engine = Engine({number: f"s{number}" for number in range(1, ports + 1)}, cpu_port=255, **options)
+    engine.load(PROGRAM)
+    engine.start()
+    return engine
+
+
+def test_packets_cross() -> None:
+    def body() -> None:
+        one, two = links(2)
+        engine = switch(2)
+        for size in (0, 100, MTU - 100):
+            one.send(request(0x23, 2, rest=bytes(size)))
+            assert receive(two) == request(0x23, 3, rest=bytes(size))
+        stats = engine.stats()
+        assert stats.ports[2].sent_packets == 3
+        assert stats.ports[1].received_packets >= 3
+        assert stats.ports[2].sent_bytes == 3 * LENGTH + 100 + MTU - 100
+        engine.stop()
+        engine.stop()
+        engine.start()
+        one.send(request(0x23, 2))
+        assert receive(two) == request(0x23, 3)
+
+    alone(body)
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+def test_a_burst_is_multicast_whole_and_in_order(bypass: bool) -> None:
+    def body() -> None:
+        one, two = links(2)
+        engine = switch(2, qdisc_bypass=bypass)
+        engine.set_group(5, [Replica(port=2, instance=number) for number in range(1500)])
+        for number in range(3):
+            one.send(request(0x20, 5, number, bytes(600)))
+        for number in range(3):
+            got = [answer(receive(two)) for _ in range(1500)]
+            assert [copy.result & 0xFFFF for copy in got] == list(range(1500))
+            assert {copy.wide for copy in got} == {number + 1}
+            assert {copy.rest for copy in got} == {bytes(600)}
+        assert engine.stats().ports[2].sent_packets == 4500
+
+    alone(body)
+
+
+def test_vlan_tags_are_kept() -> None:
+    def body() -> None:
+        one, two = links(2)
+        engine = switch(2)
+        tagged = request(0x23, 2)[:12] + b"\x81\x00\x20\x07\x08\x00" + bytes(50)
+        expected = engine.inject(1, tagged)
+        one.send(tagged)
+        two.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)  # as a host sees it, the tag is beside the packet
+        _, ancillary, _, _ = two.recvmsg(65536, 256)
+        assert len(expected[0][1]) == len(tagged)
+        assert engine.stats().ports[2].sent_bytes == len(tagged)
+        assert ancillary
+
+    alone(body)
+
+
+def test_what_cannot_be_sent_is_counted() -> None:
+    def body() -> None:
+        (one,) = links(1)
+        engine = switch(1)
+        subprocess.run("ip link set s1 mtu 1500".split(), check=True)
+        engine.send(request(0x23, 1, rest=bytes(3000)))
+        engine.send(request(0x23, 9))
+        engine.send(request(0x23, 1))
+        assert receive(one) == request(0x23, 2)
+        drops = engine.stats().drops
+        assert drops["sent too long"] == 1
+        assert drops["unknown port"] == 1
+
+    alone(body)
+
+
+def test_cpu_port() -> None:
+    def body() -> None:
+        one, two = links(2)
+        engine = switch(2)
+        one.send(request(0x23, 255, rest=b"to the controller"))
+        assert engine.take_packet_ins(10) == [request(0x23, 256, rest=b"to the controller")]
+        engine.send(request(0x23, 2, rest=b"from the controller"))
+        assert receive(two) == request(0x23, 3, rest=b"from the controller")
+
+    alone(body)
+
+
+def test_an_interface_that_is_not_there() -> None:
+    def body() -> None:
+        engine = Engine({1: "nothing0"})
+        with pytest.raises(PortError, match="port 1: interface nothing0 .*: No such device"):
+            engine.start()
+
+    alone(body)
