@@ -46,7 +46,7 @@ class Network(Section, frozen=True):
 class Job(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
-    id: Annotated[int, Meta(ge=0, le=255)] = 1
+    id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     slots: Annotated[int, Meta(ge=2, le=4096)] = 4096  # a power of two

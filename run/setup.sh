@@ -15,6 +15,9 @@ say() { echo "setup: $*" >&2; }
 fail() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null; }
 
+exec 9<Makefile # one set-up at a time: two would spoil each other's environment
+flock --nonblock 9 || { say "waiting for another set-up of this checkout"; flock 9; }
+
 # --- system packages ------------------------------------------------------------------------------------------------
 
 needed=()
