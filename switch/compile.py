@@ -26,16 +26,17 @@ MISSING = (
 
 def compile_program(text: str) -> Path:
     """The shared library of a generated program.  Raises CompilerMissing, CompileError."""
-    return _compile({"program.c": text}, [], ["program.c"])
+    return _compile({"program.c": text}, ["program.c"])
 
 
 def compile_runtime() -> Path:
     """The shared library of the runtime.  Raises CompilerMissing, CompileError."""
-    sources = sorted(path.name for path in RUNTIME.glob("*.c"))
-    return _compile({}, sources, [str(RUNTIME / name) for name in sources])
+    sources = sorted(RUNTIME.glob("*.c"))
+    return _compile({}, [str(path) for path in sources])
 
 
-def _compile(texts: dict[str, str], _: Sequence[str], sources: Sequence[str]) -> Path:
+def _compile(texts: dict[str, str], sources: Sequence[str]) -> Path:
+    """Build `sources`, with `texts` as files beside them, unless the cache has it."""
     compiler = _compiler()
     library = _cache() / f"{_digest(texts, compiler)}.so"
     if library.exists():

@@ -40,6 +40,21 @@ def reads(*expressions: Expression | None) -> Fields:
     )
 
 
+def mentioned(program: Program) -> Fields:
+    """All fields that the program names anywhere."""
+    pipelines = (program.ingress, program.egress)
+    primitives = [primitive for action in program.actions.values() for primitive in action.primitives]
+    primitives += [statement for state in program.states.values() for statement in state.statements]
+    return frozenset[tuple[str, str]]().union(
+        *(reads(*primitive.arguments) for primitive in primitives),
+        *(reads(*(part for part, _ in state.key)) for state in program.states.values()),
+        *(reads(condition.expression) for pipeline in pipelines for condition in pipeline.conditions.values()),
+        *(reads(*(field.target for field in table.key)) for table in program.tables),
+        *(reads(*digest.elements) for digest in program.digests),
+        *(_checksum_reads(checksum) for checksum in program.checksums),
+    )
+
+
 def writes(primitive: Primitive) -> list[Expression]:
     """The arguments that a primitive sets."""
     rule = PRIMITIVES.get(primitive.op)

@@ -3,8 +3,11 @@
 Three forms of one expression: `narrow`, a uint64_t that is right modulo 2^bits; `wide`, an array of limbs right modulo
 2^bits; `truth`, a C condition.  Trees of wide operands that work limb by limb (fields, constants, & | ^ ~ + -) become
 one loop, a "kernel".  The rules of the operators are tables: a new operator is an entry in `bounds.RULES` and in
-`operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`.
+`operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this class with them.
 """
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from switch.block import Block
 from switch.bounds import Bounds, Ranges
@@ -40,6 +43,10 @@ def within(inner: Bounds | None, outer: Bounds) -> bool:
 
 class Lowering:
     """Turns the expressions of one function into C; statements they need go to the block first."""
+
+    NARROW: ClassVar[Mapping[str, Callable[["Lowering", tuple[Expression, ...], int], str]]]
+    WIDE: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...], int], None]]]
+    TRUTH: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...]], str]]]
 
     def __init__(
         self, layout: Layout, block: Block, *, place: Place, parameters: tuple[Parameter, ...] = ()
@@ -104,8 +111,6 @@ class Lowering:
 
     def narrow(self, expression: Expression, bits: int = 64) -> str:
         """A uint64_t expression that equals `expression` modulo 2^bits; higher bits are anything."""
-        from switch.operators import NARROW  # noqa: PLC0415 - the rules call back into this class
-
         match expression:
             case Constant(value):
                 return literal(value & mask_of(bits))
@@ -115,8 +120,8 @@ class Lowering:
                 return f"(uint64_t){self.layout.header(header).valid}"
             case Lookahead(offset, width):
                 return f"load_bits(D->packet, (uint64_t)D->at * 8 + {offset + max(width - 64, 0)}, {min(width, 64)})"
-            case Operation(op, operands) if op in NARROW:
-                return NARROW[op](self, operands, bits)
+            case Operation(op, operands) if op in self.NARROW:
+                return self.NARROW[op](self, operands, bits)
             case Operation(op, _):
                 raise self.refuse(f"operator {op}")
         found = self.field(expression)
@@ -210,17 +215,12 @@ class Lowering:
 
     def store(self, to: str, expression: Expression, bits: int) -> None:
         """Statements that compute limbs(bits) limbs at the pointer `to`."""
-        from switch.kernels import Kernel  # noqa: PLC0415 - kernels call back into this class
-        from switch.operators import WIDE  # noqa: PLC0415
-
         count = limbs(bits)
         direct = self.pointer(expression, count)
         if direct is not None:
             self.block.add(f"wide_copy({to}, {direct}, {count});")
-        elif isinstance(expression, Operation) and expression.op in WIDE:
-            WIDE[expression.op](self, to, expression.operands, bits)
-        elif isinstance(expression, Operation) and expression.op in Kernel.OPERATORS:
-            Kernel(self, bits).emit(to, expression)
+        elif isinstance(expression, Operation) and expression.op in self.WIDE:
+            self.WIDE[expression.op](self, to, expression.operands, bits)
         else:
             self._extend(to, expression, count)
 
@@ -260,29 +260,25 @@ class Lowering:
 
     def is_truth(self, expression: Expression) -> bool:
         """Whether the expression is Boolean."""
-        from switch.operators import TRUTH  # noqa: PLC0415
-
         match expression:
             case Truth():
                 return True
             case Operation("?", (_, then, _)):
                 return self.is_truth(then)
             case Operation(op, _):
-                return op in TRUTH
+                return op in self.TRUTH
             case _:
                 return False
 
     def truth(self, expression: Expression) -> str:
         """A C condition, 0 or 1."""
-        from switch.operators import TRUTH  # noqa: PLC0415
-
         match expression:
             case Truth(value):
                 return str(int(value))
             case Operation("?", (condition, then, otherwise)):
                 return f"({self.truth(condition)} ? {self.truth(then)} : {self.truth(otherwise)})"
-            case Operation(op, operands) if op in TRUTH:
-                return TRUTH[op](self, op, operands)
+            case Operation(op, operands) if op in self.TRUTH:
+                return self.TRUTH[op](self, op, operands)
         raise self.refuse(f"{self._word(expression)} as a condition")
 
     @staticmethod

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from switch.block import Block
 from switch.layout import Layout, limbs, literal, mask_of
 from switch.lowering import Lowering
+from switch.operators import Translator
 from switch.program import Action, KeyField, Program, Table
 
 
@@ -63,7 +64,7 @@ def stored_match(table: Table, pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 def emit_lookup(layout: Layout, block: Block, table: Table, number: int) -> None:
     """Statements that leave `entry` (the default entry on a miss) and `hit`."""
-    low = Lowering(layout, block, place=table.place)
+    low = Translator(layout, block, place=table.place)
     block.add(f"const struct table *table = &D->in->tables[{number}];")
     if not table.key:
         block.add("struct entry *entry = NULL;")

@@ -6,6 +6,7 @@ Operators of wide numbers that work limb by limb are in `kernels.Kernel`; how la
 from collections.abc import Callable
 
 from switch.bounds import Bounds
+from switch.kernels import Kernel
 from switch.layout import limbs, literal, mask_of
 from switch.lowering import Lowering, within
 from switch.program import Constant, Expression, FieldOf, HeaderOf, Operation
@@ -232,7 +233,12 @@ def _wide_saturate(signed: bool) -> WideRule:
     return rule
 
 
+def _limbwise(op: str) -> WideRule:
+    return lambda low, to, operands, bits: Kernel(low, bits).emit(to, Operation(op, operands))
+
+
 WIDE: dict[str, WideRule] = {
+    **{op: _limbwise(op) for op in sorted(Kernel.OPERATORS)},
     "<<": _wide_shift_left,
     ">>": _wide_shift_right,
     "*": _wide_multiply,
@@ -296,3 +302,11 @@ TRUTH: dict[str, TruthRule] = {
     "d2b": _to_truth,
     "valid": lambda low, _, operands: f"({low.header(operands[0]).valid} != 0)",
 }
+
+
+class Translator(Lowering):
+    """Expressions to C by the rules above."""
+
+    NARROW = NARROW
+    WIDE = WIDE
+    TRUTH = TRUTH

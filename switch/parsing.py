@@ -9,6 +9,7 @@ from switch import codec
 from switch.block import Block, Unit
 from switch.layout import HeaderRef, Layout, identifier, mask_of
 from switch.lowering import Lowering
+from switch.operators import Translator
 from switch.primitives import Arguments, rule_for
 from switch.program import (
     Constant,
@@ -61,14 +62,14 @@ class ParserWriter:
         self._block.lines.append(f"{self._labels[state.name]}: {{")
         for statement in state.statements:
             self._statement(statement)
-        low = Lowering(self._layout, self._block, place=NOWHERE)
+        low = Translator(self._layout, self._block, place=NOWHERE)
         self._check_lookahead(*(part for part, _ in state.key))
         for transition in state.transitions:
             self._transition(low, state, transition)
         self._block.add("goto done;", "}")
 
     def _statement(self, statement: Primitive) -> None:
-        low = Lowering(self._layout, self._block, place=statement.place)
+        low = Translator(self._layout, self._block, place=statement.place)
         self._check_lookahead(*statement.arguments)
         if statement.op in self._statements:
             self._statements[statement.op](low, statement.arguments)

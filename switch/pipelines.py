@@ -5,6 +5,7 @@ from switch.errors import ProgramError
 from switch.layout import Layout
 from switch.lowering import Lowering
 from switch.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
+from switch.operators import Translator
 from switch.primitives import JUMPS, PRIMITIVES, Arguments, rule_for
 from switch.program import Action, Condition, Constant, Pipeline, Primitive, Program, Table
 
@@ -35,7 +36,7 @@ def write_action(layout: Layout, unit: Unit, action: Action) -> list[str]:
 
 
 def _write_primitive(layout: Layout, block: Block, action: Action, primitive: Primitive) -> None:
-    low = Lowering(layout, block, place=primitive.place, parameters=action.parameters)
+    low = Translator(layout, block, place=primitive.place, parameters=action.parameters)
     with block.braces():
         if primitive.op in JUMPS:
             _write_jump(low, primitive.op, primitive.arguments)
@@ -97,7 +98,7 @@ class PipelineWriter:
         return f"goto {self._labels[name] if name is not None else 'end'};"
 
     def _condition(self, condition: Condition) -> None:
-        low = Lowering(self._layout, self._block, place=condition.place)
+        low = Translator(self._layout, self._block, place=condition.place)
         self._block.add(f"if ({low.truth(condition.expression)}) {self._goto(condition.then)}")
         self._block.add(self._goto(condition.otherwise))
 

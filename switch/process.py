@@ -9,8 +9,9 @@ from switch.block import Block, Unit
 from switch.errors import ProgramError
 from switch.hashing import emit_update, emit_verify
 from switch.layout import Layout, identifier, limbs, literal, mask_of
-from switch.liveness import egress_writes, live_at_start
+from switch.liveness import egress_writes, live_at_start, mentioned
 from switch.lowering import Lowering
+from switch.operators import Translator
 from switch.parsing import NOWHERE
 from switch.program import Expression, LearnList, Program
 
@@ -27,6 +28,7 @@ class ProcessWriter:
         self._layout = layout
         self._unit = unit
         self._program: Program = layout.program
+        self._mentioned = mentioned(layout.program)
         self._fields, self._headers, self._stacks = egress_writes(layout.program)
         if META not in self._program.headers:
             raise ProgramError("the program has no standard_metadata: only v1model programs are executed")
@@ -65,7 +67,7 @@ class ProcessWriter:
         block.add("uint32_t bad = 0;", "(void)D;")
         for checksum in self._program.checksums:
             if checksum.verify:
-                emit_verify(Lowering(self._layout, block, place=checksum.place), checksum)
+                emit_verify(Translator(self._layout, block, place=checksum.place), checksum)
         return ["static inline uint32_t verify_checksums(struct state *D) {", *block.lines, "    return bad;", "}"]
 
     def _update(self) -> list[str]:
@@ -73,7 +75,7 @@ class ProcessWriter:
         block.add("(void)D;")
         for checksum in self._program.checksums:
             if checksum.update:
-                emit_update(Lowering(self._layout, block, place=checksum.place), checksum)
+                emit_update(Translator(self._layout, block, place=checksum.place), checksum)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
 
     def _learn(self) -> list[str]:
@@ -81,7 +83,7 @@ class ProcessWriter:
         block.add("(void)D;")
         for number, digest in enumerate(self._program.digests):
             with block.braces(f"if (D->learn == {digest.id})"):
-                self._digest(Lowering(self._layout, block, place=NOWHERE), number, digest)
+                self._digest(Translator(self._layout, block, place=NOWHERE), number, digest)
         return ["static void learn(struct state *D) {", *block.lines, "}"]
 
     def _digest(self, low: Lowering, number: int, digest: LearnList) -> None:
@@ -189,12 +191,7 @@ class ProcessWriter:
 
     def _read_anywhere(self, field: str) -> bool:
         """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
-        return f"FieldOf(header='{META}', field='{field}')" in self._mentions
-
-    @property
-    def _mentions(self) -> str:
-        return repr((self._program.actions, self._program.ingress, self._program.egress, self._program.states,
-                     self._program.digests, self._program.checksums))
+        return (META, field) in self._mentioned
 
     # The whole
 

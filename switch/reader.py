@@ -111,7 +111,7 @@ def _header_type(item: Json) -> HeaderType:
 def _field(field: list[Any], item: Json) -> Field:
     name, width, signed = [*field, False][:3]
     if width == "*":
-        raise ProgramError(f"{place_of(item)}: the varbit field {item['name']}.{name} is not executed")
+        raise ProgramError(f"{place_of(item)}: the varbit field {name} of {item['name']} is not executed")
     if width > WIDTH_MAX:
         raise ProgramError(f"{place_of(item)}: {item['name']}.{name} has {width} bits; at most {WIDTH_MAX}")
     return Field(name=name, width=width, signed=bool(signed))

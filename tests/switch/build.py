@@ -4,7 +4,8 @@ And the definition of what they mean: `evaluate` computes with integers of any s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -58,27 +59,22 @@ def evaluate(tree: Tree, fields: Mapping[str, int]) -> int:
 
 
 def binary(name: str, a: int, b: int) -> int:
-    match name:
-        case "/":
-            return a // b if b else 0
-        case "%":
-            return a % b if b else 0
-        case "two_comp_mod":
-            return (a + (1 << (b - 1))) % (1 << b) - (1 << (b - 1))
-        case "usat_cast":
-            return min(max(a, 0), (1 << b) - 1)
-        case "sat_cast":
-            return min(max(a, -(1 << (b - 1))), (1 << (b - 1)) - 1)
-        case "<<":
-            return a << b
-        case ">>":
-            return a >> b
-    simple = {
-        "+": a + b, "-": a - b, "*": a * b, "&": a & b, "|": a | b, "^": a ^ b,
-        "==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b,
-        "and": a and b, "or": a or b,
-    }  # fmt: skip
-    return int(simple[name])
+    return int(BINARY[name](a, b))
+
+
+BINARY: dict[str, Callable[[int, int], int]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul},
+    **{"&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift},
+    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
+    **{">": operator.gt, ">=": operator.ge},
+    "/": lambda a, b: a // b if b else 0,
+    "%": lambda a, b: a % b if b else 0,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "two_comp_mod": lambda a, b: (a + (1 << (b - 1))) % (1 << b) - (1 << (b - 1)),
+    "usat_cast": lambda a, b: min(max(a, 0), (1 << b) - 1),
+    "sat_cast": lambda a, b: min(max(a, -(1 << (b - 1))), (1 << (b - 1)) - 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

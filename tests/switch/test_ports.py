@@ -135,7 +135,7 @@ def test_what_cannot_be_sent_is_counted() -> None:
     def body() -> None:
         (one,) = links(1)
         engine = switch(1)
-        subprocess.run("ip link set s1 mtu 1500".split(), check=True)
+        subprocess.run(["ip", "link", "set", "s1", "mtu", "1500"], check=True)
         engine.send(request(0x23, 1, rest=bytes(3000)))
         engine.send(request(0x23, 9))
         engine.send(request(0x23, 1))
@@ -162,7 +162,7 @@ def test_cpu_port() -> None:
 def test_an_interface_that_is_not_there() -> None:
     def body() -> None:
         engine = Engine({1: "nothing0"})
-        with pytest.raises(PortError, match="port 1: interface nothing0 .*: No such device"):
+        with pytest.raises(PortError, match=r"port 1: interface nothing0 .*: No such device"):
             engine.start()
 
     alone(body)

@@ -1,0 +1,82 @@
+"""What is not executed is refused when the program is loaded, with its name and its place in the P4 source."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switch.compile import compile_program
+from switch.engine import Engine
+from switch.errors import CompileError, CompilerMissing, ProgramError
+from tests.switch.build import Tree, const, document, field, op, place
+
+TYPES: dict[str, list[list[Any]]] = {"h_t": [["a", 32, False], ["b", 32, False]]}
+
+
+def program(*primitives: Any, **sections: Any) -> bytes:
+    return document(header_types=TYPES, headers={"h": "h_t"}, primitives=primitives, **sections)
+
+
+def primitive(name: str, *arguments: Tree) -> dict[str, Any]:
+    return {"op": name, "parameters": list(arguments), "source_info": place(31)}
+
+
+def assigned(tree: Tree) -> dict[str, Any]:
+    return primitive("assign", field("h", "a"), tree)
+
+
+def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
+    root = json.loads(program())
+    change(root)
+    return json.dumps(root).encode()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (program(primitive("melt", const(1))), r"test\.p4:31: .*primitive melt is not executed"),
+        (program(assigned(op("rotate", field("h", "a"), const(1)))), r"test\.p4:31: .*operator rotate"),
+        (program(assigned({"type": "union_stack_field", "value": ["u", "h", "f"]})), r"31: .*union_stack_field"),
+        (
+            program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
+            r"31: .*an intermediate result of unlimited size",
+        ),
+        (program(meter_arrays=[{"name": "m", "source_info": place(7)}]), r"test\.p4:7: .*meter m"),
+        (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
+        (program(header_unions=[{"name": "u"}]), "header union u"),
+        (program(parse_vsets=[{"name": "v", "source_info": place(9)}]), r"9: .*value set v"),
+        (changed(lambda root: root["header_types"][1]["fields"].append(["v", "*"])), "varbit field v of h_t"),
+        (changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])), "2056 bits; at most 2048"),
+        (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
+        (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
+        (b"not JSON", "not p4c's BMv2 JSON"),
+        (b"{}", "not p4c's BMv2 JSON"),
+    ],
+)
+def test_refused(document: bytes, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        Engine({}).load(document)
+
+
+def test_what_is_executed_loads() -> None:
+    Engine({}).load(program(assigned(op("+", field("h", "a"), const(1)))))
+
+
+def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(CompilerMissing, match=r"no-such-compiler.*apt install gcc"):
+        compile_program("int x;")
+
+
+def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
+    first = compile_program("int answer = 42;")
+    stamp = first.stat().st_mtime_ns
+    assert compile_program("int answer = 42;") == first
+    assert first.stat().st_mtime_ns == stamp
+    assert compile_program("int answer = 43;") != first
+    with pytest.raises(CompileError, match="error"):
+        compile_program("no C")
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"], "nothing half-made is left"
