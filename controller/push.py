@@ -95,9 +95,9 @@ class SwitchLink:
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     async def set_k(self, k: int) -> None:
-        """Put k into force; where the switch is away, when it is back. PushError where it refuses."""
+        """Put k into force, at once or when the switch is back and ours. PushError where it refuses."""
         self.k = k
-        if self._switch is None:
+        if self._switch is None or not self._switch.is_primary:
             return
         schema = self._switch.p4info
         try:
@@ -111,28 +111,33 @@ class SwitchLink:
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
         if not self._pushed:
-            await self._delete_groups()
-        switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=not self._pushed))
+            await self._push()
+        switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=False))
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
         self._overheard.error = None
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(HANDSHAKE_S):
                 await stack.enter_async_context(switch)
-            if not switch.is_primary:
-                raise PushError(f"another controller with election id {switch.primary_id} is primary")
-            self._pushed = True
+            _check_primary(switch)
             await self._serve(switch)
 
-    async def _delete_groups(self) -> None:
-        """Delete the multicast groups of the program that runs now.
+    async def _push(self) -> None:
+        """Push the pipeline: every slot is empty then.
 
-        BMv2 keeps them through a push but forgets having them, so inserting one again would double its replicas.
+        In a connection of its own, because finsy would push again whenever a longer one becomes primary again.  The
+        multicast groups are deleted before: BMv2 keeps them through a push but forgets having them, so inserting one
+        again would double its replicas.
         """
-        onlooker = fy.Switch("switch", self.address, fy.SwitchOptions(device_id=self.device_id))
-        async with asyncio.timeout(HANDSHAKE_S), onlooker as switch:
+        before = fy.Switch("switch", self.address, fy.SwitchOptions(device_id=self.device_id))
+        async with asyncio.timeout(HANDSHAKE_S), before as switch:
+            _check_primary(switch)
             if switch.p4info.exists:
                 groups = [group async for group in _read(switch, [fy.P4MulticastGroupEntry()])]
                 await switch.delete(groups, strict=False)
+        pushing = fy.Switch("switch", self.address, self.program.options(self.device_id, force=True))
+        async with asyncio.timeout(HANDSHAKE_S), pushing as switch:
+            _check_primary(switch)
+        self._pushed = True
 
     @contextlib.contextmanager
     def _cancelled_only_by_us(self) -> Iterator[None]:
@@ -158,7 +163,7 @@ class SwitchLink:
         try:
             await asyncio.sleep(0)  # the digest queue is open before the first digest can come
             await self._install(switch)
-            tasks.append(asyncio.create_task(self._count(switch)))
+            tasks += [asyncio.create_task(self._keep_counting()), asyncio.create_task(self._stay_installed(switch))]
             done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -183,6 +188,12 @@ class SwitchLink:
         self.ready.set()
         _LOG.info("switch %s: installed (%d of %d entries were missing)", self.address, len(updates), len(wanted))
 
+    async def _stay_installed(self, switch: fy.Switch) -> None:
+        """Whoever was primary for a while (a person with a shell) may have left anything behind."""
+        while True:
+            await switch.ee.event_future(fy.SwitchEvent.BECOME_PRIMARY)
+            await self._install(switch)
+
     async def _listen(self, switch: fy.Switch) -> None:
         """Pass arrivals on."""
         names = verdict_names(switch.p4info)
@@ -191,13 +202,18 @@ class SwitchLink:
                 if arrival["job"] == self.layout.job.id:
                     self.on_arrival(_arrival(arrival, names))
 
-    async def _count(self, switch: fy.Switch) -> None:
+    async def count(self) -> dict[str, int]:
+        """Read the counters: packets by verdict. PushError while there is no switch."""
+        if self._switch is None:
+            raise PushError(f"switch {self.address} is not connected")
+        names = verdict_names(self._switch.p4info)
+        entries = [entry async for entry in _read(self._switch, [fy.P4CounterEntry(COUNTER)])]
+        return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
+
+    async def _keep_counting(self) -> None:
         """Read the counters now and then."""
-        names = verdict_names(switch.p4info)
         while True:
-            async for entry in _read(switch, [fy.P4CounterEntry(COUNTER)]):
-                if entry.index in names:
-                    self.counters[names[entry.index]] = entry.packet_count
+            self.counters = await self.count()
             await asyncio.sleep(COUNTERS_EVERY_S)
 
     def _failed(self, fault: str) -> None:
@@ -216,6 +232,12 @@ class _Overheard(logging.Handler):
         """Remember the latest."""
         if record.exc_info and record.exc_info[1]:
             self.error = record.exc_info[1]
+
+
+def _check_primary(switch: fy.Switch) -> None:
+    """PushError when another controller has the switch."""
+    if not switch.is_primary:
+        raise PushError(f"another controller with election id {switch.primary_id} is primary")
 
 
 def verdict_names(schema: fy.P4Schema) -> dict[int, str]:

@@ -86,6 +86,24 @@ def test_a_second_controller_takes_over_what_the_first_one_left(switch: SwitchPr
     asyncio.run(scenario())
 
 
+def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        async with linked(switch) as link:
+            options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1000)
+            async with fy.Switch("person", switch.address, options) as person:
+                await person.modify([job_entry(link.layout.job, 1)])
+                assert link._switch is not None
+                await until(lambda: not link._switch.is_primary)
+                await link.set_k(2)  # no error: it is put into force when the person leaves
+                assert len(await missing(switch, link, 1)) == 0
+            await until(lambda: link._switch.is_primary)
+            async with asyncio.timeout(10):
+                while await missing(switch, link, 2):
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
 def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with linked(switch) as link:
