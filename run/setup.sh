@@ -26,7 +26,6 @@ system_python || needed+=(python3-venv)
 have cc || have gcc || have clang || needed+=(gcc)
 [ -e /usr/include/stdio.h ] || needed+=(libc6-dev)
 have ip || needed+=(iproute2)
-have ping || needed+=(iputils-ping)
 
 can_install() { [ "$(id -u)" = 0 ] && have apt-get; }
 apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" </dev/null; }
