@@ -46,6 +46,7 @@ class Engine:
         self._loaded: Loaded | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._running = False
+        self._swaps = 0  # as the runtime counts them in digests
 
     def __del__(self) -> None:
         """Free the native part; ports still open are closed."""
@@ -73,6 +74,7 @@ class Engine:
 
     def _swap(self, loaded: Loaded | None) -> None:
         before, self._loaded = self._loaded, loaded
+        self._swaps += 1
         self._native.core_swap(self._core, None if loaded is None else loaded.instance)
         if before is not None:
             before.free()
@@ -230,12 +232,10 @@ class Engine:
         The switch keeps a bounded number and counts those it had to drop in `stats`.  Digests of a program that has
         been replaced since are dropped.
         """
-        before = self._loaded
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:
-            if before is None or self._loaded is not before:
-                return []
-            return [before.digest(record) for record in taken]
+            current = [record[4:] for record in taken if int.from_bytes(record[:4], "little") == self._swaps]
+            return [self._now.digest(record) for record in current]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
         """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""

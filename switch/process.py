@@ -18,6 +18,7 @@ from switch.program import Expression, LearnList, Program
 META = "standard_metadata"
 DROP_PORT = 511
 REPLICATION = 5  # instance_type of a multicast copy
+COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
 
 
 class ProcessWriter:
@@ -109,13 +110,13 @@ class ProcessWriter:
         gets = [f"memcpy(&{lvalue}, &saved->m{n}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
         return [
             "struct saved {",
-            "    uint32_t size;",
+            "    uint32_t size, truncate;",
             *[f"    {member}".replace("D->", "((struct state *)0)->") for member in members],
             "};",
             *self._function("inline void put_aside(struct state *D, struct saved *saved)",
-                            ["saved->size = D->size;", *puts]),
+                            ["saved->size = D->size;", "saved->truncate = D->truncate;", *puts]),
             *self._function("inline void put_back(struct state *D, const struct saved *saved)",
-                            ["D->size = saved->size;", *gets]),
+                            ["D->size = saved->size;", "D->truncate = saved->truncate;", *gets]),
         ]
 
     def _changed(self) -> list[str]:
@@ -167,18 +168,25 @@ class ProcessWriter:
             "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }",
             f"if ({meta('egress_spec')} == {DROP_PORT}) {{ services(D->core)->drop(D->core, DROP_EGRESS); return; }}",
             "update_checksums(D);",
-            "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + 64 + (D->tail ? 0 : TAIL_BYTES));",
+            "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + TAIL_BYTES);",
+            "uint32_t head_bytes = deparse_head(D, head);",
+            "uint8_t *own = head + head_bytes;",
+            "const uint8_t *tail = own;",
             "if (!D->tail || D->flushes != services(D->core)->flushes) {",
-            "    if (D->tail) head = services(D->core)->reserve(D->core, HEAD_BYTES + 64 + TAIL_BYTES);",
             "    D->flushes = services(D->core)->flushes;",
-            "    D->tail = head + HEAD_BYTES;",
-            "    D->tail_bytes = deparse_tail(D, head + HEAD_BYTES);",
+            "    D->tail = own;",
+            "    D->tail_bytes = deparse_tail(D, own);",
+            f"}} else if (D->tail_bytes <= {COPIED_TAIL}) {{",
+            "    memcpy(own, D->tail, D->tail_bytes);",
+            "} else {",
+            "    tail = D->tail;",
             "}",
-            "uint32_t head_bytes = deparse_head(D, head), tail_bytes = D->tail_bytes, rest = D->length - D->at;",
+            "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
             "if (D->truncate < head_bytes) head_bytes = D->truncate;",
             "if (D->truncate - head_bytes < tail_bytes) tail_bytes = D->truncate - head_bytes;",
             "if (D->truncate - head_bytes - tail_bytes < rest) rest = D->truncate - head_bytes - tail_bytes;",
-            "services(D->core)->emit(D->core, port, head, head_bytes, D->tail, tail_bytes, D->packet + D->at, rest);",
+            "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
+            "if (D->truncate != UINT32_MAX) D->tail = NULL;",
         ]
         return self._function("void egress_copy(struct state *D, uint32_t port)", body)
 

@@ -28,9 +28,7 @@ static void drop(struct core *core, enum drop_reason reason) { core->drops[reaso
 
 static uint8_t *reserve(struct core *core, uint32_t bytes) {
     if (core->queued == SEND_QUEUE || ARENA_BYTES - core->arena_used < bytes) core_flush(core);
-    uint8_t *space = core->arena + core->arena_used;
-    core->arena_used += (bytes + 63) & ~63u;
-    return space;
+    return core->arena + core->arena_used;
 }
 
 static const struct group *find_group(struct core *core, uint32_t id) {
@@ -38,7 +36,8 @@ static const struct group *find_group(struct core *core, uint32_t id) {
 }
 
 static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
-    struct iovec parts[] = {{&list, sizeof list}, {(void *)limbs, count * sizeof *limbs}};
+    uint32_t head[] = {core->swaps, list};
+    struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
     if (ring_put(&core->digests, parts, 2) < 0) drop(core, DROP_DIGEST_RING_FULL);
 }
 
@@ -58,9 +57,28 @@ static int deliver_in_memory(struct core *core, uint32_t port, const struct iove
     return 1;
 }
 
+// What lies in the arena stays until it is sent.
+static void keep(struct core *core, const uint8_t *bytes, uint32_t count) {
+    const uint8_t *end = bytes + count;
+    if (bytes < core->arena || bytes > core->arena + ARENA_BYTES || end <= core->arena + core->arena_used) return;
+    core->arena_used = (uint32_t)((end - core->arena + 63) & ~63);
+}
+
+// Neighbours become one part: the kernel takes one part faster than two.
+static void add_part(struct sending *sending, struct iovec part) {
+    struct iovec *last = sending->count ? &sending->parts[sending->count - 1] : NULL;
+    if (part.iov_len == 0) return;
+    if (last && (uint8_t *)last->iov_base + last->iov_len == part.iov_base)
+        last->iov_len += part.iov_len;
+    else
+        sending->parts[sending->count++] = part;
+}
+
 static void emit(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes) {
     struct iovec parts[] = {{(void *)head, head_bytes}, {(void *)tail, tail_bytes}, {(void *)payload, payload_bytes}};
+    keep(core, head, head_bytes);
+    keep(core, tail, tail_bytes);
     if (deliver_in_memory(core, port, parts)) return;
     if (port >= PORTS || core->ports[port].socket < 0) {
         drop(core, DROP_UNKNOWN_PORT);
@@ -68,7 +86,8 @@ static void emit(struct core *core, uint32_t port, const uint8_t *head, uint32_t
     }
     struct sending *sending = &core->queue[core->queued++];
     sending->port = port;
-    memcpy(sending->parts, parts, sizeof parts);
+    sending->count = 0;
+    for (int i = 0; i < 3; i++) add_part(sending, parts[i]);
 }
 
 static void count_failure(struct core *core, int error) {
@@ -81,7 +100,9 @@ static void count_failure(struct core *core, int error) {
 }
 
 static uint64_t sending_bytes(const struct sending *sending) {
-    return sending->parts[0].iov_len + sending->parts[1].iov_len + sending->parts[2].iov_len;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < sending->count; i++) bytes += sending->parts[i].iov_len;
+    return bytes;
 }
 
 // Send `count` prepared messages through one port; what the kernel does not take is dropped and counted.
@@ -110,7 +131,7 @@ void core_flush(struct core *core) {
             struct sending *sending = &core->queue[i];
             if (sending->port != port) continue;
             lengths[count] = sending_bytes(sending);
-            core->messages[count++].msg_hdr = (struct msghdr){.msg_iov = sending->parts, .msg_iovlen = 3};
+            core->messages[count++].msg_hdr = (struct msghdr){.msg_iov = sending->parts, .msg_iovlen = sending->count};
             sending->port = PORTS;
         }
         send_messages(core, &core->ports[port], lengths, count);
@@ -157,12 +178,12 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// Returns the instance that ran before; its digests mean nothing to the next.
+// Returns the instance that ran before; its digests, which say so, mean nothing to the next.
 struct instance *core_swap(struct core *core, struct instance *instance) {
     core_lock(core);
     struct instance *before = core->instance;
     core->instance = instance;
-    ring_clear(&core->digests);
+    core->swaps++;
     core_unlock(core);
     return before;
 }

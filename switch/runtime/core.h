@@ -33,7 +33,7 @@ struct ring {
 };
 
 struct sending {
-    uint32_t port;
+    uint32_t port, count;  // of parts
     struct iovec parts[3];
 };
 
@@ -41,6 +41,7 @@ struct core {
     struct services services;
     pthread_mutex_t turn, state;  // see core_lock
     struct instance *instance;
+    uint32_t swaps;  // of instances
     struct port ports[PORTS];
     int cpu_port;  // -1: none
     struct group groups[GROUPS];
@@ -72,7 +73,6 @@ void core_flush(struct core *core);
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);
-void ring_clear(struct ring *ring);
 int ring_put(struct ring *ring, const struct iovec *parts, int count);
 int64_t ring_take(struct ring *ring, uint8_t *to, uint64_t space, int timeout_ms);
 

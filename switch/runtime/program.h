@@ -93,7 +93,8 @@ struct program {
 struct services {
     uint64_t flushes;  // counts how often what was reserved became free again
     uint64_t (*now_us)(struct core *core);
-    // Room for bytes to emit, and for one more packet in the queue. May flush: then earlier room is gone.
+    // Room for bytes to emit, and for one more packet in the queue. May flush: then what was emitted is gone; what was
+    // not emitted is gone with the next call in any case.
     uint8_t *(*reserve)(struct core *core, uint32_t bytes);
     void (*emit)(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);

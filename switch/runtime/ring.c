@@ -24,12 +24,6 @@ void ring_close(struct ring *ring) {
     free(ring->bytes);
 }
 
-void ring_clear(struct ring *ring) {
-    pthread_mutex_lock(&ring->lock);
-    ring->head = ring->tail;
-    pthread_mutex_unlock(&ring->lock);
-}
-
 static void copy_in(struct ring *ring, const void *from, uint64_t bytes) {
     uint64_t at = ring->tail % RING_BYTES;
     uint64_t first = bytes < RING_BYTES - at ? bytes : RING_BYTES - at;

@@ -147,6 +147,29 @@ def test_what_cannot_be_sent_is_counted() -> None:
     alone(body)
 
 
+@pytest.mark.parametrize(("bypass", "shaped"), [(False, True), (True, False)])
+def test_only_a_bypass_goes_past_the_shaping(bypass: bool, shaped: bool) -> None:
+    def body() -> None:
+        one, two = links(2)
+        for command in (
+            "tc qdisc add dev s2 root handle 1: htb default 1",
+            "tc class add dev s2 parent 1: classid 1:1 htb rate 100mbit",
+        ):
+            subprocess.run(command.split(), check=True)
+        engine = switch(2, qdisc_bypass=bypass)
+        for _ in range(20):
+            one.send(request(0x23, 2, rest=bytes(1000)))
+        for _ in range(20):
+            receive(two)
+        show = ["tc", "-s", "class", "show", "dev", "s2"]
+        shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+        engine.stop()
+        packets = int(shown.split(" bytes ")[1].split(" pkt ")[0])
+        assert (packets >= 20) == shaped, shown  # the kernel's own are among them
+
+    alone(body)
+
+
 def test_cpu_port() -> None:
     def body() -> None:
         one, two = links(2)
