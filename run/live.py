@@ -123,7 +123,7 @@ class PassView:
     def table(self) -> RenderableType:
         """The whole view as a headline and a row a worker."""
         table = Table("worker", box=None, pad_edge=False, header_style="bold")
-        for name in ("iteration", "loss", "lambda", "90 % interval", "injected", "late", "last", "state"):
+        for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "last", "state"):
             table.add_column(name, justify="left" if name in ("last", "state") else "right")
         absent = self.absent()
         for worker in self.workers:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from switch.engine import Engine
 from switch.errors import SwitchError
 from switch.options import Options, check_address, check_interfaces, parse
-from switch.server import serving
+from switch.p4runtime.server import serving
 
 LOG = logging.getLogger("switch")
 LEVELS = {

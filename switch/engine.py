@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
+from switch.compiler.program import Program
 from switch.entries import Count, Digest, Entry, Key, PortStats, Replica, Stats
 from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError
 from switch.loaded import Loaded
 from switch.native import DROPS, INJECT_BYTES, TAKE_BYTES, CReplica, records, runtime
-from switch.program import Program
 
 PORT_MAX = 510  # 511 means drop
 GROUP_MAX = 0xFFFF

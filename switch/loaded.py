@@ -7,15 +7,15 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from switch.codegen import generate
-from switch.compile import compile_program
+from switch.compiler.codegen import generate
+from switch.compiler.compile import compile_program
+from switch.compiler.layout import c_type, limbs, mask_of
+from switch.compiler.matching import numbered, stored_match
+from switch.compiler.program import Array, Program, Table
+from switch.compiler.reader import read_program
 from switch.entries import Count, Digest, Entry, Key
 from switch.errors import InvalidEntry, SwitchError, UnknownObject
-from switch.layout import c_type, limbs, mask_of
-from switch.matching import numbered, stored_match
 from switch.native import CCount, limbs_array, load_program, runtime
-from switch.program import Array, Program, Table
-from switch.reader import read_program
 from switch.tables import TableState, const_key
 
 T = TypeVar("T")

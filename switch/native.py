@@ -6,11 +6,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from switch.compile import compile_runtime
+from switch.compiler.compile import compile_runtime
 
 DROPS = (
-    "no program", "ingress", "egress", "unknown port", "unknown group", "received too long", "sent too long",
-    "send queue full", "send failed", "digest ring full", "packet-in ring full", "assertion failed",
+    "no program",
+    "ingress",
+    "egress",
+    "unknown port",
+    "unknown group",
+    "received too long",
+    "sent too long",
+    "send queue full",
+    "send failed",
+    "digest ring full",
+    "packet-in ring full",
+    "assertion failed",
 )  # enum drop_reason of runtime/program.h, in its order
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
 INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds

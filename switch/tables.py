@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from switch.compiler.layout import limbs, mask_of
+from switch.compiler.matching import words
+from switch.compiler.program import Action, KeyField, Table
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
 from switch.errors import EntryExists, EntryNotFound, InvalidEntry, TableFull
-from switch.layout import limbs, mask_of
-from switch.matching import words
-from switch.program import Action, KeyField, Table
 
 Pair = tuple[int, int]
 

@@ -51,7 +51,7 @@ class SwitchProcess:
     def start(self) -> None:
         ports = [part for interface in self.interfaces for part in ("-i", interface)]
         flags = ["--", "--grpc-server-addr", self.address, "--cpu-port", "255"]
-        argv = [*self.command, "--no-p4", *ports, "--device-id", "0", *flags]
+        argv = ["setpriv", "--pdeathsig", "KILL", "--", *self.command, "--no-p4", *ports, "--device-id", "0", *flags]
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switch.compile import compile_program
+from switch.compiler.compile import compile_program
 from switch.engine import Engine
 from switch.errors import CompileError, CompilerMissing, ProgramError
 from tests.switch.build import Tree, const, document, field, op, place

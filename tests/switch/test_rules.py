@@ -54,9 +54,7 @@ def answer(data: bytes) -> Answer:
 
 
 def entry(table: str, key: Key, result: int, priority: int = 0) -> Entry:
-    return Entry(
-        table=f"ingress.{table}", key=key, priority=priority, action="ingress.result", parameters=(result,)
-    )
+    return Entry(table=f"ingress.{table}", key=key, priority=priority, action="ingress.result", parameters=(result,))
 
 
 def exact(value: int, wide: int) -> Key:

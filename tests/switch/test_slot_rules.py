@@ -43,9 +43,7 @@ def packet(
     lanes: int = 0,
 ) -> bytes:
     words = max(1, len(values) // 256)
-    header = struct.pack(
-        HEADER, 0x10 | kind, 1, worker, 255, lanes << 4, words, k, iteration, 0, 0, scale, 1, 0
-    )
+    header = struct.pack(HEADER, 0x10 | kind, 1, worker, 255, lanes << 4, words, k, iteration, 0, 0, scale, 1, 0)
     body = header + values
     ip = struct.pack(">BBHHHBBHII", 0x45, 0, 28 + len(body), 0, 0, 64, 17, 0, 0x0A000001, 0x0A0000FF)
     udp = struct.pack(">HHHH", 19278, 0x4B4E, 8 + len(body), 0)

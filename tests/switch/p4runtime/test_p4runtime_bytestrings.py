@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switch.bytestring import decode, decode_signed, encode, encode_signed
-from switch.refusal import Refused
+from switch.p4runtime.bytestring import decode, decode_signed, encode, encode_signed
+from switch.p4runtime.refusal import Refused
 
 WIDTHS = st.integers(1, 2048)
 

@@ -7,9 +7,9 @@ import finsy as fy
 import pytest
 from finsy.proto import p4r
 
-from switch.digests import Digests
-from switch.p4info import P4Info
-from switch.refusal import Refused
+from switch.p4runtime.digests import Digests
+from switch.p4runtime.p4info import P4Info
+from switch.p4runtime.refusal import Refused
 from tests.switch.p4runtime.harness import Target, frame, object_id, p4info
 
 DIGEST = 3

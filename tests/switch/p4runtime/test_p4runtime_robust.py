@@ -9,13 +9,13 @@ from finsy.proto import p4d, p4r, rpc_code, rpc_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switch.bytestring import encode
 from switch.engine import Engine
 from switch.errors import SwitchError
-from switch.p4info import ActionUse, KeyField, MatchKind, P4Info, Table
-from switch.packet_io import packet_in, packet_out
-from switch.pipeline import Pipeline
-from switch.refusal import Refused, batch_details, not_found
+from switch.p4runtime.bytestring import encode
+from switch.p4runtime.p4info import ActionUse, KeyField, MatchKind, P4Info, Table
+from switch.p4runtime.packet_io import packet_in, packet_out
+from switch.p4runtime.pipeline import Pipeline
+from switch.p4runtime.refusal import Refused, batch_details, not_found
 from tests.switch.p4runtime.harness import PROGRAM, Target, bid, exact, p4info, pipeline, primary, table_entry, update
 
 INFO = P4Info(p4info())

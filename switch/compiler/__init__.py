@@ -1,0 +1,11 @@
+"""p4c's BMv2 JSON to native code.
+
+JSON --reader--> Program --codegen--> C --compile--> library
+
+program, reader, reader_tables, expressions   the typed model and how it is read
+layout, bounds, lowering, kernels, operators  expressions to C (operators: a table of rules)
+primitives, hashing, codec, matching          statements, checksums, header bytes, tables (primitives: a table)
+parsing, pipelines, process, liveness         parser, controls, the way of a packet and its copies
+block, codegen                                the C file
+compile                                       cc, once for each text
+"""

@@ -1,0 +1,98 @@
+"""Hashes over fields and payload: checksums and the `hash` extern."""
+
+from switch.compiler import codec
+from switch.compiler.layout import identifier, literal, mask_of
+from switch.compiler.lowering import Lowering
+from switch.compiler.program import Calculation, Checksum, Expression, FieldOf
+
+ALGORITHMS = ("csum16", "crc16", "crc32", "crcCCITT", "xor16", "identity")
+
+Input = tuple[Expression, int]
+
+
+def emit_hash(low: Lowering, calculation: Calculation) -> str:
+    """A C name that holds the hash; fields of invalid headers are left out."""
+    if calculation.algorithm not in ALGORITHMS:
+        raise low.refuse(f"hash algorithm {calculation.algorithm} (of {', '.join(ALGORITHMS)})")
+    inputs = [part for part in calculation.inputs if part is not None]
+    payload = None in calculation.inputs
+    if payload and calculation.inputs[-1] is not None:
+        raise low.refuse("a checksum with fields after the payload")
+    total = (sum(width for _, width in inputs) + 7) // 8
+    name, buffer, used = low.block.name("hash"), low.block.name("bytes"), low.block.name("used")
+    low.block.add(f"uint64_t {name}, {used} = {sum(width for _, width in inputs)};")
+    if payload:
+        low.block.add(f"uint8_t *{buffer} = services(D->core)->reserve(D->core, {total} + D->length);")
+    else:
+        low.block.add(f"uint8_t {buffer}[{total + 1}];")
+    _fill(low, inputs, buffer, used)
+    length = f"({used} + 7) / 8"
+    if payload:
+        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, D->length - D->at);")
+        length = f"{length} + D->length - D->at"
+    low.block.add(f"{name} = hash_{calculation.algorithm}({buffer}, {length});")
+    return name
+
+
+def _fill(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
+    valid = dict.fromkeys(validity for expression, _ in inputs if (validity := _validity(low, expression)) != "1")
+    if not valid:
+        _fill_packed(low, inputs, buffer)
+        return
+    with low.block.braces(f"if ({' && '.join(valid)})"):
+        _fill_packed(low, inputs, buffer)
+    with low.block.braces("else"):
+        _fill_valid(low, inputs, buffer, used)
+
+
+def _validity(low: Lowering, expression: Expression) -> str:
+    if isinstance(expression, FieldOf) and expression.field != "$valid$":
+        return low.layout.header(expression.header).valid
+    return "1"
+
+
+def _fill_packed(low: Lowering, inputs: list[Input], buffer: str) -> None:
+    """All headers are valid: every input has its fixed place."""
+    parts, offset = [], 0
+    for expression, width in inputs:
+        value = low.wide(expression, width) if width > 64 else _raw(low, expression, width)
+        parts.append(codec.Part(offset=offset, width=width, value=value))
+        offset += width
+    if offset % 8:
+        parts.append(codec.Part(offset=offset, width=8 - offset % 8, value="0"))
+    low.block.add(*codec.store(parts, buffer))
+
+
+def _raw(low: Lowering, expression: Expression, width: int) -> str:
+    if isinstance(expression, FieldOf) and expression.field != "$valid$":
+        return f"{low.layout.header(expression.header).struct}.{identifier(expression.field)}"
+    return low.masked(expression, width)
+
+
+def _fill_valid(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
+    low.block.add(f"{used} = 0;", f"memset({buffer}, 0, {(sum(width for _, width in inputs) + 7) // 8});")
+    for expression, width in inputs:
+        with low.block.braces(f"if ({_validity(low, expression)})"):
+            store = "store_wide" if width > 64 else "store_bits"
+            value = low.wide(expression, width) if width > 64 else _raw(low, expression, width)
+            order = f"{used}, {value}, {width}"
+            low.block.add(f"{store}({buffer}, {order});", f"{used} += {width};")
+
+
+def emit_verify(low: Lowering, checksum: Checksum) -> None:
+    """Set `bad` when the field is valid, the condition holds and the value is wrong."""
+    target = low.layout.header(checksum.target.header)
+    condition = "" if checksum.condition is None else f" && {low.truth(checksum.condition)}"
+    with low.block.braces(f"if ({target.valid}{condition})"):
+        value = emit_hash(low, checksum.calculation)
+        low.block.add(f"bad |= {value} != {low.narrow(checksum.target)};")
+
+
+def emit_update(low: Lowering, checksum: Checksum) -> None:
+    """Set the field when the condition holds."""
+    condition = "1" if checksum.condition is None else low.truth(checksum.condition)
+    target = low.layout.header(checksum.target.header)
+    width = target.type.field(checksum.target.field).width
+    with low.block.braces(f"if ({condition})"):
+        value = emit_hash(low, checksum.calculation)
+        low.block.add(f"{target.struct}.{identifier(checksum.target.field)} = {value} & {literal(mask_of(width))};")

@@ -1,0 +1,192 @@
+"""Which metadata a packet's processing may read before it writes it: only that is zeroed for each packet.
+
+Backwards over the graph parser -> ingress -> digest -> egress -> checksums.  A field is (header, field).
+"""
+
+from collections.abc import Callable, Iterable
+
+from switch.compiler.primitives import JUMPS, PRIMITIVES
+from switch.compiler.program import (
+    Action,
+    Checksum,
+    Element,
+    ElementField,
+    Expression,
+    FieldOf,
+    HeaderOf,
+    LastField,
+    ParserState,
+    Pipeline,
+    Primitive,
+    Program,
+    StackOf,
+    Table,
+    walk,
+)
+
+Fields = frozenset[tuple[str, str]]
+Before = Callable[[str | None], Fields]  # what is live where a node begins; None is the end
+NONE: Fields = frozenset()
+
+
+def reads(*expressions: Expression | None) -> Fields:
+    """The header fields in the expressions."""
+    return frozenset(
+        (part.header, part.field)
+        for expression in expressions
+        if expression is not None
+        for part in walk(expression)
+        if isinstance(part, FieldOf)
+    )
+
+
+def mentioned(program: Program) -> Fields:
+    """All fields that the program names anywhere."""
+    pipelines = (program.ingress, program.egress)
+    primitives = [primitive for action in program.actions.values() for primitive in action.primitives]
+    primitives += [statement for state in program.states.values() for statement in state.statements]
+    return frozenset[tuple[str, str]]().union(
+        *(reads(*primitive.arguments) for primitive in primitives),
+        *(reads(*(part for part, _ in state.key)) for state in program.states.values()),
+        *(reads(condition.expression) for pipeline in pipelines for condition in pipeline.conditions.values()),
+        *(reads(*(field.target for field in table.key)) for table in program.tables),
+        *(reads(*digest.elements) for digest in program.digests),
+        *(_checksum_reads(checksum) for checksum in program.checksums),
+    )
+
+
+def writes(primitive: Primitive) -> list[Expression]:
+    """The arguments that a primitive sets."""
+    rule = PRIMITIVES.get(primitive.op)
+    return [primitive.arguments[position] for position in rule.writes] if rule else []
+
+
+def _before(primitives: Iterable[Primitive], after: Fields) -> Fields:
+    """What is read in or after a sequence before it is set."""
+    live = after
+    for primitive in reversed(list(primitives)):
+        targets = writes(primitive)
+        whole = {(target.header, target.field) for target in targets if isinstance(target, FieldOf)}
+        if primitive.op != "modify_field_rng_uniform":  # may leave its target as it is
+            live -= whole
+        others = [argument for argument in primitive.arguments if argument not in targets]
+        inside = [target.index for target in targets if isinstance(target, ElementField | Element)]
+        live |= reads(*others, *inside)
+        if PRIMITIVES.get(primitive.op) is not None and PRIMITIVES[primitive.op].leaves:
+            live |= after
+    return live
+
+
+def _before_action(action: Action, after: Fields) -> Fields:
+    if any(primitive.op in JUMPS for primitive in action.primitives):
+        return after.union(*(reads(*primitive.arguments) for primitive in action.primitives))
+    return _before(action.primitives, after)
+
+
+def live_at_start(program: Program) -> Fields:
+    """The metadata fields, but for standard_metadata's, that must be zero when a packet arrives."""
+    checksums = program.checksums
+    after_egress = NONE.union(*(_checksum_reads(item) for item in checksums))
+    egress = _before_pipeline(program.egress, after_egress)
+    digests = reads(*(element for digest in program.digests for element in digest.elements))
+    ingress = _before_pipeline(program.ingress, egress | digests | after_egress)
+    start = _before_parser(program, ingress | after_egress)
+    return frozenset(
+        (header, field) for header, field in start if program.headers[header].metadata and header != "standard_metadata"
+    )
+
+
+def _checksum_reads(checksum: Checksum) -> Fields:
+    inputs = [part[0] for part in checksum.calculation.inputs if part is not None]
+    return reads(checksum.condition, *inputs)
+
+
+def _before_pipeline(pipeline: Pipeline, end: Fields) -> Fields:
+    memory: dict[str | None, Fields] = {None: end}
+
+    def before(name: str | None) -> Fields:
+        if name not in memory:
+            memory[name] = _before_node(pipeline, str(name), before)
+        return memory[name]
+
+    for name in _post_order(pipeline):
+        before(name)
+    return before(pipeline.start)
+
+
+def _successors(pipeline: Pipeline, name: str) -> list[str | None]:
+    if name in pipeline.conditions:
+        return [pipeline.conditions[name].then, pipeline.conditions[name].otherwise]
+    table = pipeline.tables[name]
+    return [*table.next.values(), *(table.next_on_hit or ())]
+
+
+def _post_order(pipeline: Pipeline) -> list[str]:
+    """Nodes after all their successors, without recursion: pipelines can be thousands of nodes long."""
+    order: list[str] = []
+    seen: set[str | None] = {None}
+    stack: list[tuple[str, bool]] = [(pipeline.start, False)] if pipeline.start is not None else []
+    while stack:
+        name, done = stack.pop()
+        if done:
+            order.append(name)
+        elif name not in seen:
+            seen.add(name)
+            stack.append((name, True))
+            stack += [(item, False) for item in _successors(pipeline, name) if item is not None and item not in seen]
+    return order
+
+
+def _before_node(pipeline: Pipeline, name: str, before: Before) -> Fields:
+    if name in pipeline.conditions:
+        condition = pipeline.conditions[name]
+        return reads(condition.expression) | before(condition.then) | before(condition.otherwise)
+    return _before_table(pipeline.tables[name], before)
+
+
+def _before_table(table: Table, before: Before) -> Fields:
+    live = reads(*(field.target for field in table.key))
+    for action in table.actions:
+        if table.next_on_hit:
+            after = before(table.next_on_hit[0]) | before(table.next_on_hit[1])
+        else:
+            after = before(table.next.get(action.id))
+        live |= _before_action(action, after)
+    return live
+
+
+def _before_parser(program: Program, end: Fields) -> Fields:
+    """A parser may loop: repeat until nothing changes."""
+    live: dict[str | None, Fields] = dict.fromkeys(program.states, end)
+    live[None] = end
+    changed = True
+    while changed:
+        changed = False
+        for state in program.states.values():
+            new = live[state.name] | _before_state(state, live, end)
+            changed |= new != live[state.name]
+            live[state.name] = new
+    return live[program.parser_start]
+
+
+def _before_state(state: ParserState, live: dict[str | None, Fields], end: Fields) -> Fields:
+    after = end.union(*(live[transition.next] for transition in state.transitions))
+    return _before(state.statements, after | reads(*(part for part, _ in state.key)))
+
+
+def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[str]]:
+    """What egress and the deparser may change: fields, whole headers, whole stacks."""
+    fields = {(item.target.header, item.target.field) for item in program.checksums if item.update}
+    headers: set[str] = set()
+    stacks: set[str] = set()
+    used = {action.id: action for table in program.egress.tables.values() for action in table.actions}
+    for action in used.values():
+        for target in (target for primitive in action.primitives for target in writes(primitive)):
+            match target:
+                case FieldOf(header, field):
+                    fields.add((header, field))
+                case HeaderOf(header):
+                    headers.add(header)
+                case StackOf(stack) | Element(stack, _) | ElementField(stack, _, _) | LastField(stack, _):
+                    stacks.add(stack)
+    return frozenset(fields), frozenset(headers), frozenset(stacks)

@@ -1,0 +1,169 @@
+"""The parser as one C function: a label for each state, gotos between them.
+
+On an error it stops with the error's number; what was extracted stays valid and the rest of the packet is payload.
+"""
+
+from collections.abc import Callable
+
+from switch.compiler import codec
+from switch.compiler.block import Block, Unit
+from switch.compiler.layout import HeaderRef, Layout, identifier, mask_of
+from switch.compiler.lowering import Lowering
+from switch.compiler.operators import Translator
+from switch.compiler.primitives import Arguments, rule_for
+from switch.compiler.program import (
+    Constant,
+    Expression,
+    HeaderOf,
+    Lookahead,
+    Operation,
+    ParserState,
+    Place,
+    Primitive,
+    StackOf,
+    Transition,
+    walk,
+)
+
+NOWHERE = Place(file="", line=0, fragment="")
+
+
+class ParserWriter:
+    """Writes `static uint32_t parse(struct state *D)`."""
+
+    def __init__(self, layout: Layout, unit: Unit) -> None:
+        """The parser of the layout's program."""
+        self._layout = layout
+        self._block = Block(unit)
+        self._labels = {name: f"state_{identifier(name)}" for name in layout.program.states}
+        self._statements: dict[str, Callable[[Lowering, Arguments], None]] = {
+            "extract": self._extract,
+            "verify": self._verify,
+            "advance": self._advance,
+            "shift": lambda low, arguments: self._move(f"({low.exact_amount(arguments[0])} * 8)"),
+        }
+
+    def write(self) -> list[str]:
+        """The function's lines."""
+        start = self._layout.program.parser_start
+        body = self._block
+        body.add("uint32_t error = 0;", f"goto {self._label(start)};")
+        for state in self._layout.program.states.values():
+            self._state(state)
+        body.lines.append("done:")
+        body.add("return error;")
+        readers = [line for header in _types(self._layout) for line in _reader(header)]
+        return [*readers, "static uint32_t parse(struct state *D) {", *body.lines, "}"]
+
+    def _label(self, state: str | None) -> str:
+        return "done" if state is None else self._labels[state]
+
+    def _state(self, state: ParserState) -> None:
+        self._block.lines.append(f"{self._labels[state.name]}: {{")
+        for statement in state.statements:
+            self._statement(statement)
+        low = Translator(self._layout, self._block, place=NOWHERE)
+        self._check_lookahead(*(part for part, _ in state.key))
+        for transition in state.transitions:
+            self._transition(low, state, transition)
+        self._block.add("goto done;", "}")
+
+    def _statement(self, statement: Primitive) -> None:
+        low = Translator(self._layout, self._block, place=statement.place)
+        self._check_lookahead(*statement.arguments)
+        if statement.op in self._statements:
+            self._statements[statement.op](low, statement.arguments)
+            return
+        rule = rule_for(statement.op, low)
+        if rule.leaves:
+            raise low.refuse(f"primitive {statement.op} in a parser")
+        rule.emit(low, statement.arguments)
+
+    def _fail(self, error: str) -> str:
+        return f"{{ error = {self._layout.program.errors.get(error, 0)}; goto done; }}"
+
+    def _check_lookahead(self, *expressions: Expression) -> None:
+        inside = [part for expression in expressions for part in walk(expression) if isinstance(part, Lookahead)]
+        if inside:
+            bits = max(part.offset + part.width for part in inside)
+            self._block.add(f"if ((uint64_t)(D->length - D->at) * 8 < {bits}) {self._fail('PacketTooShort')}")
+
+    def _transition(self, low: Lowering, state: ParserState, transition: Transition) -> None:
+        goto = f"goto {self._label(transition.next)};"
+        if transition.value is None:
+            self._block.add(goto)
+            return
+        self._block.add(f"if ({' && '.join(self._matches(low, state, transition)) or '1'}) {goto}")
+
+    def _matches(self, low: Lowering, state: ParserState, transition: Transition) -> list[str]:
+        """A condition for each key field; value and mask hold them in order, each padded to bytes."""
+        conditions, shift = [], 0
+        for expression, width in reversed(state.key):
+            ones = mask_of(width)
+            value = (transition.value or 0) >> shift & ones
+            mask = ones if transition.mask is None else transition.mask >> shift & ones
+            shift += (width + 7) // 8 * 8
+            if mask:
+                key = expression if mask == ones else Operation("&", (expression, Constant(mask)))
+                conditions.append(low.truth(Operation("==", (key, Constant(value & mask)))))
+        return conditions[::-1]
+
+    def _extract(self, low: Lowering, arguments: Arguments) -> None:
+        if isinstance(arguments[0], StackOf):
+            self._extract_next(arguments[0].stack)
+        elif isinstance(arguments[0], HeaderOf):
+            self._read(low.header(arguments[0]))
+        else:
+            raise low.refuse("this form of extract")
+
+    def _extract_next(self, stack: str) -> None:
+        depth, following = len(self._layout.stack(stack).members), self._layout.next_index(stack)
+        self._block.add(f"if ({following} >= {depth}) {self._fail('StackOutOfBounds')}")
+        self._read(self._layout.element(stack, following))
+        self._block.add(f"{following}++;")
+
+    def _read(self, header: HeaderRef) -> None:
+        size = header.type.width // 8
+        self._block.add(
+            f"if (D->length - D->at < {size}) {self._fail('PacketTooShort')}",
+            f"read_{identifier(header.type.name)}(&{header.struct}, D->packet + D->at);",
+            f"{header.valid} = 1;",
+            f"D->at += {size};",
+        )
+
+    def _verify(self, low: Lowering, arguments: Arguments) -> None:
+        condition, error = arguments
+        self._block.add(f"if (!{low.truth(condition)}) {{ error = (uint32_t){low.narrow(error)}; goto done; }}")
+
+    def _advance(self, low: Lowering, arguments: Arguments) -> None:
+        self._move(low.exact_amount(arguments[0]))
+
+    def _move(self, bits: str) -> None:
+        name = self._block.name("bits")
+        self._block.add(f"const uint64_t {name} = {bits};")
+        self._block.add(f"if ({name} % 8) {self._fail('ParserInvalidArgument')}")
+        self._block.add(f"if (D->length - D->at < {name} / 8) {self._fail('PacketTooShort')}")
+        self._block.add(f"D->at += (uint32_t)({name} / 8);")
+
+
+def _types(layout: Layout) -> list[HeaderRef]:
+    wire = [header for header in layout.program.headers.values() if not header.metadata]
+    return [HeaderRef(struct="h[0]", valid="1", type=kind) for kind in {h.type.name: h.type for h in wire}.values()]
+
+
+def _reader(header: HeaderRef) -> list[str]:
+    name = identifier(header.type.name)
+    lines = codec.load(codec.parts_of(header.type, "(*h)"), "from")
+    head = f"static inline void read_{name}(struct t_{name} *h, const uint8_t *from) {{"
+    return [head, *[f"    {line}" for line in lines], "}"]
+
+
+def header_writers(layout: Layout) -> list[str]:
+    """Functions `write_<type>(to, header)` that put a header's bytes at `to`."""
+    lines = []
+    for header in _types(layout):
+        name = identifier(header.type.name)
+        body = codec.store(codec.parts_of(header.type, "(*h)"), "to")
+        head = f"static inline void write_{name}(uint8_t *to, const struct t_{name} *h) {{"
+        lines += [head, *[f"    {line}" for line in body], "}"]
+    return lines

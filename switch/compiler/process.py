@@ -1,0 +1,268 @@
+"""The way of a packet in C: parse, verify, ingress, digest, then egress, checksums and deparser for each copy.
+
+Copies of a multicast share everything that egress cannot change: those headers at the end of the deparser's order are
+written once for all copies (the tail), the payload is never copied, and only what egress changes is put back between
+copies.
+"""
+
+from switch.compiler.block import Block, Unit
+from switch.compiler.hashing import emit_update, emit_verify
+from switch.compiler.layout import Layout, identifier, limbs, literal, mask_of
+from switch.compiler.liveness import egress_writes, live_at_start, mentioned
+from switch.compiler.lowering import Lowering
+from switch.compiler.operators import Translator
+from switch.compiler.parsing import NOWHERE
+from switch.compiler.program import Expression, LearnList, Program
+from switch.errors import ProgramError
+
+META = "standard_metadata"
+DROP_PORT = 511
+REPLICATION = 5  # instance_type of a multicast copy
+COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
+
+
+class ProcessWriter:
+    """Writes `process` and what it calls."""
+
+    def __init__(self, layout: Layout, unit: Unit) -> None:
+        """The layout's program."""
+        self._layout = layout
+        self._unit = unit
+        self._program: Program = layout.program
+        self._mentioned = mentioned(layout.program)
+        self._fields, self._headers, self._stacks = egress_writes(layout.program)
+        if META not in self._program.headers:
+            raise ProgramError("the program has no standard_metadata: only v1model programs are executed")
+
+    def write(self) -> list[str]:
+        """All functions."""
+        return [
+            *self._verify(),
+            *self._learn(),
+            *self._update(),
+            *self._saved(),
+            *self._deparse("head", self._order()[0]),
+            *self._deparse("tail", self._order()[1]),
+            *self._egress_copy(),
+            *self._arrive(),
+            *self._process(),
+        ]
+
+    def _meta(self, field: str) -> str | None:
+        names = {item.name for item in self._program.headers[META].type.fields}
+        return f"D->{META}_.{identifier(field)}" if field in names else None
+
+    def _set(self, field: str, value: str) -> list[str]:
+        """Set a field of standard_metadata, if the program has it."""
+        member = self._meta(field)
+        if member is None:
+            return []
+        width = self._program.field(META, field).width
+        return [f"{member} = (uint64_t)({value}) & {literal(mask_of(width))};"]
+
+    def _function(self, head: str, body: list[str]) -> list[str]:
+        return [f"static {head} {{", *[f"    {line}" for line in body], "}"]
+
+    def _verify(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("uint32_t bad = 0;", "(void)D;")
+        for checksum in self._program.checksums:
+            if checksum.verify:
+                emit_verify(Translator(self._layout, block, place=checksum.place), checksum)
+        return ["static inline uint32_t verify_checksums(struct state *D) {", *block.lines, "    return bad;", "}"]
+
+    def _update(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("(void)D;")
+        for checksum in self._program.checksums:
+            if checksum.update:
+                emit_update(Translator(self._layout, block, place=checksum.place), checksum)
+        return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _learn(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("(void)D;")
+        for number, digest in enumerate(self._program.digests):
+            with block.braces(f"if (D->learn == {digest.id})"):
+                self._digest(Translator(self._layout, block, place=NOWHERE), number, digest)
+        return ["static void learn(struct state *D) {", *block.lines, "}"]
+
+    def _digest(self, low: Lowering, number: int, digest: LearnList) -> None:
+        count, at = sum(limbs(width) for width in digest.widths), 0
+        low.block.add(f"uint64_t fields[{max(count, 1)}];")
+        for element, width in zip(digest.elements, digest.widths, strict=True):
+            self._digest_field(low, element, width, at)
+            at += limbs(width)
+        low.block.add(f"services(D->core)->digest(D->core, {number}, fields, {count});")
+
+    def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
+        if width > 64:
+            low.store(f"(fields + {at})", element, width)
+        else:
+            low.block.add(f"fields[{at}] = {low.masked(element, width)};")
+
+    # Copies
+
+    def _saved(self) -> list[str]:
+        """What egress may change, put aside before the first of several copies."""
+        members = [f"__typeof__({lvalue}) m{n};" for n, lvalue in enumerate(self._changed())]
+        puts = [f"memcpy(&saved->m{n}, &{lvalue}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
+        gets = [f"memcpy(&{lvalue}, &saved->m{n}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
+        return [
+            "struct saved {",
+            "    uint32_t size, truncate;",
+            *[f"    {member}".replace("D->", "((struct state *)0)->") for member in members],
+            "};",
+            *self._function(
+                "inline void put_aside(struct state *D, struct saved *saved)",
+                ["saved->size = D->size;", "saved->truncate = D->truncate;", *puts],
+            ),
+            *self._function(
+                "inline void put_back(struct state *D, const struct saved *saved)",
+                ["D->size = saved->size;", "D->truncate = saved->truncate;", *gets],
+            ),
+        ]
+
+    def _changed(self) -> list[str]:
+        """Lvalues of all that egress may change, standard metadata included."""
+        whole = sorted(
+            {name for name in self._headers if name != META}
+            | {header for header, field in self._fields if field == "$valid$"}
+        )
+        fields = sorted((h, f) for h, f in self._fields if h not in self._headers and h != META and f != "$valid$")
+        result = [f"D->{META}_", "D->valid", "D->next"]
+        result += [f"D->{identifier(stack)}" for stack in sorted(self._stacks)]
+        result += [self._layout.header(name).struct for name in whole]
+        for header, field in fields:
+            ref = self._layout.header(header)
+            result.append(ref.field(ref.type.field(field)))
+        return result
+
+    def _order(self) -> tuple[list[str], list[str]]:
+        """The deparser's headers that each copy writes, and those that are written once."""
+        changed = {header for header, _ in self._fields} | self._headers
+        changed |= {member for name in self._stacks for member in self._program.stacks[name].members}
+        order = list(self._program.deparser)
+        first = len(order)
+        while first > 0 and order[first - 1] not in changed:
+            first -= 1
+        return order[:first], order[first:]
+
+    def _deparse(self, name: str, headers: list[str]) -> list[str]:
+        body = ["uint8_t *at = to;", "(void)D;"]
+        for header in headers:
+            ref = self._layout.header(header)
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.type.width // 8};"
+            body.append(f"if ({ref.valid}) {{ {write} }}")
+        size = sum(self._program.headers[header].type.width // 8 for header in headers)
+        return [
+            f"#define {name.upper()}_BYTES {size}",
+            *self._function(
+                f"inline uint32_t deparse_{name}(struct state *D, uint8_t *to)", [*body, "return (uint32_t)(at - to);"]
+            ),
+        ]
+
+    def _egress_copy(self) -> list[str]:
+        """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
+        meta = self._meta
+        body = [
+            *self._set("egress_port", "port"),
+            *self._set("egress_spec", "0"),
+            *self._set("packet_length", "D->size"),
+            *self._timestamps("egress_global_timestamp"),
+            "D->exit = 0;",
+            "egress(D);",
+            "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }",
+            f"if ({meta('egress_spec')} == {DROP_PORT}) {{ services(D->core)->drop(D->core, DROP_EGRESS); return; }}",
+            "update_checksums(D);",
+            "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + TAIL_BYTES);",
+            "uint32_t head_bytes = deparse_head(D, head);",
+            "uint8_t *own = head + head_bytes;",
+            "const uint8_t *tail = own;",
+            "if (!D->tail || D->flushes != services(D->core)->flushes) {",
+            "    D->flushes = services(D->core)->flushes;",
+            "    D->tail = own;",
+            "    D->tail_bytes = deparse_tail(D, own);",
+            f"}} else if (D->tail_bytes <= {COPIED_TAIL}) {{",
+            "    memcpy(own, D->tail, D->tail_bytes);",
+            "} else {",
+            "    tail = D->tail;",
+            "}",
+            "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
+            "if (D->truncate < head_bytes) head_bytes = D->truncate;",
+            "if (D->truncate - head_bytes < tail_bytes) tail_bytes = D->truncate - head_bytes;",
+            "if (D->truncate - head_bytes - tail_bytes < rest) rest = D->truncate - head_bytes - tail_bytes;",
+            "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
+            "if (D->truncate != UINT32_MAX) D->tail = NULL;",
+        ]
+        return self._function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _timestamps(self, *fields: str) -> list[str]:
+        wanted = [field for field in fields if self._read_anywhere(field)]
+        if not wanted:
+            return []
+        return [
+            "const uint64_t now = services(D->core)->now_us(D->core);",
+            *[line for field in wanted for line in self._set(field, "now")],
+        ]
+
+    def _read_anywhere(self, field: str) -> bool:
+        """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
+        return (META, field) in self._mentioned
+
+    # The whole
+
+    def _arrive(self) -> list[str]:
+        """A clean state: what could be read before it is written is zero, the rest is what it was."""
+        zero = []
+        for header, name in sorted(live_at_start(self._program)):
+            ref = self._layout.header(header)
+            field = ref.type.field(name)
+            member = ref.field(field)
+            zero.append(f"{member} = 0;" if field.width <= 64 else f"memset({member}, 0, sizeof {member});")
+        body = [
+            "memset(D->valid, 0, sizeof D->valid);",
+            "memset(D->next, 0, sizeof D->next);",
+            f"memset(&D->{META}_, 0, sizeof D->{META}_);",
+            "D->at = 0; D->exit = 0; D->learn = 0; D->truncate = UINT32_MAX; D->tail = NULL;",
+            *self._set("ingress_port", "port"),
+            *self._set("packet_length", "D->length"),
+            *self._timestamps("ingress_global_timestamp", "enq_timestamp"),
+            *zero,
+        ]
+        return self._function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
+
+    def _process(self) -> list[str]:
+        group = self._meta("mcast_grp") or "0"
+        body = [
+            "struct state *D = in->state;",
+            "D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length;",
+            "arrive(D, port);",
+            "const uint32_t error = parse(D);",
+            *(self._set("parser_error", "error") or ["(void)error;"]),
+            *(self._set("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
+            "ingress(D);",
+            "if (D->exit == 2) { services(core)->drop(core, DROP_ASSERTION); return; }",
+            "if (D->learn) learn(D);",
+            f"if ({group} != 0) {{",
+            f"    const struct group *group = services(core)->group(core, {group});",
+            "    if (!group) { services(core)->drop(core, DROP_UNKNOWN_GROUP); return; }",
+            *[f"    {line}" for line in self._set("instance_type", str(REPLICATION))],
+            "    struct saved saved;",
+            "    put_aside(D, &saved);",
+            "    for (uint32_t i = 0; i < group->size; i++) {",
+            "        if (i > 0) put_back(D, &saved);",
+            *[f"        {line}" for line in self._set("egress_rid", "group->replicas[i].instance")],
+            "        egress_copy(D, group->replicas[i].port);",
+            "    }",
+            f"}} else if ({self._meta('egress_spec')} == {DROP_PORT}) {{",
+            "    services(core)->drop(core, DROP_INGRESS);",
+            "} else {",
+            f"    egress_copy(D, {self._meta('egress_spec')});",
+            "}",
+        ]
+        head = (
+            "void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, "
+            "uint32_t length)"
+        )
+        return self._function(head, body)

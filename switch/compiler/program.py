@@ -1,0 +1,378 @@
+"""A P4 program as p4c's BMv2 JSON describes it, typed: what the code generator reads and the engine answers from.
+
+Made by `reader`.  Expressions are trees of the classes below; everything else is a record with a name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+WIDTH_MAX = 2048  # bits of a field, p4c's own limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the P4 source something stands."""
+
+    file: str
+    line: int
+    fragment: str
+
+    def __str__(self) -> str:
+        """As compilers write it."""
+        return f"{self.file}:{self.line}: {self.fragment}" if self.file else "(place not recorded)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A member of a header or struct type; width in bits."""
+
+    name: str
+    width: int
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderType:
+    """A header or struct type."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def width(self) -> int:
+        """All fields together, in bits."""
+        return sum(field.width for field in self.fields)
+
+    def field(self, name: str) -> Field:
+        """The field of that name."""
+        return next(field for field in self.fields if field.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """An instance; metadata is always valid and never on the wire."""
+
+    name: str
+    type: HeaderType
+    metadata: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """An array of headers of one type; `members` are header names."""
+
+    name: str
+    type: HeaderType
+    members: tuple[str, ...]
+
+
+# Expressions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An integer."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A Boolean constant."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOf:
+    """A field of a header instance; the name `$valid$` is its validity bit."""
+
+    header: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastField:
+    """A field of the most recently extracted header of a stack."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderOf:
+    """A header instance."""
+
+    header: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackOf:
+    """A whole stack."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """The header at a computed index of a stack."""
+
+    stack: str
+    index: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class ElementField:
+    """A field of the header at a computed index of a stack."""
+
+    stack: str
+    index: "Expression"
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A parameter of the action around."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """Bits of the packet that are not yet extracted: `width` bits, `offset` bits after the cursor."""
+
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A counter, register array, calculation, ... by name; `kind` is the JSON's word for it."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator and its operands; for `?` they are condition, then, else."""
+
+    op: str
+    operands: tuple["Expression", ...]
+
+
+Expression: TypeAlias = (
+    Constant
+    | Truth
+    | FieldOf
+    | LastField
+    | HeaderOf
+    | StackOf
+    | Element
+    | ElementField
+    | Argument
+    | Lookahead
+    | Object
+    | Operation
+)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and all inside it."""
+    yield expression
+    if isinstance(expression, Operation):
+        for operand in expression.operands:
+            yield from walk(operand)
+    elif isinstance(expression, Element | ElementField):
+        yield from walk(expression.index)
+
+
+# Actions and control flow ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitive:
+    """One statement of an action, a parser state or a deparser."""
+
+    op: str
+    arguments: tuple[Expression, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of an action; width in bits."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An action; several may share a name, no two an id."""
+
+    id: int
+    name: str
+    parameters: tuple[Parameter, ...]
+    primitives: tuple[Primitive, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyField:
+    """One field of a table's key; `kind` is exact, ternary, lpm, range or valid."""
+
+    name: str
+    kind: str
+    target: Expression
+    width: int
+    mask: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstEntry:
+    """An entry of the program itself, its match as (value, mask or prefix length or high)."""
+
+    key: tuple[tuple[int, int], ...]
+    action: int
+    parameters: tuple[int, ...]
+    priority: int  # BMv2's: the lower wins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A match-action table; `next` maps an action's id, or True (hit) and False (miss), to a node."""
+
+    name: str
+    key: tuple[KeyField, ...]
+    actions: tuple[Action, ...]
+    size: int
+    counted: bool
+    default_action: int
+    default_parameters: tuple[int, ...]
+    default_const: bool
+    entries: tuple[ConstEntry, ...] | None  # not None: the table is immutable
+    next: Mapping[int, str | None]
+    next_on_hit: tuple[str | None, str | None] | None  # (hit, miss)
+    place: Place
+
+    @property
+    def ordered(self) -> bool:
+        """Whether entries can overlap."""
+        return any(field.kind != "exact" for field in self.key)
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether entries need a priority: all but exact tables and those with an lpm field among exact ones."""
+        return any(field.kind not in ("exact", "lpm") for field in self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """An `if` of a control."""
+
+    name: str
+    expression: Expression
+    then: str | None
+    otherwise: str | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Ingress or egress: a graph of tables and conditions."""
+
+    name: str
+    start: str | None
+    tables: Mapping[str, Table]
+    conditions: Mapping[str, Condition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A case of a select; mask None: all bits; value None: always."""
+
+    value: int | None
+    mask: int | None
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserState:
+    """A state: its statements, the key of its select with widths in bits, its cases in order."""
+
+    name: str
+    statements: tuple[Primitive, ...]
+    key: tuple[tuple[Expression, int], ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A counter (width 0) or register array; width in bits."""
+
+    name: str
+    size: int
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnList:
+    """The fields of a digest."""
+
+    id: int
+    name: str
+    elements: tuple[Expression, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calculation:
+    """A hash over fields; an input is (expression, width in bits), the payload is None."""
+
+    name: str
+    algorithm: str
+    inputs: tuple[tuple[Expression, int] | None, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksum:
+    """A checksum field kept right by the parser (verify) or the deparser (update)."""
+
+    name: str
+    target: FieldOf
+    calculation: Calculation
+    verify: bool
+    update: bool
+    condition: Expression | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A whole program."""
+
+    headers: Mapping[str, Header]
+    stacks: Mapping[str, Stack]
+    errors: Mapping[str, int]
+    parser_start: str | None
+    states: Mapping[str, ParserState]
+    deparser: tuple[str, ...]
+    actions: Mapping[int, Action]
+    ingress: Pipeline
+    egress: Pipeline
+    counters: tuple[Array, ...]
+    registers: tuple[Array, ...]
+    digests: tuple[LearnList, ...]
+    calculations: Mapping[str, Calculation]
+    checksums: tuple[Checksum, ...]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, ingress first; their order numbers them in the generated code."""
+        return (*self.ingress.tables.values(), *self.egress.tables.values())
+
+    def field(self, header: str, name: str) -> Field:
+        """A field of a header instance; `$valid$` is one bit wide."""
+        return Field(name=name, width=1) if name == "$valid$" else self.headers[header].type.field(name)

@@ -1,0 +1,144 @@
+"""The pipelines of the BMv2 JSON: tables, their const entries, conditions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from switch.compiler.expressions import Headers, Stacks, header_width, read_expression
+from switch.compiler.program import (
+    Action,
+    Condition,
+    ConstEntry,
+    Expression,
+    FieldOf,
+    KeyField,
+    Pipeline,
+    Place,
+    Table,
+)
+from switch.errors import ProgramError
+
+Json = Mapping[str, Any]
+KINDS = {  # the JSON's word to how the key is matched
+    "exact": "exact",
+    "lpm": "lpm",
+    "ternary": "ternary",
+    "range": "range",
+    "valid": "exact",
+    "optional": "ternary",
+}
+
+
+def read_pipeline(
+    item: Json,
+    actions: Mapping[int, Action],
+    headers: Headers,
+    stacks: Stacks,
+    counted: set[str],
+    place_of: Callable[[Json], Place],
+) -> Pipeline:
+    """One pipeline; `counted` are the tables with direct counters.  Raises ProgramError."""
+    for profile in item.get("action_profiles", []):
+        raise ProgramError(f"{place_of(profile)}: action profile {profile['name']} is not executed")
+    for call in item.get("action_calls", []):
+        raise ProgramError(f"{place_of(call)}: action call {call['name']} is not executed")
+    tables = [_table(table, actions, headers, stacks, counted, place_of(table)) for table in item["tables"]]
+    conditions = [
+        Condition(
+            name=node["name"],
+            expression=read_expression(node["expression"], headers, stacks, place_of(node)),
+            then=node["true_next"],
+            otherwise=node["false_next"],
+            place=place_of(node),
+        )
+        for node in item["conditionals"]
+    ]
+    return Pipeline(
+        name=item["name"],
+        start=item["init_table"],
+        tables={table.name: table for table in tables},
+        conditions={condition.name: condition for condition in conditions},
+    )
+
+
+def _table(
+    item: Json,
+    actions: Mapping[int, Action],
+    headers: Headers,
+    stacks: Stacks,
+    counted: set[str],
+    place: Place,
+) -> Table:
+    _refuse(item, place)
+    key = tuple(_key_field(field, headers, stacks, place) for field in item["key"])
+    own = [actions[number] for number in item["action_ids"]]
+    default = item["default_entry"]
+    after = item["next_tables"]
+    return Table(
+        name=item["name"],
+        key=key,
+        actions=tuple(own),
+        size=item["max_size"],
+        counted=item["name"] in counted or bool(item.get("with_counters")),
+        default_action=default["action_id"],
+        default_parameters=tuple(int(value, 16) for value in default.get("action_data", [])),
+        default_const=bool(default.get("action_const")),
+        entries=tuple(_const_entry(entry) for entry in item["entries"]) if "entries" in item else None,
+        next={action.id: after.get(action.name, item.get("base_default_next")) for action in own},
+        next_on_hit=(after["__HIT__"], after["__MISS__"]) if "__HIT__" in after else None,
+        place=place,
+    )
+
+
+def _refuse(item: Json, place: Place) -> None:
+    if item["type"] != "simple":
+        raise ProgramError(f"{place}: table {item['name']} of implementation {item['type']} is not executed")
+    if item.get("direct_meters"):
+        raise ProgramError(f"{place}: the direct meter of table {item['name']} is not executed")
+    if item.get("support_timeout"):
+        raise ProgramError(f"{place}: the idle timeout of table {item['name']} is not executed")
+
+
+def _key_field(field: Json, headers: Headers, stacks: Stacks, place: Place) -> KeyField:
+    kind = field["match_type"]
+    if kind not in KINDS:
+        raise ProgramError(f"{place}: a key of kind {kind} is not executed")
+    target = _target(field, headers, stacks, place)
+    return KeyField(
+        name=field.get("name") or ".".join(map(str, field["target"])),
+        kind=KINDS[kind],
+        target=target,
+        width=header_width(target, headers, stacks),
+        mask=None if field.get("mask") is None else int(field["mask"], 16),
+    )
+
+
+def _target(field: Json, headers: Headers, stacks: Stacks, place: Place) -> Expression:
+    target = field["target"]
+    if isinstance(target, str):
+        return FieldOf(target, "$valid$")
+    if isinstance(target, list):
+        return FieldOf(target[0], target[1])
+    return read_expression(target, headers, stacks, place)
+
+
+def _const_entry(entry: Json) -> ConstEntry:
+    return ConstEntry(
+        key=tuple(_const_match(part) for part in entry["match_key"]),
+        action=entry["action_entry"]["action_id"],
+        parameters=tuple(int(value, 16) for value in entry["action_entry"]["action_data"]),
+        priority=entry.get("priority", 0),
+    )
+
+
+def _const_match(part: Json) -> tuple[int, int]:
+    match part["match_type"]:
+        case "exact":
+            return int(part["key"], 16), 0
+        case "valid":
+            return int(part["key"]), 0
+        case "lpm":
+            return int(part["key"], 16), part["prefix_length"]
+        case "range":
+            return int(part["start"], 16), int(part["end"], 16)
+        case _:
+            return int(part["key"], 16), int(part["mask"], 16)

@@ -1,0 +1,82 @@
+"""CounterEntry and RegisterEntry: cells of indirect counters and registers, one or all, read and set in the engine."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from finsy.proto import p4r
+
+from switch.engine import Engine
+from switch.p4runtime import p4data
+from switch.p4runtime.p4info import Array, Index, P4Info
+from switch.p4runtime.refusal import invalid, out_of_range, unimplemented
+from switch.p4runtime.tables import UpdateType, count, counter_data
+
+A = TypeVar("A", bound=Array)
+
+
+class Arrays:
+    """The program's counters and registers as P4Runtime has them."""
+
+    def __init__(self, engine: Engine, p4info: P4Info) -> None:
+        """`p4info` describes the program that `engine` runs."""
+        self._engine = engine
+        self._p4info = p4info
+
+    def write_counter(self, kind: UpdateType, message: p4r.CounterEntry) -> None:
+        """MODIFY one cell, or all when the index is unset; nothing changes when there is no data."""
+        counter = self._p4info.counters.get(message.counter_id)
+        _only_modify(kind, "counter", counter)
+        if message.HasField("data"):
+            value = count(message.data)
+            for index in _indices("counter", counter, message.index if message.HasField("index") else None):
+                self._engine.write_counter(counter.name, index, value)
+
+    def read_counter(self, query: p4r.CounterEntry) -> Iterator[p4r.CounterEntry]:
+        """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
+        wanted = query.index if query.HasField("index") else None
+        for counter in _selected(self._p4info.counters, query.counter_id):
+            for index in _indices("counter", counter, wanted):
+                data = counter_data(self._engine.read_counter(counter.name, index))
+                yield p4r.CounterEntry(counter_id=counter.id, index=p4r.Index(index=index), data=data)
+
+    def write_register(self, kind: UpdateType, message: p4r.RegisterEntry) -> None:
+        """MODIFY one cell, or all when the index is unset."""
+        register = self._p4info.registers.get(message.register_id)
+        _only_modify(kind, "register", register)
+        _single(register.type)
+        (value,) = p4data.decode(register.type, message.data)
+        for index in _indices("register", register, message.index if message.HasField("index") else None):
+            self._engine.write_register(register.name, index, value)
+
+    def read_register(self, query: p4r.RegisterEntry) -> Iterator[p4r.RegisterEntry]:
+        """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
+        wanted = query.index if query.HasField("index") else None
+        for register in _selected(self._p4info.registers, query.register_id):
+            _single(register.type)
+            for index in _indices("register", register, wanted):
+                data = p4data.encode(register.type, [self._engine.read_register(register.name, index)])
+                yield p4r.RegisterEntry(register_id=register.id, index=p4r.Index(index=index), data=data)
+
+
+def _selected(arrays: Index[A], wanted_id: int) -> list[A]:
+    return [arrays.get(wanted_id)] if wanted_id else list(arrays)
+
+
+def _only_modify(kind: UpdateType, what: str, array: Array) -> None:
+    if kind != p4r.Update.MODIFY:
+        raise invalid(f"{what} {array.name} can only be MODIFIED: its cells always exist")
+
+
+def _indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
+    if wanted is None:
+        return range(array.size)
+    if wanted.index < 0:
+        raise invalid(f"index {wanted.index} of {what} {array.name} is negative; 0 to {array.size - 1} is allowed")
+    if wanted.index >= array.size:
+        raise out_of_range(f"{what} {array.name} has no index {wanted.index}; 0 to {array.size - 1} is allowed")
+    return range(wanted.index, wanted.index + 1)
+
+
+def _single(of: p4data.DataType) -> None:
+    if p4data.leaves(of) != 1:
+        raise unimplemented(f"{of.name} holds structs; registers of single values are offered")

@@ -1,0 +1,43 @@
+"""P4Runtime's bytes fields as integers and back (specification, "Bytestrings").
+
+Input: big-endian, any length but zero, leading zeros allowed, refused when the value needs more bits than the field
+has.  Output: the shortest string.  Signed values are two's complement with sign extension.
+"""
+
+from switch.p4runtime.refusal import out_of_range
+
+
+def encode(value: int) -> bytes:
+    """The canonical string of an unsigned value; 0 is one zero byte."""
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+
+
+def decode(data: bytes, width: int, what: str) -> int:
+    """The unsigned value of `data`, at most `width` bits; `what` names the field in errors (OUT_OF_RANGE)."""
+    if not data:
+        raise out_of_range(f"{what} is an empty string; it needs at least one byte")
+    value = int.from_bytes(data, "big")
+    if value.bit_length() > width:
+        raise out_of_range(f"{what} is {_show(value)}, which does not fit bit<{width}>")
+    return value
+
+
+def encode_signed(value: int) -> bytes:
+    """The canonical string of a signed value."""
+    bits = (value if value >= 0 else ~value).bit_length() + 1
+    return value.to_bytes((bits + 7) // 8, "big", signed=True)
+
+
+def decode_signed(data: bytes, width: int, what: str) -> int:
+    """The signed value of `data` in int<width>; `what` names the field in errors (OUT_OF_RANGE)."""
+    if not data:
+        raise out_of_range(f"{what} is an empty string; it needs at least one byte")
+    value = int.from_bytes(data, "big", signed=True)
+    if not -(1 << (width - 1)) <= value < 1 << (width - 1):
+        raise out_of_range(f"{what} is {value}, which does not fit int<{width}>")
+    return value
+
+
+def _show(value: int) -> str:
+    text = hex(value)
+    return text if len(text) <= 40 else f"{text[:40]}... ({value.bit_length()} bits)"

@@ -1,0 +1,80 @@
+"""One P4Runtime update or query to whoever deals with that kind of entity; every other kind is refused by name."""
+
+from collections.abc import Callable, Iterator
+
+from finsy.proto import p4r
+
+from switch.engine import Engine
+from switch.p4runtime.arrays import Arrays
+from switch.p4runtime.digests import Digests
+from switch.p4runtime.groups import Groups
+from switch.p4runtime.p4info import P4Info
+from switch.p4runtime.refusal import choices, invalid, unimplemented
+from switch.p4runtime.tables import Tables, UpdateType
+
+Writer = Callable[[UpdateType, p4r.Entity], None]
+Reader = Callable[[p4r.Entity], Iterator[p4r.Entity]]
+
+NEVER_ANY = (
+    p4r.Entity(action_profile_member=p4r.ActionProfileMember()),
+    p4r.Entity(action_profile_group=p4r.ActionProfileGroup()),
+)
+"""Queries for all of what cannot be inserted: clients that clear a switch ask, and there are none."""
+
+
+class Entities:
+    """Everything that can be written and read while one program runs."""
+
+    def __init__(self, engine: Engine, p4info: P4Info, digests: Digests) -> None:
+        """`p4info` describes the program that `engine` runs."""
+        tables, arrays, groups = Tables(engine, p4info), Arrays(engine, p4info), Groups(engine)
+        self._writers: dict[str, Writer] = {
+            "table_entry": lambda kind, entity: tables.write(kind, entity.table_entry),
+            "counter_entry": lambda kind, entity: arrays.write_counter(kind, entity.counter_entry),
+            "direct_counter_entry": lambda kind, entity: tables.write_count(kind, entity.direct_counter_entry),
+            "register_entry": lambda kind, entity: arrays.write_register(kind, entity.register_entry),
+            "packet_replication_engine_entry": lambda kind, entity: groups.write(
+                kind, entity.packet_replication_engine_entry
+            ),
+            "digest_entry": lambda kind, entity: digests.write(kind, entity.digest_entry),
+        }
+        self._readers: dict[str, Reader] = {
+            "table_entry": lambda entity: (p4r.Entity(table_entry=e) for e in tables.read(entity.table_entry)),
+            "counter_entry": lambda entity: (
+                p4r.Entity(counter_entry=e) for e in arrays.read_counter(entity.counter_entry)
+            ),
+            "direct_counter_entry": lambda entity: (
+                p4r.Entity(direct_counter_entry=e) for e in tables.read_counts(entity.direct_counter_entry)
+            ),
+            "register_entry": lambda entity: (
+                p4r.Entity(register_entry=e) for e in arrays.read_register(entity.register_entry)
+            ),
+            "packet_replication_engine_entry": lambda entity: (
+                p4r.Entity(packet_replication_engine_entry=e)
+                for e in groups.read(entity.packet_replication_engine_entry)
+            ),
+            "digest_entry": lambda entity: (
+                p4r.Entity(digest_entry=e) for e in digests.read(entity.digest_entry.digest_id)
+            ),
+        }
+
+    def write(self, update: p4r.Update) -> None:
+        """Carry out one update; raises SwitchError."""
+        kind = update.type
+        if kind not in (p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE):
+            raise invalid(f"update type {kind} is not known; INSERT, MODIFY or DELETE is")
+        self._writers[self._offered(update.entity)](kind, update.entity)
+
+    def read(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
+        """What the query selects; raises SwitchError, also while being iterated."""
+        if query in NEVER_ANY:
+            return iter(())
+        return self._readers[self._offered(query)](query)
+
+    def _offered(self, entity: p4r.Entity) -> str:
+        kind = entity.WhichOneof("entity")
+        if kind is None:
+            raise invalid(f"the entity is not set; {choices(self._writers)} is offered")
+        if kind not in self._writers:
+            raise unimplemented(f"{kind} is not offered; {choices(self._writers)} is")
+        return kind

@@ -1,0 +1,293 @@
+"""The p4info of the loaded program as lookups: ids to named objects, and refusals that list what there is.
+
+Knows p4.config.v1 messages and nothing of gRPC, sessions or the engine.  Names are the full names of the program
+(`ingress.slot.jobs`), which are also those of p4c's JSON and therefore the engine's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from finsy.proto import p4i, p4t
+
+from switch.p4runtime.p4data import DataType, data_type
+from switch.p4runtime.refusal import Refused, choices, invalid, not_found, unimplemented
+
+
+class Named(Protocol):
+    """Anything with an id and a name."""
+
+    @property
+    def id(self) -> int:
+        """The id by which P4Runtime messages refer to it."""
+
+    @property
+    def name(self) -> str:
+        """The name by which people and the engine refer to it."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Index(Generic[T]):
+    """The objects of one kind by id; a miss names the kind, the id and the choices."""
+
+    def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = not_found) -> None:
+        """`kind` names such an object in messages: `table`, `match field of table t`; `foreign` refuses a wrong id."""
+        self.kind = kind
+        self._foreign = foreign
+        self._by_id: dict[int, T] = {}
+        for item in items:
+            if item.id in self._by_id:
+                raise invalid(f"{kind}s {self._by_id[item.id].name} and {item.name} have the same id 0x{item.id:x}")
+            self._by_id[item.id] = item
+
+    def __iter__(self) -> Iterator[T]:
+        """In p4info's order."""
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._by_id)
+
+    def __contains__(self, object_id: int) -> bool:
+        """Whether that id is one of these."""
+        return object_id in self._by_id
+
+    def get(self, object_id: int) -> T:
+        """The object with that id; INVALID_ARGUMENT for the unset id 0, `foreign` for one of no object."""
+        if object_id in self._by_id:
+            return self._by_id[object_id]
+        known = choices(f"{item.name} (0x{item.id:x})" for item in self)
+        if object_id == 0:
+            raise invalid(f"the id of a {self.kind} is not set: {known}")
+        raise self._foreign(f"no {self.kind} has id 0x{object_id:x}: {known}")
+
+    def named(self, name: str) -> T:
+        """The object with that name; NOT_FOUND otherwise."""
+        for item in self:
+            if item.name == name:
+                return item
+        raise not_found(f"no {self.kind} is named {name}: {choices(item.name for item in self)}")
+
+
+class MatchKind(Enum):
+    """How a key field is matched, by the name of its FieldMatch member."""
+
+    EXACT = "exact"
+    LPM = "lpm"
+    TERNARY = "ternary"
+    RANGE = "range"
+    OPTIONAL = "optional"
+
+
+NEEDS_PRIORITY = frozenset({MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A match field, an action's parameter or a packet header's field."""
+
+    id: int
+    name: str
+    width: int  # bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyField(Field):
+    """One field of a table's key."""
+
+    kind: MatchKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An action and its parameters in order."""
+
+    id: int
+    name: str
+    parameters: Index[Field]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionUse:
+    """An action as one table may use it."""
+
+    action: Action
+    in_entries: bool
+    as_default: bool
+
+    @property
+    def id(self) -> int:
+        """The action's id."""
+        return self.action.id
+
+    @property
+    def name(self) -> str:
+        """The action's name."""
+        return self.action.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table: its key in order and what its entries may do."""
+
+    id: int
+    name: str
+    key: Index[KeyField]
+    actions: Index[ActionUse]
+    const_entries: bool
+    const_default: bool
+    indirect: bool  # has an action profile
+    size: int
+
+    @property
+    def needs_priority(self) -> bool:
+        """Whether entries can overlap, so that each needs a priority above 0."""
+        return any(field.kind in NEEDS_PRIORITY for field in self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """An indirect counter or a register."""
+
+    id: int
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectCounter:
+    """A counter beside every entry of a table."""
+
+    id: int
+    name: str
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register(Array):
+    """A register array with the type of its cells."""
+
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestType:
+    """A digest with the type of its messages."""
+
+    id: int
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketHeader:
+    """A @controller_header: the fields in front of a packet from or to the CPU port, in order."""
+
+    id: int
+    name: str
+    fields: Index[Field]
+
+
+class P4Info:
+    """All lookups of one p4info."""
+
+    def __init__(self, message: p4i.P4Info) -> None:
+        """Raises Refused when the p4info contradicts itself or needs what this server has not."""
+        info = message.type_info
+        self.message = message
+        self.actions = Index("action", (_action(item) for item in message.actions))
+        self.tables = Index("table", (_table(item, self.actions) for item in message.tables))
+        self.counters = Index("counter", (_counter(item) for item in message.counters))
+        self.direct_counters = Index("direct counter", (_direct_counter(item) for item in message.direct_counters))
+        self.registers = Index("register", (_register(item, info) for item in message.registers))
+        self.digests = Index("digest", (_digest(item, info) for item in message.digests))
+        self.packet_headers = Index("packet header", (_header(i) for i in message.controller_packet_metadata))
+
+    def packet_header(self, name: str) -> PacketHeader | None:
+        """The header `packet_in` or `packet_out`; None when the program declares none."""
+        return next((header for header in self.packet_headers if header.name == name), None)
+
+    def direct_counter_of(self, table: Table) -> DirectCounter | None:
+        """The table's direct counter; None when it has none."""
+        return next((counter for counter in self.direct_counters if counter.table_id == table.id), None)
+
+
+def _action(item: p4i.Action) -> Action:
+    owner = f"parameter of action {item.preamble.name}"
+    fields = (Field(id=p.id, name=p.name, width=_width(p.bitwidth, f"{owner} {p.name}")) for p in item.params)
+    return Action(id=item.preamble.id, name=item.preamble.name, parameters=Index(owner, fields, foreign=invalid))
+
+
+def _table(item: p4i.Table, actions: Index[Action]) -> Table:
+    name = item.preamble.name
+    return Table(
+        id=item.preamble.id,
+        name=name,
+        key=Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid),
+        actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs), foreign=invalid),
+        const_entries=item.is_const_table,
+        const_default=item.const_default_action_id != 0,
+        indirect=item.implementation_id != 0,
+        size=item.size,
+    )
+
+
+def _use(actions: Index[Action], ref: p4i.ActionRef) -> ActionUse:
+    return ActionUse(
+        action=actions.get(ref.id),
+        in_entries=ref.scope != p4i.ActionRef.DEFAULT_ONLY,
+        as_default=ref.scope != p4i.ActionRef.TABLE_ONLY,
+    )
+
+
+_KINDS = {
+    p4i.MatchField.EXACT: MatchKind.EXACT,
+    p4i.MatchField.LPM: MatchKind.LPM,
+    p4i.MatchField.TERNARY: MatchKind.TERNARY,
+    p4i.MatchField.RANGE: MatchKind.RANGE,
+    p4i.MatchField.OPTIONAL: MatchKind.OPTIONAL,
+}
+
+
+def _key_field(table: str, item: p4i.MatchField) -> KeyField:
+    what = f"match field {item.name} of table {table}"
+    if item.match_type not in _KINDS:
+        kind = item.other_match_type or "unset"
+        raise unimplemented(f"{what} has match type {kind}; {choices(k.value for k in MatchKind)} is offered")
+    return KeyField(id=item.id, name=item.name, width=_width(item.bitwidth, what), kind=_KINDS[item.match_type])
+
+
+def _width(bits: int, what: str) -> int:
+    if bits <= 0:
+        raise unimplemented(f"{what} has no width in bits: values translated to strings are not offered")
+    return bits
+
+
+def _counter(item: p4i.Counter) -> Array:
+    return Array(id=item.preamble.id, name=item.preamble.name, size=item.size)
+
+
+def _direct_counter(item: p4i.DirectCounter) -> DirectCounter:
+    return DirectCounter(id=item.preamble.id, name=item.preamble.name, table_id=item.direct_table_id)
+
+
+def _register(item: p4i.Register, info: p4t.P4TypeInfo) -> Register:
+    name = item.preamble.name
+    cell = data_type(item.type_spec, info, f"register {name}")
+    return Register(id=item.preamble.id, name=name, size=item.size, type=cell)
+
+
+def _digest(item: p4i.Digest, info: p4t.P4TypeInfo) -> DigestType:
+    name = item.preamble.name
+    return DigestType(id=item.preamble.id, name=name, type=data_type(item.type_spec, info, f"digest {name}"))
+
+
+def _header(item: p4i.ControllerPacketMetadata) -> PacketHeader:
+    name = item.preamble.name
+    owner = f"metadata field of {name}"
+    fields = (Field(id=m.id, name=m.name, width=_width(m.bitwidth, f"{owner} {m.name}")) for m in item.metadata)
+    return PacketHeader(id=item.preamble.id, name=name, fields=Index(owner, fields, foreign=invalid))

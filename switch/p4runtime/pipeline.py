@@ -1,0 +1,60 @@
+"""A program as a controller pushed it: the configuration message, its lookups, and what can be written and read."""
+
+from collections.abc import Iterable, Sequence
+
+from finsy.proto import p4r
+
+from switch.compiler.codegen import generate
+from switch.compiler.reader import read_program
+from switch.engine import Engine
+from switch.p4runtime.digests import Digests
+from switch.p4runtime.entities import Entities
+from switch.p4runtime.p4info import Named, P4Info
+from switch.p4runtime.refusal import choices, invalid
+
+Response = p4r.GetForwardingPipelineConfigRequest
+
+
+class Pipeline:
+    """Everything of the P4Runtime server that lives as long as one program."""
+
+    def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
+        """Raises Refused when the p4info cannot be used.  Nothing is loaded by this."""
+        self.config = config
+        self.p4info = P4Info(config.p4info)
+        self.digests = Digests(self.p4info)
+        self.entities = Entities(engine, self.p4info, self.digests)
+
+    def answer(self, response_type: int) -> p4r.ForwardingPipelineConfig:
+        """The parts of the configuration that a GetForwardingPipelineConfig asks for."""
+        answer = p4r.ForwardingPipelineConfig()
+        if self.config.HasField("cookie"):
+            answer.cookie.CopyFrom(self.config.cookie)
+        if response_type in (Response.ALL, Response.P4INFO_AND_COOKIE):
+            answer.p4info.CopyFrom(self.config.p4info)
+        if response_type in (Response.ALL, Response.DEVICE_CONFIG_AND_COOKIE):
+            answer.p4_device_config = self.config.p4_device_config
+        return answer
+
+    def same_program(self, config: p4r.ForwardingPipelineConfig) -> bool:
+        """Whether `config` differs in nothing but the cookie."""
+        return bool(self.config.p4_device_config == config.p4_device_config and self.config.p4info == config.p4info)
+
+    def check(self, *, generated: bool) -> None:
+        """Raise SwitchError when the program cannot be read, or the p4info belongs to another one.
+
+        `generated`: also when the program does what this switch does not, which loading it finds out otherwise.
+        """
+        program = read_program(self.config.p4_device_config)
+        _check_names("table", self.p4info.tables, [table.name for table in program.tables])
+        _check_names("counter", self.p4info.counters, [counter.name for counter in program.counters])
+        _check_names("register", self.p4info.registers, [register.name for register in program.registers])
+        _check_names("digest", self.p4info.digests, [digest.name for digest in program.digests])
+        if generated:
+            generate(program)
+
+
+def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:
+    for item in described:
+        if item.name not in existing:
+            raise invalid(f"the p4info has {kind} {item.name}, which the program has not; it has {choices(existing)}")

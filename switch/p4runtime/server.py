@@ -1,0 +1,42 @@
+"""The P4Runtime server of one engine, from open to closed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+from finsy.proto import p4r_grpc
+
+from switch.engine import Engine
+from switch.p4runtime.service import P4RuntimeService
+from switch.p4runtime.uplink import Uplink
+
+MESSAGE_MAX = 256 << 20  # bytes, as simple_switch_grpc: a program's JSON can be large
+GRACE_S = 0.3  # for requests under way when the server is closed
+
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # two switches at one address would share its clients
+    ("grpc.max_receive_message_length", MESSAGE_MAX),
+    ("grpc.max_send_message_length", MESSAGE_MAX),
+)
+
+
+@asynccontextmanager
+async def serving(engine: Engine, *, device_id: int, address: str) -> AsyncIterator[int]:
+    """Serve P4Runtime at HOST:PORT (port 0: any) within the block; gives the port number.
+
+    Raises RuntimeError when nothing can listen there.
+    """
+    service = P4RuntimeService(engine, device_id)
+    server = grpc.aio.server(options=OPTIONS)
+    p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
+    port = server.add_insecure_port(address)
+    await server.start()
+    digests = Uplink("digests", engine.take_digests, service.streams.take_digests)
+    packets = Uplink("packet-ins", engine.take_packet_ins, service.streams.take_packets)
+    try:
+        yield port
+    finally:
+        service.streams.close()
+        await server.stop(GRACE_S)
+        await digests.close()
+        await packets.close()

@@ -1,0 +1,138 @@
+"""The clients' streams: arbitration between them, and packets and digests between the primary and the data plane."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from finsy.proto import p4r
+
+from switch.engine import Engine
+from switch.entries import Digest
+from switch.errors import SwitchError
+from switch.p4runtime import packet_io
+from switch.p4runtime.arbitration import Arbitration
+from switch.p4runtime.pipeline import Pipeline
+from switch.p4runtime.refusal import Refused, denied, invalid, refusal, unready
+from switch.p4runtime.session import Session, stream_error
+
+LOG = logging.getLogger(__name__)
+
+
+class Streams:
+    """Who is connected, and the pipeline that their messages refer to."""
+
+    def __init__(self, engine: Engine, device_id: int) -> None:
+        """Make it in a running asyncio loop."""
+        self.pipeline: Pipeline | None = None
+        self.arbitration = Arbitration(device_id, on_change=self._primary_changed)
+        self._engine = engine
+        self._sessions: set[Session] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def required_pipeline(self) -> Pipeline:
+        """The pipeline; FAILED_PRECONDITION before a controller has pushed one."""
+        if self.pipeline is None:
+            raise unready("No forwarding pipeline config set for this device: push one first")
+        return self.pipeline
+
+    async def serve(
+        self, requests: AsyncIterator[p4r.StreamMessageRequest]
+    ) -> AsyncGenerator[p4r.StreamMessageResponse, None]:
+        """One client's stream to its end; raises Refused when the client's arbitration was not acceptable."""
+        session = Session()
+        self._sessions.add(session)
+        listener = asyncio.create_task(self._listen(session, requests))
+        try:
+            async for message in session.messages():
+                yield message
+            if session.refused is not None:
+                raise session.refused
+        finally:
+            listener.cancel()
+            self._sessions.discard(session)
+            self.arbitration.leave(session.client)
+
+    def take_digests(self, digests: list[Digest]) -> None:
+        """Digests from the data plane, into lists; dropped while there is no primary to send them to."""
+        if self.pipeline is None or self.arbitration.primary is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for digest in digests:
+            for full in self.pipeline.digests.add(digest.name, digest.fields, now_s):
+                self._to_primary(p4r.StreamMessageResponse(digest=full))
+        self.schedule_digests()
+
+    def take_packets(self, packets: list[bytes]) -> None:
+        """Packets from the CPU port, to the primary."""
+        if self.pipeline is None:
+            return
+        for packet in packets:
+            try:
+                message = packet_io.packet_in(self.pipeline.p4info, packet)
+            except Refused as refused:
+                LOG.warning("packet-in dropped: %s", refused)
+            else:
+                self._to_primary(p4r.StreamMessageResponse(packet=message))
+
+    def schedule_digests(self) -> None:
+        """Send the lists that are due, and wake up again for the next one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.pipeline is None:
+            return
+        loop = asyncio.get_running_loop()
+        for due in self.pipeline.digests.due(loop.time()):
+            self._to_primary(p4r.StreamMessageResponse(digest=due))
+        deadline_s = self.pipeline.digests.next_deadline_s()
+        if deadline_s is not None:
+            self._timer = loop.call_at(deadline_s, self.schedule_digests)
+
+    def close(self) -> None:
+        """End all streams."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in self._sessions:
+            session.close()
+
+    async def _listen(self, session: Session, requests: AsyncIterator[p4r.StreamMessageRequest]) -> None:
+        """Carry out a client's messages until it ends its side, or a bid of it ends the stream."""
+        refused = None
+        try:
+            async for request in requests:
+                self._carry_out(session, request)
+        except Refused as error:
+            refused = error
+        finally:
+            session.close(refused)
+
+    def _carry_out(self, session: Session, request: p4r.StreamMessageRequest) -> None:
+        if request.WhichOneof("update") == "arbitration":
+            self.arbitration.update(session.client, request.arbitration)
+            return
+        try:
+            self._carry_out_data(session, request)
+        except SwitchError as error:
+            session.tell(stream_error(request, refusal(error)))
+
+    def _carry_out_data(self, session: Session, request: p4r.StreamMessageRequest) -> None:
+        kind = request.WhichOneof("update")
+        if session.client is not self.arbitration.primary:
+            raise denied(f"Not primary: only the primary may send {kind}; {self.arbitration.describe()}")
+        pipeline = self.required_pipeline()
+        match kind:
+            case "packet":
+                self._engine.send(packet_io.packet_out(pipeline.p4info, request.packet))
+            case "digest_ack":
+                pipeline.digests.acknowledge(request.digest_ack)
+            case _:
+                raise invalid(f"stream message {kind} is not known; arbitration, packet or digest_ack is")
+
+    def _to_primary(self, message: p4r.StreamMessageResponse) -> None:
+        for session in self._sessions:
+            if session.client is self.arbitration.primary:
+                session.offer(message)
+
+    def _primary_changed(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.digests.restart()
