@@ -5,10 +5,11 @@ the socket; `_sent` and the residual change hands with the call, so nothing need
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -16,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
-from host.compress import Fixed, FixedPoint, to_fixed
-from host.errors import AgentError, WireError
+from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
+from host.errors import AgentError, HostError, WireError
 from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
 from host.record import Recorder
 from host.residual import Residual
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 EXPLAIN_AFTER_S = 2.0
 GIVE_UP_AFTER_S = 60.0
+FETCH_ITERATIONS = 16
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
@@ -79,7 +81,7 @@ class Agent:
         self._complete = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
+        self._failure: HostError | None = None
 
     async def start(self, first_iteration: int, fetch_results: FetchResults) -> None:
         """Listen, and begin the first iteration."""
@@ -177,19 +179,30 @@ class Agent:
     def _readable(self) -> None:
         """Datagrams have come."""
         now = self._loop.time()
-        for datagram in self._transport.receive():
-            try:
-                header = self._packets.decode_header(datagram)
-            except WireError as error:
-                log.warning("ignored: %s", error)
-                continue
-            self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
-        self._arm()
+        with self._failing():
+            for datagram in self._transport.receive():
+                try:
+                    header = self._packets.decode_header(datagram)
+                except WireError as error:
+                    log.warning("ignored: %s", error)
+                    continue
+                self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
+            self._arm()
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
         self._timer = None
-        self._follow(self.protocol.timer(self._loop.time()))
+        with self._failing():
+            self._follow(self.protocol.timer(self._loop.time()))
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What goes wrong in a callback is the training thread's to hear."""
+        try:
+            yield
+        except HostError as error:
+            self._failure = error
+            self._complete.set()
 
     def _arm(self) -> None:
         """One timer, for the earliest deadline; a later one than needed never stays."""
@@ -226,8 +239,11 @@ class Agent:
 
     def _encode_again(self, block: int, scale: int, lanes: int) -> None:
         """The block's slot sums at another scale."""
-        if lanes != wire.Lanes.BITS_32:
-            raise AgentError(f"block {block} is summed in lanes of code {lanes}: 0 (32 bits) is allowed")
+        if lanes != wire.Lanes.BITS_32 or not 0 <= scale <= FRACTION_BITS:
+            raise AgentError(
+                f"block {block} is summed in lanes of code {lanes} at scale {scale}: code 0 (32 bits) and a scale of"
+                f" 0 to {FRACTION_BITS} are allowed"
+            )
         self._sent_scale[block] = scale
         self._sent[block] = self._codec.encode(self.residual.pending[block], scale)
         values = wire.pack_values(self._sent[block])
@@ -241,8 +257,10 @@ class Agent:
     async def _fetch(self) -> None:
         """What peers hold of the current iteration and the later ones."""
         iteration = self.protocol.iteration
-        for result in await self._fetch_results(iteration, iteration + 16):
-            self._follow(self.protocol.result_in(result, self._loop.time()))
+        results = await self._fetch_results(iteration, iteration + FETCH_ITERATIONS)
+        with self._failing():
+            for result in results:
+                self._follow(self.protocol.result_in(result, self._loop.time()))
 
 
 def _packet_codec(name: str) -> ModuleType:

@@ -26,14 +26,14 @@ class Traffic:
 
 
 class Transport:
-    """A non-blocking UDP socket connected to `service`, bound to the protocol's port."""
+    """A non-blocking UDP socket connected to `service`, bound to the protocol's port of `local` (all addresses)."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, local: str = "") -> None:
         self.traffic = Traffic()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
-        self._socket.bind(("", PORT))
+        self._socket.bind((local, PORT))
         self._socket.connect((service, PORT))
         self._socket.setblocking(False)
 

@@ -1,0 +1,138 @@
+"""Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from host import wire
+from host.agent import Agent
+from host.errors import GradientError, ProtocolError
+from host.protocol import Result
+from host.record import Recorder
+from host.transport import Transport
+from host.worker import EventLoop
+from run.config import Job
+from tests.slot_model import SlotModel
+
+SWITCH = "127.0.77.254"
+ELEMENTS = 1000
+
+
+class UdpSwitch:
+    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
+
+    def __init__(self, model: SlotModel, lose: int = 0) -> None:
+        self.model, self.lose, self.count = model, lose, 0
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((SWITCH, wire.PORT))
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def lost(self) -> bool:
+        self.count += 1
+        return self.count * 37 % 100 < self.lose
+
+    def serve(self) -> None:
+        while (datagram := self.socket.recv(65535)) != b"stop":
+            header = wire.decode_header(datagram)
+            if self.lost():
+                continue
+            for rank, answer, values in self.model.handle(header, datagram[wire.HEADER_BYTES :]):
+                if not self.lost():
+                    packet = wire.encode(answer._replace(words=len(values) // 256), values)
+                    self.socket.sendto(packet, (address(rank), wire.PORT))
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.sendto(b"stop", (SWITCH, wire.PORT))
+        self.thread.join()
+        self.socket.close()
+
+
+def address(rank: int) -> str:
+    return f"127.0.77.{rank + 1}"
+
+
+class Cluster:
+    def __init__(self, job: Job, k: int, lose: int = 0) -> None:
+        self.switch = UdpSwitch(SlotModel(workers=job.workers, k=k, slots=job.slots), lose)
+        self.loop = EventLoop()
+        self.recorders = [Recorder() for _ in range(job.workers)]
+        self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
+        self.agents = [
+            Agent(job, rank=rank, elements=ELEMENTS, transport=transport, recorder=recorder)
+            for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
+        ]
+        for agent in self.agents:
+            self.loop.run(agent.start(1, self.ask_peers))
+
+    async def ask_peers(self, first: int, last: int) -> list[Result]:
+        await asyncio.sleep(0)
+        return [result for agent in self.agents for result in agent.protocol.results(first, last)]
+
+    def close(self) -> None:
+        for agent in self.agents:
+            self.loop.run(agent.close())
+        self.switch.close()
+
+
+@pytest.fixture(params=[("fast", 0), ("fast", 15), ("scapy", 0)], ids=["fast", "fast-lossy", "scapy"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    codec, lose = request.param
+    running = Cluster(Job(workers=3, words=1, slots=32, window=8, codec=codec), k=2, lose=lose)
+    yield running
+    running.close()
+
+
+def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
+    iterations = 8
+
+    def work(rank: int) -> dict[int, np.ndarray]:
+        numbers = np.random.default_rng(rank)
+        means = {}
+        while len(means) < iterations:
+            _, aggregates = cluster.agents[rank].all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))
+            means |= {aggregate.iteration: aggregate.mean for aggregate in aggregates}
+        return means
+
+    with ThreadPoolExecutor() as pool:
+        replicas = list(pool.map(work, range(3)))
+    for iteration in range(1, iterations + 1):
+        assert np.array_equal(replicas[0][iteration], replicas[1][iteration])
+        assert np.array_equal(replicas[0][iteration], replicas[2][iteration])
+    assert all(agent.residual.books().conserved for agent in cluster.agents)
+    if cluster.switch.lose:
+        assert sum(agent.protocol.statistics.retransmissions for agent in cluster.agents) > 0
+
+
+def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
+    gradients = np.random.default_rng(1).normal(size=(3, ELEMENTS)).astype(np.float32)
+    with ThreadPoolExecutor() as pool:
+        (_, (first, *_)), *_ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3))
+    assert first.count == len(first.members) == 2
+    block = slice(0, 64)
+    assert np.allclose(first.mean[block], gradients[first.members][:, block].mean(axis=0), atol=1e-6)
+
+
+def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    with pytest.raises(GradientError, match="gradient element 7 is nan"):
+        gradient = np.zeros(ELEMENTS, np.float32)
+        gradient[7] = np.nan
+        cluster.agents[0].all_reduce(gradient)
+    assert cluster.transports[0].traffic.packets_sent == 0
+
+
+def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None:
+    running = Cluster(Job(workers=3, words=1, slots=32, window=8), k=2)
+    try:
+        slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
+        slot.epoch, slot.members, slot.count, slot.format = (1, 0), 2, 1, (0, 4, 0)
+        with pytest.raises(ProtocolError, match="another number of words"):
+            running.agents[0].all_reduce(np.zeros(ELEMENTS, np.float32))
+    finally:
+        running.close()
