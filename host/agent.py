@@ -87,12 +87,11 @@ class Agent:
         """Listen, and begin the first iteration."""
         self._loop = asyncio.get_running_loop()
         self._fetch_results = fetch_results
-        self._loop.add_reader(self._transport.fileno(), self._readable)
+        self._transport.listen(self._loop, self._take)
         self._follow(self.protocol.begin(first_iteration, self._loop.time()))
 
     async def close(self) -> None:
         """Stop listening and give the socket back."""
-        self._loop.remove_reader(self._transport.fileno())
         if self._timer is not None:
             self._timer.cancel()
         if self._fetching is not None:
@@ -176,11 +175,11 @@ class Agent:
         self._delivered = {}
         return results
 
-    def _readable(self) -> None:
+    def _take(self, datagrams: list[bytes]) -> None:
         """Datagrams have come."""
         now = self._loop.time()
         with self._failing():
-            for datagram in self._transport.receive():
+            for datagram in datagrams:
                 try:
                     header = self._packets.decode_header(datagram)
                 except WireError as error:

@@ -15,6 +15,7 @@ import grpc
 
 from host.agent import Agent
 from host.coordinator import Coordinator
+from host.faults import Faults
 from host.metrics import Metrics
 from host.peer import Peers, PeerService
 from host.record import Recorder
@@ -88,7 +89,11 @@ async def _detach(coordinator: Coordinator, server: grpc.aio.Server, agent: Agen
 def work(config: Config, place: Place, metrics_path: Path) -> str:
     """Run one worker to its end; returns why it ended ("target" or "iterations")."""
     training = Training(config, place.rank)
-    transport = Transport(place.service)
+    sending, receiving = (
+        Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
+        for direction in ("send", "receive")
+    )
+    transport = Transport(place.service, sending=sending, receiving=receiving)
     recorder = Recorder() if config.run.record else None
     agent = Agent(config.job, rank=place.rank, elements=training.parameters, transport=transport, recorder=recorder)
     metrics = Metrics(metrics_path)

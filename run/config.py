@@ -4,6 +4,7 @@ Every key has a default, so an empty file is the default run.  A wrong key, type
 line that names the field and says what is allowed.  This module knows nothing of processes, sockets or training.
 """
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -23,6 +24,7 @@ OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
 PositiveInt = Annotated[int, Meta(ge=1)]
 
 
@@ -84,6 +86,19 @@ class Straggler(Section, frozen=True):
     from_iteration: PositiveInt = 1
 
 
+class Fault(Section, frozen=True):
+    """What the network does to some workers' packets, for as long as it is in force; several entries add up."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
+    direction: Literal["send", "receive", "both"] = "both"
+    drop: Probability = 0.0
+    duplicate: Probability = 0.0
+    delay_ms: NotNegative = 0.0  # of every packet
+    jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
+    from_s: NotNegative = 0.0  # since the worker started
+    until_s: NotNegative = math.inf
+
+
 class Run(Section, frozen=True):
     """What is done: passes over the same seed and stragglers, one after another."""
 
@@ -106,6 +121,7 @@ class Config(Section, frozen=True):
     policy: Policy = Policy()
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
+    fault: tuple[Fault, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -135,11 +151,19 @@ class Config(Section, frozen=True):
         for objective in self.run.passes:
             check_objective(objective, self.job.workers, "run.passes")
         for entry in self.straggler:
-            for worker in entry.workers:
-                if worker >= self.job.workers:
-                    raise ConfigError(
-                        f"straggler.workers has {worker}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed"
-                    )
+            self._check_ranks(entry.workers, "straggler.workers")
+        for fault in self.fault:
+            self._check_ranks(fault.workers or (), "fault.workers")
+            if fault.until_s <= fault.from_s:
+                raise ConfigError(
+                    f"fault.until_s is {fault.until_s}: more than fault.from_s = {fault.from_s} is allowed"
+                )
+
+    def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
+        """Every rank is a worker's."""
+        for rank in ranks:
+            if rank >= self.job.workers:
+                raise ConfigError(f"{field} has {rank}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed")
 
 
 def check_objective(text: str, workers: int, field: str) -> int | None:
