@@ -5,10 +5,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from switch.engine import Engine
-from switch.errors import SwitchError
-from switch.options import Options, check_address, check_interfaces, parse
+from switch.errors import ProgramError, SwitchError
+from switch.options import Options, check_address, check_interfaces, check_log_file, parse
 from switch.p4runtime.server import serving
 
 LOG = logging.getLogger("switch")
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         check_interfaces(options.ports)
         check_address(options.address)
+        check_log_file(options.log_file)
         _set_up_logging(options)
         for reason in options.ignored:
             print(f"switch: ignored {reason}", file=sys.stderr)
@@ -46,7 +48,7 @@ async def run(options: Options) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     engine = Engine(options.ports, cpu_port=options.cpu_port)
     if options.program is not None:
-        await asyncio.to_thread(engine.load, options.program.read_bytes())
+        await asyncio.to_thread(_load, engine, options.program)
     engine.start()
     try:
         async with serving(engine, device_id=options.device_id, address=options.address):
@@ -54,6 +56,13 @@ async def run(options: Options) -> None:
             await ended.wait()
     finally:
         engine.stop()
+
+
+def _load(engine: Engine, program: Path) -> None:
+    try:
+        engine.load(program.read_bytes())
+    except ProgramError as error:
+        raise ProgramError(f"{program}: {error}") from error
 
 
 def _set_up_logging(options: Options) -> None:

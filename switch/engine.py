@@ -4,17 +4,20 @@ Thread-safe: every method may be called from any thread while packets run.  A pa
 """
 
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from typing import Any
 
-from switch.compiler.program import Program
+from switch.compiler.program import DROP_PORT, Program
 from switch.entries import Count, Digest, Entry, Key, PortStats, Replica, Stats
-from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError
+from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError, SwitchError
 from switch.loaded import Loaded
-from switch.native import DROPS, INJECT_BYTES, TAKE_BYTES, CReplica, records, runtime
+from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
 
-PORT_MAX = 510  # 511 means drop
+LOG = logging.getLogger(__name__)
+PORT_MAX = DROP_PORT - 1
 GROUP_MAX = 0xFFFF
 
 
@@ -32,6 +35,8 @@ class Engine:
 
         Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
         disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
+
+        An interface that goes down or is removed is logged; the other ports go on.
         """
         for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
             if not 0 <= port <= PORT_MAX:
@@ -41,7 +46,11 @@ class Engine:
         self._native = runtime()
         self._ports = dict(ports)
         self._cpu_port = cpu_port
-        self._core: int = self._native.core_new(-1 if cpu_port is None else cpu_port, qdisc_bypass)
+        self._port_down = _warner(self._ports)  # the native part holds no reference
+        cpu = -1 if cpu_port is None else cpu_port
+        self._core: int = self._native.core_new(cpu, qdisc_bypass, self._port_down) or 0
+        if not self._core:
+            raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         self._lock = Lock()
         self._loaded: Loaded | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
@@ -273,3 +282,12 @@ class Engine:
                     received_packets=four[0], received_bytes=four[1], sent_packets=four[2], sent_bytes=four[3]
                 )
         return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+
+
+def _warner(ports: Mapping[int, str]) -> Any:
+    """What the packet thread calls when a port's interface goes down."""
+
+    def warn(port: int) -> None:
+        LOG.warning("port %d: interface %s is down or gone; packets to it count as 'send failed'", port, ports[port])
+
+    return PORT_DOWN(warn)

@@ -38,9 +38,11 @@ class Loaded:
         self._tables = {table.name: TableState(table) for table in self.program.tables if table.name in numbers}
         self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
         self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
-        for state in self._tables.values():
-            self._write_default(state)
-            self._install(state.table)
+        try:
+            self._install_all()
+        except SwitchError:
+            self.free()
+            raise
 
     def free(self) -> None:
         """Give the memory back; the packet thread must not use it any more."""
@@ -51,6 +53,11 @@ class Loaded:
     def table(self, name: str) -> TableState:
         """The table of that name.  Raises UnknownObject."""
         return _named(self._tables, "table", name)
+
+    def _install_all(self) -> None:
+        for state in self._tables.values():
+            self._write_default(state)
+            self._install(state.table)
 
     def _install(self, table: Table) -> None:
         """The program's own entries; BMv2's priorities turned round, for here the higher wins."""

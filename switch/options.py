@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from switch.compiler.program import DROP_PORT
 from switch.errors import SwitchError
 
-PORT_MAX = 511  # v1model's bit<9>
+PORT_MAX = DROP_PORT - 1
 UNIX = "unix:"
 TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port")
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
@@ -72,12 +73,13 @@ def parse(arguments: Sequence[str]) -> Options:
     told = _general_parser().parse_args(general)
     aimed = _target_parser().parse_args(target)
     ports = _ports(told.interface)
+    _check_drop_port(aimed.drop_port)
     return Options(
         program=_program(told.program, told.no_p4),
         ports=ports,
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
-        cpu_port=_cpu_port(aimed.cpu_port, aimed.drop_port, ports),
+        cpu_port=_cpu_port(aimed.cpu_port, ports),
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
@@ -96,6 +98,9 @@ def check_interfaces(ports: dict[int, str]) -> None:
 def check_address(address: str) -> None:
     """Raise OptionsError when nothing can listen there; the server itself would not say why."""
     if address.startswith(UNIX):
+        folder = Path(address.removeprefix(UNIX)).parent
+        if not folder.is_dir():
+            raise OptionsError(f"--grpc-server-addr {address}: cannot listen: there is no directory {folder}")
         return
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -108,6 +113,16 @@ def check_address(address: str) -> None:
     except OSError as error:
         hint = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
         raise OptionsError(f"--grpc-server-addr {address}: cannot listen: {hint}") from error
+
+
+def check_log_file(path: Path | None) -> None:
+    """Raise OptionsError when nothing can be written there."""
+    if path is None:
+        return
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise OptionsError(f"--log-file {path}: cannot be written: {error.strerror}") from error
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -143,8 +158,8 @@ def _general_parser() -> _Parser:
 def _target_parser() -> _Parser:
     parser = _Parser(prog="python -m switch ... --", add_help=False, allow_abbrev=False)
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
-    parser.add_argument("--cpu-port", type=_switch_port)
-    parser.add_argument("--drop-port", type=_switch_port, default=PORT_MAX)
+    parser.add_argument("--cpu-port")
+    parser.add_argument("--drop-port", default=str(DROP_PORT))
     return parser
 
 
@@ -157,12 +172,6 @@ def _unsigned(text: str) -> int:
 def _port_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port, 1 to 65535")
-    return int(text)
-
-
-def _switch_port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a switch port, 0 to {PORT_MAX}")
     return int(text)
 
 
@@ -187,7 +196,8 @@ def _program(path: Path | None, no_p4: bool) -> Path | None:
     if path is not None and no_p4:
         raise OptionsError(f"--no-p4 starts without a program, but {path} is given; leave out one of the two")
     if path is not None and not path.is_file():
-        raise OptionsError(f"{path}: no such file; PROGRAM.json is what p4c --target bmv2 writes")
+        what = "not a file" if path.exists() else "no such file"
+        raise OptionsError(f"{path}: {what}; PROGRAM.json is what p4c --target bmv2 writes")
     return path
 
 
@@ -200,16 +210,21 @@ def _address(text: str) -> str:
     return text
 
 
-def _cpu_port(port: int | None, drop_port: int, ports: dict[int, str]) -> int | None:
-    if drop_port != PORT_MAX:
-        raise OptionsError(f"--drop-port {drop_port}: this switch drops by port {PORT_MAX} and no other")
-    if port == 0:
-        raise OptionsError(f"--cpu-port 0: needs a port from 1 to {PORT_MAX}")
-    if port is not None and port in ports:
-        raise OptionsError(f"--cpu-port {port}: that port is {ports[port]} already; the CPU port has no interface")
-    if port is not None and port == drop_port:
-        raise OptionsError(f"--cpu-port {port}: that is the drop port; 1 to {PORT_MAX - 1} is allowed")
-    return port
+def _cpu_port(text: str | None, ports: dict[int, str]) -> int | None:
+    if text is None:
+        return None
+    if text == str(DROP_PORT):
+        raise OptionsError(f"--cpu-port {text}: that is the drop port; 1 to {PORT_MAX} is allowed")
+    if not text.isdecimal() or not 1 <= int(text) <= PORT_MAX:
+        raise OptionsError(f"--cpu-port {text}: needs a port from 1 to {PORT_MAX}")
+    if int(text) in ports:
+        raise OptionsError(f"--cpu-port {text}: that port is {ports[int(text)]} already; the CPU port has no interface")
+    return int(text)
+
+
+def _check_drop_port(text: str) -> None:
+    if text != str(DROP_PORT):
+        raise OptionsError(f"--drop-port {text}: this switch drops by port {DROP_PORT} and no other")
 
 
 def _ignored(told: argparse.Namespace) -> tuple[str, ...]:

@@ -1,8 +1,11 @@
 """C text to a shared library, once: the result is kept under ~/.cache/kofn by a hash of everything that went into it.
 
+The libraries used last are kept, as many as KEPT; one that is in use stays in use when it is removed.
+
 Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the library.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -10,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +22,7 @@ from switch.errors import CompileError, CompilerMissing
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")
+KEPT = 32
 MISSING = (
     "no C compiler ({command}) was found; the embedded switch compiles each P4 program to native code. "
     "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
@@ -40,6 +45,7 @@ def _compile(texts: dict[str, str], sources: Sequence[str]) -> Path:
     compiler = _compiler()
     library = _cache() / f"{_digest(texts, compiler)}.so"
     if library.exists():
+        _note_use(library)
         return library
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         for name, text in texts.items():
@@ -53,7 +59,22 @@ def _compile(texts: dict[str, str], sources: Sequence[str]) -> Path:
             for name, text in texts.items():
                 library.with_suffix(f".{name}").write_text(text)
         os.replace(built, library)
+    _prune(library.parent)
     return library
+
+
+def _note_use(library: Path) -> None:
+    """Access times are often not kept by the file system; the time of the build stays."""
+    os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
+
+
+def _prune(folder: Path) -> None:
+    """Remove all but the KEPT libraries used last, and the C text beside them."""
+    with contextlib.suppress(FileNotFoundError):  # another process does the same: it will come to an end
+        by_use = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_atime_ns, reverse=True)
+        for library in by_use[KEPT:]:
+            for path in folder.glob(f"{library.stem}.*"):
+                path.unlink()
 
 
 def _compiler() -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from switch.compiler.hashing import emit_hash
 from switch.compiler.layout import HeaderRef, c_type, identifier, limbs, literal, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Array, Expression, HeaderOf, Object
+from switch.compiler.program import DROP_PORT, Array, Expression, HeaderOf, Object
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
@@ -32,7 +32,7 @@ def _assign(low: Lowering, arguments: Arguments) -> None:
 
 def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
     meta = low.header(arguments[0]).struct
-    low.block.add(f"{meta}.egress_spec_ = 511;", f"{meta}.mcast_grp_ = 0;")
+    low.block.add(f"{meta}.egress_spec_ = {DROP_PORT};", f"{meta}.mcast_grp_ = 0;")
 
 
 def _array(low: Lowering, expression: Expression, arrays: tuple[Array, ...]) -> tuple[int, Array]:

@@ -12,11 +12,10 @@ from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
-from switch.compiler.program import Expression, LearnList, Program
+from switch.compiler.program import DROP_PORT, Expression, LearnList, Program
 from switch.errors import ProgramError
 
 META = "standard_metadata"
-DROP_PORT = 511
 REPLICATION = 5  # instance_type of a multicast copy
 COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
 
@@ -177,6 +176,19 @@ class ProcessWriter:
             "update_checksums(D);",
             "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + TAIL_BYTES);",
             "uint32_t head_bytes = deparse_head(D, head);",
+            *self._share_tail(),
+            "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
+            "if (D->truncate < head_bytes) head_bytes = D->truncate;",
+            "if (D->truncate - head_bytes < tail_bytes) tail_bytes = D->truncate - head_bytes;",
+            "if (D->truncate - head_bytes - tail_bytes < rest) rest = D->truncate - head_bytes - tail_bytes;",
+            "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
+            "if (D->truncate != UINT32_MAX) D->tail = NULL;",
+        ]
+        return self._function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _share_tail(self) -> list[str]:
+        """The first copy since the last flush writes the tail behind its head; the others copy it or refer to it."""
+        return [
             "uint8_t *own = head + head_bytes;",
             "const uint8_t *tail = own;",
             "if (!D->tail || D->flushes != services(D->core)->flushes) {",
@@ -188,14 +200,7 @@ class ProcessWriter:
             "} else {",
             "    tail = D->tail;",
             "}",
-            "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
-            "if (D->truncate < head_bytes) head_bytes = D->truncate;",
-            "if (D->truncate - head_bytes < tail_bytes) tail_bytes = D->truncate - head_bytes;",
-            "if (D->truncate - head_bytes - tail_bytes < rest) rest = D->truncate - head_bytes - tail_bytes;",
-            "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
-            "if (D->truncate != UINT32_MAX) D->tail = NULL;",
         ]
-        return self._function("void egress_copy(struct state *D, uint32_t port)", body)
 
     def _timestamps(self, *fields: str) -> list[str]:
         wanted = [field for field in fields if self._read_anywhere(field)]
@@ -245,16 +250,7 @@ class ProcessWriter:
             "if (D->exit == 2) { services(core)->drop(core, DROP_ASSERTION); return; }",
             "if (D->learn) learn(D);",
             f"if ({group} != 0) {{",
-            f"    const struct group *group = services(core)->group(core, {group});",
-            "    if (!group) { services(core)->drop(core, DROP_UNKNOWN_GROUP); return; }",
-            *[f"    {line}" for line in self._set("instance_type", str(REPLICATION))],
-            "    struct saved saved;",
-            "    put_aside(D, &saved);",
-            "    for (uint32_t i = 0; i < group->size; i++) {",
-            "        if (i > 0) put_back(D, &saved);",
-            *[f"        {line}" for line in self._set("egress_rid", "group->replicas[i].instance")],
-            "        egress_copy(D, group->replicas[i].port);",
-            "    }",
+            *[f"    {line}" for line in self._multicast(group)],
             f"}} else if ({self._meta('egress_spec')} == {DROP_PORT}) {{",
             "    services(core)->drop(core, DROP_INGRESS);",
             "} else {",
@@ -266,3 +262,18 @@ class ProcessWriter:
             "uint32_t length)"
         )
         return self._function(head, body)
+
+    def _multicast(self, group: str) -> list[str]:
+        """A copy to each member of the group that the C expression `group` names."""
+        return [
+            f"const struct group *group = services(core)->group(core, {group});",
+            "if (!group) { services(core)->drop(core, DROP_UNKNOWN_GROUP); return; }",
+            *self._set("instance_type", str(REPLICATION)),
+            "struct saved saved;",
+            "put_aside(D, &saved);",
+            "for (uint32_t i = 0; i < group->size; i++) {",
+            "    if (i > 0) put_back(D, &saved);",
+            *[f"    {line}" for line in self._set("egress_rid", "group->replicas[i].instance")],
+            "    egress_copy(D, group->replicas[i].port);",
+            "}",
+        ]

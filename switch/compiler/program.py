@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 WIDTH_MAX = 2048  # bits of a field, p4c's own limit
+DROP_PORT = 511  # v1model's port that drops, the last of bit<9>
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

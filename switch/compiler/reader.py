@@ -46,9 +46,12 @@ def read_program(document: bytes) -> Program:
     """The program in the JSON text `document`.  Raises ProgramError."""
     try:
         root: Json = json.loads(document)
+    except ValueError as error:
+        raise ProgramError(f"not p4c's BMv2 JSON: {error}") from error
+    try:
         major = root["__meta__"]["version"][0]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise ProgramError(f"not p4c's BMv2 JSON: {error!r}") from error
+    except (KeyError, TypeError, IndexError) as error:
+        raise ProgramError("not p4c's BMv2 JSON: it has no __meta__.version") from error
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
     _refuse_unused(root)

@@ -26,6 +26,7 @@ static uint64_t now_us(struct core *core) { return (clock_ns() - core->started_n
 
 static void drop(struct core *core, enum drop_reason reason) { core->drops[reason]++; }
 
+// See struct services.
 static uint8_t *reserve(struct core *core, uint32_t bytes) {
     if (core->queued == SEND_QUEUE || ARENA_BYTES - core->arena_used < bytes) core_flush(core);
     return core->arena + core->arena_used;
@@ -141,30 +142,14 @@ void core_flush(struct core *core) {
     core->services.flushes++;
 }
 
+// A packet of the control plane is no longer than one of a port can be, or it might not fit into a reader of the rings.
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
-    if (!core->instance) {
+    if (!core->instance)
         drop(core, DROP_NO_PROGRAM);
-        return;
-    }
-    core->instance->program->process(core, core->instance, port, packet, length);
-}
-
-struct core *core_new(int cpu_port, int bypass) {
-    struct core *core = calloc(1, sizeof *core);
-    if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
-    pthread_mutex_init(&core->turn, NULL);
-    pthread_mutex_init(&core->state, NULL);
-    for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
-    core->cpu_port = cpu_port;
-    core->bypass = bypass;
-    core->wake = -1;
-    core->started_ns = clock_ns();
-    core->seed = core->started_ns | 1;
-    core->arena = malloc(ARENA_BYTES);
-    core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
-    if (ring_open(&core->digests) < 0 || ring_open(&core->packet_ins) < 0) return NULL;
-    return core;
+    else if (length > HEADROOM + PACKET_BYTES)
+        drop(core, DROP_RECEIVED_TOO_LONG);
+    else
+        core->instance->program->process(core, core->instance, port, packet, length);
 }
 
 void core_free(struct core *core) {
@@ -176,6 +161,28 @@ void core_free(struct core *core) {
     free(core->arena);
     free(core->buffers);
     free(core);
+}
+
+// NULL when there is not enough memory.
+struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
+    struct core *core = calloc(1, sizeof *core);
+    if (!core) return NULL;
+    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
+    pthread_mutex_init(&core->turn, NULL);
+    pthread_mutex_init(&core->state, NULL);
+    for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
+    core->cpu_port = cpu_port;
+    core->bypass = bypass;
+    core->port_down = port_down;
+    core->wake = -1;
+    core->started_ns = clock_ns();
+    core->seed = core->started_ns | 1;
+    core->arena = malloc(ARENA_BYTES);
+    core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
+    int result = ring_open(&core->digests) | ring_open(&core->packet_ins);
+    if (result == 0 && core->arena && core->buffers) return core;
+    core_free(core);
+    return NULL;
 }
 
 // Returns the instance that ran before; its digests, which say so, mean nothing to the next.
@@ -213,7 +220,10 @@ void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
 int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length, uint8_t *to,
                     uint64_t space) {
     struct ring collected;
-    if (ring_open(&collected) < 0) return -ENOMEM;
+    if (ring_open(&collected) < 0) {
+        ring_close(&collected);
+        return -ENOMEM;
+    }
     core_lock(core);
     core->collect = &collected;
     core_process(core, port, packet, length);

@@ -44,6 +44,7 @@ struct core {
     uint32_t swaps;  // of instances
     struct port ports[PORTS];
     int cpu_port;  // -1: none
+    void (*port_down)(uint32_t port);  // called by the packet thread without the lock
     struct group groups[GROUPS];
     uint64_t drops[DROP_REASONS];
     struct ring digests, packet_ins;

@@ -44,10 +44,10 @@ static size_t register_bytes(const struct register_shape *shape) { return (size_
 
 void instance_free(struct instance *instance) {
     const struct program *program = instance->program;
-    for (uint32_t i = 0; i < program->tables; i++) table_close(&instance->tables[i]);
-    for (uint32_t i = 0; i < program->registers; i++)
+    for (uint32_t i = 0; instance->tables && i < program->tables; i++) table_close(&instance->tables[i]);
+    for (uint32_t i = 0; instance->registers && i < program->registers; i++)
         release(instance->registers[i], register_bytes(&program->register_shapes[i]));
-    for (uint32_t i = 0; i < program->counters; i++)
+    for (uint32_t i = 0; instance->counters && i < program->counters; i++)
         release(instance->counters[i], program->counter_sizes[i] * sizeof(struct count));
     release(instance->state, program->state_bytes);
     free(instance->tables);
@@ -56,22 +56,29 @@ void instance_free(struct instance *instance) {
     free(instance);
 }
 
-// NULL when there is not enough memory.
-struct instance *instance_new(const struct program *program) {
-    struct instance *instance = calloc(1, sizeof *instance);
+static int instance_open(struct instance *instance) {
+    const struct program *program = instance->program;
     int result = 0;
-    instance->program = program;
     instance->tables = calloc(program->tables + 1, sizeof *instance->tables);
     instance->registers = calloc(program->registers + 1, sizeof *instance->registers);
     instance->counters = calloc(program->counters + 1, sizeof *instance->counters);
     instance->state = pages(program->state_bytes);
+    if (!instance->tables || !instance->registers || !instance->counters || !instance->state) return -ENOMEM;
     for (uint32_t i = 0; i < program->tables; i++)
         result |= table_open(&instance->tables[i], &program->table_shapes[i]);
     for (uint32_t i = 0; i < program->registers; i++)
         result |= !(instance->registers[i] = pages(register_bytes(&program->register_shapes[i])));
     for (uint32_t i = 0; i < program->counters; i++)
         result |= !(instance->counters[i] = pages(program->counter_sizes[i] * sizeof(struct count)));
-    if (result == 0 && instance->state) return instance;
+    return result;
+}
+
+// NULL when there is not enough memory.
+struct instance *instance_new(const struct program *program) {
+    struct instance *instance = calloc(1, sizeof *instance);
+    if (!instance) return NULL;
+    instance->program = program;
+    if (instance_open(instance) == 0) return instance;
     instance_free(instance);
     return NULL;
 }

@@ -112,6 +112,8 @@ static int receive_batch(struct core *core, uint32_t number, struct mmsghdr *mes
     for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_controllen = sizeof core->control[i];
     int count = recvmmsg(core->ports[number].socket, messages, BATCH, MSG_DONTWAIT, NULL);
     if (count > 0) process_batch(core, number, messages, count);
+    // The kernel says it once for each time that an interface goes down, and when it is removed.
+    if (count < 0 && errno == ENETDOWN) core->port_down(number);
     return count;
 }
 
@@ -147,6 +149,7 @@ int core_start(struct core *core) {
     if (core->wake < 0) return -errno;
     int result = pthread_create(&core->thread, NULL, forward, core);
     core->running = result == 0;
+    if (!core->running) close(core->wake);
     return -result;
 }
 

@@ -83,14 +83,6 @@ def loaded(program: Arithmetic) -> Engine:
     return engine
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs that nobody needs again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KOFN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_operator(width: int, signed: bool) -> None:

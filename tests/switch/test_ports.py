@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,6 +179,27 @@ def test_cpu_port() -> None:
         assert engine.take_packet_ins(10) == [request(0x23, 256, rest=b"to the controller")]
         engine.send(request(0x23, 2, rest=b"from the controller"))
         assert receive(two) == request(0x23, 3, rest=b"from the controller")
+
+    alone(body)
+
+
+@pytest.mark.parametrize("command", ["ip link del s2", "ip link set s2 down"])
+def test_without_an_interface_the_other_ports_go_on(command: str, caplog: pytest.LogCaptureFixture) -> None:
+    def body() -> None:
+        one, _, three = links(3)
+        engine = switch(3)
+        subprocess.run(command.split(), check=True)
+        for _ in range(3):
+            one.send(request(0x23, 2))
+            one.send(request(0x23, 3))
+            assert receive(three) == request(0x23, 4)
+        before = time.process_time()
+        assert engine.take_packet_ins(0.2) == []
+        assert time.process_time() - before < 0.1, "the packet thread sleeps"
+        assert engine.stats().drops["send failed"] == 3
+        engine.stop()
+        warning = "port 2: interface s2 is down or gone; packets to it count as 'send failed'"
+        assert [record.getMessage() for record in caplog.records] == [warning]
 
     alone(body)
 

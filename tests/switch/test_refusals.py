@@ -52,7 +52,8 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
-        (b"{}", "not p4c's BMv2 JSON"),
+        (b"no JSON", "not p4c's BMv2 JSON: Expecting value: line 1 column 1"),
+        (b"{}", "not p4c's BMv2 JSON: it has no __meta__.version"),
     ],
 )
 def test_refused(document: bytes, message: str) -> None:
@@ -80,3 +81,14 @@ def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(CompileError, match="error"):
         compile_program("no C")
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"], "nothing half-made is left"
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
+    monkeypatch.setenv("KOFN_KEEP_C", "1")
+    monkeypatch.setattr("switch.compiler.compile.KEPT", 2)
+    first, second = compile_program("int x = 1;"), compile_program("int x = 2;")
+    compile_program("int x = 1;")
+    third = compile_program("int x = 3;")
+    assert set(tmp_path.glob("*.so")) == {first, third}
+    assert not list(tmp_path.glob(f"{second.stem}.*")), "its C text goes with it"

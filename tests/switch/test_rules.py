@@ -292,6 +292,15 @@ def test_hash_random_truncate_assert(engine: Engine) -> None:
     assert engine.stats().drops["assertion failed"] == 1
 
 
+def test_no_packet_is_too_long_for_the_controllers_ring() -> None:
+    engine = Engine({}, cpu_port=255)
+    engine.load(PROGRAM)
+    engine.send(request(0x23, 255, rest=bytes(400_000)))
+    engine.send(request(0x23, 255, rest=b"the next one"))
+    assert engine.take_packet_ins(0) == [request(0x23, 256, rest=b"the next one")]
+    assert engine.stats().drops["received too long"] == 1
+
+
 def test_metadata_starts_as_zero(engine: Engine) -> None:
     assert [ask(engine, 0x60, value)[1].result for value in (1, 0, 1, 0)] == [5, 0, 5, 0]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from switch.options import OptionsError, check_address, check_interfaces, parse
+from switch.options import OptionsError, check_address, check_interfaces, check_log_file, parse
 
 FULL = (
     "--no-p4 -i 1@s1-eth1 -i 2@s1-eth2 --device-id 7 --log-console -L debug --thrift-port 9090"
@@ -36,11 +36,12 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
         ("", "nothing to run: give a PROGRAM.json, or --no-p4"),
         ("absent.json", "absent.json: no such file; PROGRAM.json is what p4c --target bmv2 writes"),
         ("--no-p4 x.json", "--no-p4 starts without a program, but x.json is given"),
+        ("/", "/: not a file; PROGRAM.json is what p4c --target bmv2 writes"),
         ("--no-p4 --bogus", "unrecognized arguments: --bogus; see --help"),
         ("--no-p4 -- --bogus 1", "unrecognized arguments: --bogus 1; see --help"),
         ("--no-p4 --cpu-port 255", "--cpu-port is a target flag: it goes after --, as in --no-p4 -- --cpu-port ..."),
-        ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 511, as in -i 1@s1-eth1"),
-        ("--no-p4 -i 512@eth0", "-i 512@eth0: needs PORT@INTERFACE with a port from 0 to 511"),
+        ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 510, as in -i 1@s1-eth1"),
+        ("--no-p4 -i 511@eth0", "-i 511@eth0: needs PORT@INTERFACE with a port from 0 to 510"),
         ("--no-p4 -i 1@a -i 1@b", "-i 1@b: port 1 is a already; each port is given once"),
         ("--no-p4 -i 1@a -i 2@a", "-i 2@a: interface a has a port already"),
         ("--no-p4 --device-id -1", "'-1' is not a number from 0 to 2**64 - 1"),
@@ -52,8 +53,8 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
             "--no-p4 -- --grpc-server-addr 50051",
             "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
         ),
-        ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 511"),
-        ("--no-p4 -- --cpu-port 999", "'999' is not a switch port, 0 to 511"),
+        ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 510"),
+        ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 510"),
         ("--no-p4 -- --cpu-port 511", "--cpu-port 511: that is the drop port; 1 to 510 is allowed"),
         ("--no-p4 -- --drop-port 3", "--drop-port 3: this switch drops by port 511 and no other"),
         ("--no-p4 -i 255@a -- --cpu-port 255", "--cpu-port 255: that port is a already"),
@@ -87,3 +88,14 @@ def test_an_address_in_use_is_said_to_be() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OptionsError, match=f"{address}: cannot listen: another process listens there"):
             check_address(address)
+
+
+def test_a_unix_socket_needs_its_directory() -> None:
+    with pytest.raises(OptionsError, match=r"unix:/nonesuch/s: cannot listen: there is no directory /nonesuch$"):
+        check_address("unix:/nonesuch/s")
+
+
+def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    check_log_file(tmp_path / "switch.log")
+    with pytest.raises(OptionsError, match=r"^--log-file /.*: cannot be written: Is a directory$"):
+        check_log_file(tmp_path)
