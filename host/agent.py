@@ -167,7 +167,7 @@ class Agent:
                 text = f"iteration {self.protocol.iteration}: no result for blocks {missing[:8]} for {waited:.0f} s"
                 if waited >= GIVE_UP_AFTER_S:
                     raise AgentError(f"{text}; gave up") from None
-                log.warning("%s; sending again every %.2f s", text, self.protocol.timeout.rto_s)
+                log.warning("%s; it is asked for again and again", text)
         if self._failure is not None:
             raise self._failure
         self._complete.clear()

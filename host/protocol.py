@@ -20,8 +20,11 @@ from typing import NamedTuple
 from host.errors import ProtocolError
 from host.wire import EVERYONE, Header, Kind
 
-RTO_MIN_S = 0.02
+RTO_MIN_S = 0.01
 RTO_MAX_S = 1.0
+OVERTAKEN = 3
+"""A request is sent again when this many requests that were sent after it have been answered (RFC 5681's threshold)."""
+
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
 
@@ -97,9 +100,11 @@ class Flight:
 
     header: Header
     values: bytes
+    order: int  # of sending, among all requests
     first_sent: float
     deadline: float
     attempts: int = 1
+    overtaken: int = 0  # answers to requests that were sent later
     asked_peers: bool = False
 
 
@@ -115,12 +120,7 @@ class Statistics:
 
 
 class Timeout:
-    """Retransmission timeout from smoothed answer times, as RFC 6298 has it.
-
-    An answer comes when k workers have sent, so their waiting is part of it, as it should be: sending again earlier
-    only makes duplicates.  After a retransmission an answer is ambiguous and gives no sample (Karn); the doubled
-    timeout stays in force until an unambiguous one comes.
-    """
+    """Retransmission timeout from smoothed answer times, as RFC 6298 has it."""
 
     def __init__(self, initial_s: float) -> None:
         self.rto_s = initial_s
@@ -128,17 +128,13 @@ class Timeout:
         self._deviation_s = 0.0
 
     def sample(self, answer_s: float) -> None:
-        """One unambiguous answer time."""
+        """One answer time."""
         if self._smoothed_s is None:
             self._smoothed_s, self._deviation_s = answer_s, answer_s / 2
         else:
             self._deviation_s += (abs(self._smoothed_s - answer_s) - self._deviation_s) / 4
             self._smoothed_s += (answer_s - self._smoothed_s) / 8
         self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
-
-    def expired(self) -> None:
-        """Something had to be sent again."""
-        self.rto_s = min(RTO_MAX_S, self.rto_s * 2)
 
 
 class Protocol:
@@ -157,7 +153,8 @@ class Protocol:
         self.blocks = blocks
         self.iteration = 0
         self.statistics = Statistics()
-        self.timeout = Timeout(rto_s)
+        self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
+        self._moving_timeout = Timeout(rto_s)  # for its other answers: the network alone
         self._template = Header(job=job, worker=rank, words=words)
         self._slots = slots
         self._window = window
@@ -166,7 +163,9 @@ class Protocol:
         self._flights: dict[int, Flight] = {}
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
-        self._sampled = 0  # latest iteration that gave an answer time
+        self._rescaled: set[int] = set()  # blocks of this iteration that were refused for their scale
+        self._order = 0
+        self._moving_since: float | None = None  # when the first block of this iteration closed
         self._newest = 0  # latest iteration of which any result was seen
 
     # -- events
@@ -178,9 +177,11 @@ class Protocol:
         if iteration <= self.iteration:
             raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
         self.iteration = iteration
+        self._rescaled.clear()
         self._forget()
         known = self._results.setdefault(iteration, {})
         self._open = set(range(self.blocks)) - known.keys()
+        self._moving_since = now if known else None
         instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
         if not self._open:
             instructions.append(Complete(iteration=iteration))
@@ -207,7 +208,7 @@ class Protocol:
             return []
         if header.kind == Kind.STALE:
             return self._stale(id)
-        return self._refused(id.block, header)
+        return self._refused(id.block, header, now)
 
     def result_in(self, result: Result, now: float) -> list[Instruction]:
         """A result, from the switch or from a peer; the first one counts, copies are equal."""
@@ -226,18 +227,7 @@ class Protocol:
     def timer(self, now: float) -> list[Instruction]:
         """Send again whatever has waited too long."""
         due = [(block, flight) for block, flight in self._flights.items() if flight.deadline <= now]
-        if due:
-            self.timeout.expired()
-        instructions: list[Instruction] = []
-        for block, flight in due:
-            flight.attempts += 1
-            flight.deadline = now + self.timeout.rto_s
-            flight.asked_peers = False
-            self.statistics.retransmissions += 1
-            instructions.append(Send(header=flight.header, values=flight.values))
-            if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
-                instructions += self._ask_peers(block, flight)
-        return instructions
+        return [instruction for block, flight in due for instruction in self._send_again(block, flight, now)]
 
     # -- state that callers look at
 
@@ -271,13 +261,54 @@ class Protocol:
         self._open.discard(block)
         self._waiting.pop(block, None)
         flight = self._flights.pop(block, None)
-        if flight is not None and flight.attempts == 1 and self._sampled < self.iteration:
-            self._sampled = self.iteration  # one sample an iteration: its blocks wait for the same workers
-            self.timeout.sample(now - flight.first_sent)
         instructions: list[Instruction] = [Deliver(result=result)]
         if not self._open:
             instructions.append(Complete(iteration=self.iteration))
+        if flight is not None:
+            instructions += self._answered(flight, now)
         return instructions + self._fill_window(now)
+
+    def _answered(self, flight: Flight, now: float) -> list[Instruction]:
+        """Learn from an answer: how long answers take, and which older requests must have been lost.
+
+        k workers had sent this block, and all that they had sent before; so what I sent before it has been answered,
+        too, or something was lost.
+        """
+        if self._moving_since is None:
+            self._moving_since = now
+            self._waiting_timeout.sample(now - flight.first_sent)
+            for other in self._flights.values():
+                other.deadline = min(other.deadline, now + self._rto_s(other))
+        elif flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
+            self._moving_timeout.sample(now - max(flight.first_sent, self._moving_since))
+        instructions: list[Instruction] = []
+        for block, other in self._flights.items():
+            other.overtaken += other.order < flight.order
+            if other.overtaken >= OVERTAKEN:
+                instructions += self._send_again(block, other, now)
+        return instructions
+
+    def _rto_s(self, flight: Flight) -> float:
+        """How long to wait for an answer.
+
+        Doubles with each attempt while k workers are waited for; once the iteration moves a missing answer is a lost
+        one, and the wait grows by its own length only.
+        """
+        if self._moving_since is not None:
+            return min(RTO_MAX_S, self._moving_timeout.rto_s * flight.attempts)
+        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(flight.attempts - 1, 10)))
+
+    def _send_again(self, block: int, flight: Flight, now: float) -> list[Instruction]:
+        """A request once more; a PULL that the switch does not answer is for the peers."""
+        self._order += 1
+        flight.order, flight.overtaken, flight.asked_peers = self._order, 0, False
+        flight.attempts += 1
+        flight.deadline = now + self._rto_s(flight)
+        self.statistics.retransmissions += 1
+        again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
+        if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
+            again += self._ask_peers(block, flight)
+        return again
 
     def _overtaken(self, now: float) -> list[Instruction]:
         """The others are further: what is open here is closed there, so fetch it without waiting for our gradient."""
@@ -310,8 +341,10 @@ class Protocol:
     def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
         """Put a request in flight."""
         padded = values or bytes(header.words * 256)
-        deadline = now + self.timeout.rto_s
-        self._flights[block] = Flight(header=header, values=padded, first_sent=now, deadline=deadline)
+        self._order += 1
+        flight = Flight(header=header, values=padded, order=self._order, first_sent=now, deadline=now)
+        flight.deadline += self._rto_s(flight)
+        self._flights[block] = flight
         return Send(header=header, values=padded)
 
     def _header(self, block: int) -> Header:
@@ -333,16 +366,28 @@ class Protocol:
         flight.asked_peers = True
         return [AskPeers(id=BlockId(self.iteration, block))]
 
-    def _refused(self, block: int, header: Header) -> list[Instruction]:
-        """The slot sums at another scale."""
+    def _refused(self, block: int, header: Header, now: float) -> list[Instruction]:
+        """The slot sums at another scale: encode at that one, or pull what the others have finished."""
         self.statistics.refused += 1
-        mine = self._flights.pop(block).header
-        if (mine.scale, mine.lanes) == (header.scale, header.lanes):
-            raise ProtocolError(
-                f"block {block} of iteration {self.iteration} is summed with another number of words than {mine.words}:"
-                " all workers of a job must have the same job.words"
-            )
+        mine = self._flights[block].header
+        self._check_words(mine, header)
+        if block in self._rescaled:
+            return []  # a copy: the network repeats packets, and a slot keeps its scale
+        self._rescaled.add(block)
+        del self._flights[block]
+        if self.left_behind:
+            return self._pull(now)
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
+
+    def _check_words(self, mine: Header, refused: Header) -> None:
+        """ProtocolError when the scale is not why: it agrees, at the first refusal or with my bit in the slot."""
+        agrees = mine.kind == Kind.PULL or (mine.scale, mine.lanes) == (refused.scale, refused.lanes)
+        is_member = bool(refused.members >> self.rank & 1)  # a slot looks at a member's words, not at its scale
+        if agrees and (is_member or mine.block not in self._rescaled):
+            raise ProtocolError(
+                f"block {mine.block} of iteration {mine.iteration} is summed with another number of words than"
+                f" {mine.words}: all workers of a job must have the same job.words"
+            )
 
     def _forget(self) -> None:
         """Drop results that are older than the peers may ask for."""

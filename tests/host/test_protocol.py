@@ -304,3 +304,39 @@ def test_misuse_is_refused():
     p.begin(1, 0.0)
     with pytest.raises(ProtocolError, match="has open blocks"):
         p.begin(2, 0.0)
+
+
+def contribute_all(p: Protocol, now: float = 0.0) -> None:
+    for block in list(p.missing):
+        p.contribute(block, bytes(256), scale=0, lanes=0, now=now)
+
+
+def sent_again(instructions: list[Instruction]) -> list[int]:
+    return [instruction.header.block for instruction in instructions if isinstance(instruction, Send)]
+
+
+def test_three_later_answers_mean_that_a_block_was_lost():
+    p = protocol(blocks=6, slots=16, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    assert sent_again(p.packet_in(answer(iteration=1, block=1), bytes(256), 0.001)) == []
+    assert sent_again(p.packet_in(answer(iteration=1, block=2), bytes(256), 0.001)) == []
+    assert sent_again(p.packet_in(answer(iteration=1, block=3), bytes(256), 0.001)) == [0]
+    assert sent_again(p.packet_in(answer(iteration=1, block=4), bytes(256), 0.001)) == [], "block 0 is the youngest now"
+    assert p.statistics.retransmissions == 1
+
+
+def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
+    p = protocol(blocks=2, slots=16, window=8, rto_s=0.01)
+    now = 0.0
+    for iteration in range(1, 30):  # k workers are there after half a second, then answers take 2 ms
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + 0.5)
+        p.packet_in(answer(iteration=iteration, block=1), bytes(256), now + 0.502)
+        now += 1.0
+    p.begin(30, now)
+    contribute_all(p, now)
+    assert p.deadline - now > 0.4, "nothing is sent again while the others are waited for"
+    p.packet_in(answer(iteration=30, block=0), bytes(256), now + 0.3)
+    assert p.deadline - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
