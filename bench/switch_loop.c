@@ -4,31 +4,23 @@
 //
 // Each worker keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result of a block the one
 // for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 32 bytes of header,
-// BYTES of values. Prints contributions per second of both workers together. Needs root, and a switch that is set up
-// for job 1 with k = 2, workers 0 and 1 behind the interfaces.
+// BYTES of values. Prints contributions per second of both workers together, and how many never had a result. Needs
+// root, and a switch that is set up for job 1 with k = 2, workers 0 and 1 behind the interfaces.
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <linux/if_packet.h>
-#include <net/ethernet.h>
-#include <net/if.h>
 #include <poll.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
-#define HEAD 74
-#define BATCH 64
-#define FRAME 9216
+#include "packet_socket.h"
 
-#ifndef PACKET_IGNORE_OUTGOING
-#define PACKET_IGNORE_OUTGOING 23
-#endif
+#define WINDOW_MAX 4096  // slots
 
 static unsigned values, window;
 static int sockets[2];
+static unsigned long results;
+static uint32_t iterations[2][WINDOW_MAX];  // that each slot's contribution in flight is for
+static uint32_t last[WINDOW_MAX];           // that is sent at all
 static uint8_t templates[2][FRAME];
 static uint8_t sending[BATCH][HEAD], received[BATCH][FRAME];
 
@@ -44,21 +36,6 @@ static void put(uint8_t *at, uint64_t value, int bytes) {
 
 static uint32_t get32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
-static int open_interface(const char *name) {
-    int one = 1, size = 32 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
-    address.sll_ifindex = (int)if_nametoindex(name);
-    setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
-    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) < 0) {
-        perror(name);
-        exit(1);
-    }
-    return fd;
 }
 
 static void checksum(uint8_t *ip) {
@@ -82,20 +59,10 @@ static void prepare(int worker) {
     put(p + 30, 0x0a0000feu, 4);
     checksum(p + 14);
     put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 40 + values, 2);
-    uint8_t *k = p + 42;
+    uint8_t *k = p + KIND;
     k[0] = 0x10, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
     put(k + 20, 7, 2), put(k + 22, 1, 2);
     for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
-}
-
-static unsigned flush(int worker, struct mmsghdr *messages, unsigned count) {
-    unsigned done = 0;
-    while (done < count) {
-        int sent = sendmmsg(sockets[worker], messages + done, count - done, 0);
-        if (sent <= 0) break;
-        done += (unsigned)sent;
-    }
-    return done;
 }
 
 // One contribution for `slot` in `iteration` into the batch.
@@ -108,7 +75,8 @@ static void add(int worker, struct mmsghdr *messages, struct iovec (*vectors)[2]
     messages[at].msg_hdr = (struct msghdr){.msg_iov = vectors[at], .msg_iovlen = 2};
 }
 
-static unsigned turn(int worker, uint32_t *iterations) {
+// Take results and send what follows on them; returns the contributions sent.
+static unsigned turn(int worker) {
     static struct mmsghdr in[BATCH], out[BATCH];
     static struct iovec in_vectors[BATCH], out_vectors[BATCH][2];
     unsigned count = 0;
@@ -119,51 +87,69 @@ static unsigned turn(int worker, uint32_t *iterations) {
     int got = recvmmsg(sockets[worker], in, BATCH, MSG_DONTWAIT, NULL);
     for (int i = 0; i < got; i++) {
         const uint8_t *p = received[i];
-        if (in[i].msg_len < HEAD || (p[42] & 15) != 2) continue;
+        if (in[i].msg_len < HEAD || (p[KIND] & 15) != RESULT) continue;
         uint32_t iteration = get32(p + 50), slot = get32(p + 58);
-        if (slot >= window || iteration != iterations[slot]) continue;
-        iterations[slot]++;
-        add(worker, out, out_vectors, count++, iterations[slot], slot);
+        if (slot >= window || iteration != iterations[worker][slot]) continue;
+        results++;
+        iterations[worker][slot]++;
+        if (iterations[worker][slot] <= last[slot]) add(worker, out, out_vectors, count++, iterations[worker][slot], slot);
     }
-    return flush(worker, out, count);
+    return send_all(sockets[worker], out, count);
+}
+
+// The first contribution of each slot.
+static void begin(int worker) {
+    static struct mmsghdr out[BATCH];
+    static struct iovec vectors[BATCH][2];
+    const uint32_t first = (uint32_t)(time(NULL) % 100000) * 20000;  // later than those of runs before
+    for (uint32_t slot = 0; slot < window; slot++) {
+        iterations[worker][slot] = first;
+        last[slot] = UINT32_MAX;
+        add(worker, out, vectors, 0, first, slot);
+        send_all(sockets[worker], out, 1);
+    }
+}
+
+// No more iterations but those that one of the workers has begun.
+static void finish(void) {
+    for (uint32_t slot = 0; slot < window; slot++)
+        last[slot] = iterations[0][slot] > iterations[1][slot] ? iterations[0][slot] : iterations[1][slot];
+}
+
+// Until `until`, or until nothing has come for `patience_ms`; returns the contributions sent.
+static unsigned long run(double until, int patience_ms) {
+    unsigned long done = 0;
+    while (now() < until) {
+        unsigned long before = results;
+        done += turn(0);
+        done += turn(1);
+        struct pollfd both[] = {{sockets[0], POLLIN, 0}, {sockets[1], POLLIN, 0}};
+        if (results == before && poll(both, 2, patience_ms) == 0) break;
+    }
+    return done;
 }
 
 int main(int argc, char **argv) {
-    static uint32_t iterations[2][65536];
-    static struct mmsghdr out[BATCH];
-    static struct iovec vectors[BATCH][2];
-    unsigned long done = 0;
     if (argc != 6) {
         fprintf(stderr, "usage: %s SECONDS BYTES WINDOW INTERFACE0 INTERFACE1\n", argv[0]);
         return 2;
     }
     double seconds = atof(argv[1]);
     values = (unsigned)atoi(argv[2]), window = (unsigned)atoi(argv[3]);
-    const uint32_t first = (uint32_t)(time(NULL) % 100000) * 20000;  // later than those of runs before
-    if (window > 65536 || values > 8192 || values % 256) return 2;
+    if (values > 8192 || values % 256 || window < 1 || window > WINDOW_MAX) {
+        fprintf(stderr, "%s: BYTES is a multiple of 256 up to 8192, WINDOW is 1 to %d\n", argv[0], WINDOW_MAX);
+        return 2;
+    }
     for (int worker = 0; worker < 2; worker++) {
         sockets[worker] = open_interface(argv[4 + worker]);
         prepare(worker);
-        for (uint32_t slot = 0; slot < window; slot++) {
-            iterations[worker][slot] = first;
-            add(worker, out, vectors, 0, first, slot);
-            flush(worker, out, 1);
-        }
     }
-    double start = now(), until = start + seconds, last = start;
-    while (last < until) {
-        unsigned sent = 0;
-        for (int worker = 0; worker < 2; worker++) sent += turn(worker, iterations[worker]);
-        done += sent;
-        last = now();
-        if (sent == 0) {
-            struct pollfd both[] = {{sockets[0], POLLIN, 0}, {sockets[1], POLLIN, 0}};
-            if (poll(both, 2, 1000) == 0) break;
-        }
-    }
-    struct timespec cpu;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    printf("%.0f contributions/s of %u bytes, window %u; the workers took %.2f s of CPU in %.2f s\n",
-           (double)done / (last - start), values, window, (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9, last - start);
+    for (int worker = 0; worker < 2; worker++) begin(worker);
+    double start = now();
+    unsigned long sent = run(start + seconds, 1000);
+    double took = now() - start;
+    finish();
+    unsigned long rest = run(now() + 2, 300);
+    printf("%.0f %lu\n", (double)sent / took, 2 * window + sent + rest - results);
     return 0;
 }
