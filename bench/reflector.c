@@ -11,7 +11,7 @@
 
 static uint8_t frames[BATCH][FRAME];
 
-static void reflect(int fd) {
+static int reflect(int fd) {
     static struct mmsghdr in[BATCH], out[BATCH];
     static struct iovec in_vectors[BATCH], out_vectors[BATCH];
     unsigned count = 0;
@@ -28,6 +28,7 @@ static void reflect(int fd) {
         count++;
     }
     send_all(fd, out, count);
+    return got > 0;
 }
 
 int main(int argc, char **argv) {
@@ -39,9 +40,7 @@ int main(int argc, char **argv) {
     puts("ready");
     fflush(stdout);
     for (;;) {
-        poll(both, 2, -1);
-        for (int i = 0; i < 2; i++) {
-            if (both[i].revents) reflect(both[i].fd);
-        }
+        int busy = reflect(both[0].fd) | reflect(both[1].fd);
+        if (!busy) poll(both, 2, -1);
     }
 }

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -52,6 +53,7 @@ class Engine:
         if not self._core:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         self._lock = Lock()
+        self._injecting = Lock()
         self._loaded: Loaded | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._running = False
@@ -266,9 +268,17 @@ class Engine:
 
         No sockets are involved and the ports need not exist: for tests and tools.
         """
-        buffer = ctypes.create_string_buffer(INJECT_BYTES)
-        size = self._native.core_inject(self._core, port, packet, len(packet), buffer, INJECT_BYTES)
-        return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(ctypes.string_at(buffer, size))]
+        with self._injecting:
+            size = self._native.core_inject(self._core, port, packet, len(packet), self._injected, INJECT_BYTES)
+            if size < 0:
+                raise SwitchError(f"a packet cannot be injected: {os.strerror(-size)}")
+            collected = ctypes.string_at(self._injected, size)
+        return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(collected)]
+
+    @cached_property
+    def _injected(self) -> ctypes.Array[ctypes.c_char]:
+        """What the last injected packet became: megabytes, so made once and only where packets are injected."""
+        return ctypes.create_string_buffer(INJECT_BYTES)
 
     def stats(self) -> Stats:
         """Counts of each port and of every reason to drop a packet."""
