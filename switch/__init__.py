@@ -5,6 +5,7 @@ JSON --compiler/--> C --cc--> library --native, loaded--> engine <--p4runtime/--
                              runtime/: the fixed C part: ports, packet thread, tables, rings
 
 engine      the running switch as Python sees it; `loaded` its program, `tables` and `entries` what is in it
-native      the C functions
+native      the C functions of runtime/: core (packets, groups), ports (packet thread), instance (tables, arrays), ring
+errors      what can go wrong, as one tree
 options     the command line of simple_switch_grpc
 """
