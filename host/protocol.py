@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.errors import ProtocolError
-from host.wire import EVERYONE, Header, Kind
+from host.wire import EVERYONE, Flag, Header, Kind
 
 RTO_MIN_S = 0.01
 RTO_MAX_S = 1.0
@@ -163,7 +163,6 @@ class Protocol:
         self._flights: dict[int, Flight] = {}
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
-        self._rescaled: set[int] = set()  # blocks of this iteration that were refused for their scale
         self._order = 0
         self._moving_since: float | None = None  # when the first block of this iteration closed
         self._newest = 0  # latest iteration of which any result was seen
@@ -177,7 +176,6 @@ class Protocol:
         if iteration <= self.iteration:
             raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
         self.iteration = iteration
-        self._rescaled.clear()
         self._forget()
         known = self._results.setdefault(iteration, {})
         self._open = set(range(self.blocks)) - known.keys()
@@ -370,24 +368,17 @@ class Protocol:
         """The slot sums at another scale: encode at that one, or pull what the others have finished."""
         self.statistics.refused += 1
         mine = self._flights[block].header
-        self._check_words(mine, header)
-        if block in self._rescaled:
-            return []  # a copy: the network repeats packets, and a slot keeps its scale
-        self._rescaled.add(block)
+        if header.flags & Flag.OTHER_WORDS:
+            raise ProtocolError(
+                f"block {block} of iteration {self.iteration} is summed with another number of words than {mine.words}:"
+                " all workers of a job must have the same job.words"
+            )
+        if mine.kind == Kind.PULL or (mine.scale, mine.lanes) == (header.scale, header.lanes):
+            return []  # a copy of an earlier answer: the network repeats packets, and a slot keeps its scale
         del self._flights[block]
         if self.left_behind:
             return self._pull(now)
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
-
-    def _check_words(self, mine: Header, refused: Header) -> None:
-        """ProtocolError when the scale is not why: it agrees, at the first refusal or with my bit in the slot."""
-        agrees = mine.kind == Kind.PULL or (mine.scale, mine.lanes) == (refused.scale, refused.lanes)
-        is_member = bool(refused.members >> self.rank & 1)  # a slot looks at a member's words, not at its scale
-        if agrees and (is_member or mine.block not in self._rescaled):
-            raise ProtocolError(
-                f"block {mine.block} of iteration {mine.iteration} is summed with another number of words than"
-                f" {mine.words}: all workers of a job must have the same job.words"
-            )
 
     def _forget(self) -> None:
         """Drop results that are older than the peers may ask for."""

@@ -63,6 +63,13 @@ class Kind(IntEnum):
     REFUSED = 5
 
 
+class Flag(IntEnum):
+    """Bits of `flags`."""
+
+    OTHER_WORDS = 1
+    """In REFUSED: the slot's block has another number of words, so no scale would be accepted."""
+
+
 class Lanes(IntEnum):
     """Code of a lane's width."""
 

@@ -50,6 +50,9 @@ enum bit<8> verdict_t {
 }
 #define VERDICTS 20
 
+// flags of a REFUSED answer: the slot's block has another number of words, so no scale would be accepted.
+const bit<4> OTHER_WORDS = 1;
+
 header ethernet_h {
     bit<48> dst_addr;
     bit<48> src_addr;

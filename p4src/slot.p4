@@ -53,6 +53,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             }
         } else if (slot_format[15:8] != hdr.kofn.words) {
             meta.verdict = verdict_t.REFUSED;
+            hdr.kofn.flags = OTHER_WORDS;
         } else if (slot_done == 1) {
             meta.verdict = verdict_t.LATE;
             meta.mode = mode_t.READ;

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from host.wire import EVERYONE, Header, Kind, pack_values, unpack_values
+from host.wire import EVERYONE, Flag, Header, Kind, pack_values, unpack_values
 
 Answer = tuple[int, Header, bytes]
 
@@ -42,7 +42,7 @@ class SlotModel:
             slot.__dict__.update(fresh.__dict__)
             return self._maybe_close(slot, header, k)
         if slot.format[1] != header.words:
-            return [self._answer(slot, header, Kind.REFUSED, header.worker)]
+            return [self._answer(slot, header._replace(flags=Flag.OTHER_WORDS), Kind.REFUSED, header.worker)]
         if slot.done:
             return [self._answer(slot, header, Kind.LATE, header.worker)]
         if header.kind == Kind.PULL:

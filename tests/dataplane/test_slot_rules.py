@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from host.wire import Header, Kind
+from host.wire import Flag, Header, Kind
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import Answer, contribution, frame, host_mac, parse, pull
 
@@ -120,6 +120,7 @@ def test_addends_must_agree(plane: DataPlane, fields: dict[str, int]) -> None:
     refused = exchange(plane, contribution(1, 1, 0, VALUES[1], **fields))
     assert refused.keys() == {2}
     assert (refused[2].kind, refused[2].header.scale, refused[2].header.lanes) == (Kind.REFUSED, 7, 0)
+    assert refused[2].header.flags == 0
     answers = exchange(plane, contribution(1, 1, 0, VALUES[1]))
     assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
 
@@ -127,9 +128,11 @@ def test_addends_must_agree(plane: DataPlane, fields: dict[str, int]) -> None:
 def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
-    assert exchange(plane, contribution(1, 1, 0, VALUES[1][:64]))[2].kind == Kind.REFUSED
+    refused = exchange(plane, contribution(1, 1, 0, VALUES[1][:64]))[2]
+    assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
-    assert exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3].kind == Kind.REFUSED
+    refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]
+    assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)
 
 
 @pytest.mark.parametrize("words", [1, 2, 31, 32])
