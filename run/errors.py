@@ -11,3 +11,7 @@ class ConfigError(RunError):
 
 class InterruptedRun(RunError):  # noqa: N818 - not a mistake, somebody asked for it
     """Stopped by a signal; the message names it."""
+
+
+class LeftoversError(RunError):
+    """Something of the run is still there; the message says what to do."""

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from run.errors import RunError
+from run.errors import LeftoversError, RunError
 from run.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -150,7 +150,7 @@ class Network:
         return list(self._checks)
 
     async def stop(self, timeout_s: float = 4.0) -> None:
-        """End all processes and remove the network; safe to call twice."""
+        """End all processes and remove the network, also after boot.py's death; safe to call twice."""
         if self._process.returncode is None:
             with contextlib.suppress(RunError, TimeoutError):
                 await self._send(do="stop")
@@ -161,6 +161,8 @@ class Network:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+        if not self.clean:
+            await self._remove()
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         for future in self._waiting.values():
@@ -170,6 +172,18 @@ class Network:
     def clean(self) -> bool:
         """Whether boot.py has ended by itself: it removes everything before, after an error as well."""
         return self._process.returncode in (0, 2)
+
+    async def _remove(self) -> None:
+        """What boot.py did not live to do: sockets of its children may hold the links for minutes."""
+        with self._log.open("ab") as log:
+            cleaning = await asyncio.create_subprocess_exec(
+                *(str(SYSTEM_PYTHON), str(BOOT), "--clean"), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        if await cleaning.wait():
+            raise LeftoversError(
+                f"the network could not be removed: kofn clean tries it again; the last lines of {self._log}:\n"
+                f"{tail(self._log)}"
+            )
 
     def _future(self, event: str, name: str) -> asyncio.Future[dict[str, Any]]:
         key = (event, name)

@@ -6,8 +6,8 @@ network, compare the passes.  Whatever happens in between, the network and every
 
 import asyncio
 import contextlib
+import errno
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,8 +21,9 @@ from types import FrameType
 import click
 from rich.console import Console
 
+from run import terminal
 from run.config import Config, check_objective
-from run.errors import ConfigError, InterruptedRun, RunError
+from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import RunFolder, default_path, point_latest
 from run.live import say
 from run.metrics import merge
@@ -34,7 +35,8 @@ from run.state import hold
 from run.summary import summarise
 
 DEFAULT_CONFIG = Path(__file__).with_name("default.toml")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * (not terminal.hangups_ignored())
+"""What ends a run; `nohup kofn run` outlives its terminal."""
 
 EXAMPLES = """
 \b
@@ -94,22 +96,27 @@ def command(
     CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
     half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.
     """
-    console = Console(stderr=as_json)
+    console, errors = Console(stderr=as_json), Console(stderr=True)
     try:
-        with interruptible():
+        with interruptible(), terminal.watched():
             plan = make_plan(
                 config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
             )
             sys.exit(carry_out(plan, console))
     except ConfigError as error:
-        say(console, f"kofn run: {error}")
+        say(errors, f"kofn run: {error}")
         sys.exit(2)
     except InterruptedRun as error:
-        say(console, f"kofn run: {error}")
+        say(errors, f"kofn run: {error}")
         sys.exit(130)
     except RunError as error:
-        say(console, f"kofn run: {error}")
+        say(errors, f"kofn run: {error}")
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        terminal.leave()  # it was closed a moment before its watcher saw it
+        sys.exit(130)
 
 
 def make_plan(
@@ -145,7 +152,9 @@ def carry_out(plan: Plan, console: Console) -> int:
         folder = prepare(plan)
         try:
             asyncio.run(train(plan, folder, console))
-        except (InterruptedRun, RunError) as error:
+        except LeftoversError:
+            raise
+        except RunError as error:
             raise type(error)(f"{error}\n{_kept(folder, plan.config.job.workers)}") from None
     with interruptible():  # the event loop took its signal handlers with it
         return conclude(plan, folder, console)
@@ -196,8 +205,6 @@ async def _train(plan: Plan, folder: RunFolder, console: Console) -> None:
             await Pass(network, commands, entry, console, title).run(check=number == 0, quiet=plan.quiet)
     finally:
         await network.stop()
-    if not network.clean:
-        say(console, "the network process did not confirm that everything is removed: kofn clean makes sure")
 
 
 def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
@@ -209,7 +216,7 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     console.print(summary.table())
     say(console, f"report: {report}")
     for reason in summary.failures:
-        say(console, f"kofn run: {reason}", style="red")
+        say(Console(stderr=True), f"kofn run: {reason}", style="red")
     if plan.as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
@@ -242,10 +249,7 @@ def _cancel_once(task: asyncio.Task[None], received: list[signal.Signals], numbe
 def _leave_terminal(number: signal.Signals) -> None:
     """After a hang-up the terminal is gone, and writing to it would fail."""
     if number == signal.SIGHUP:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in (1, 2):
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+        terminal.leave()
 
 
 def _topology(plan: Plan) -> str:

@@ -44,6 +44,13 @@ TARGETS = [
 NEVER = 1.0
 EASY = 0.85
 
+LEADER = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGHUP, lambda *_: None)
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
+"""A session's leader that waits for its child when the terminal is gone, as make does."""
+
 KOFN = "from controller.cli import main; main()"
 
 
@@ -51,7 +58,13 @@ class RealRun:
     """A started `kofn run`; use as a context manager, everything is killed at the end whatever happened."""
 
     def __init__(
-        self, folder: Path, *arguments: str, target: float = EASY, deadline_s: float = 900, config: str = CONFIG
+        self,
+        folder: Path,
+        *arguments: str,
+        target: float = EASY,
+        deadline_s: float = 900,
+        config: str = CONFIG,
+        terminal: int | None = None,
     ) -> None:
         self.folder = folder
         self.state = folder / "state"
@@ -60,14 +73,16 @@ class RealRun:
         path.write_text(config.format(target=target, deadline_s=deadline_s))
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
         command = [sys.executable, "-c", KOFN, "run", str(path), "--out", str(self.out), *arguments]
+        if terminal is not None:
+            command = ["setsid", "--ctty", sys.executable, "-c", LEADER, *command]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
             self.process = subprocess.Popen(
                 ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
+                stdout=out if terminal is None else terminal,
                 stderr=err,
                 env=self.environment,
-                start_new_session=True,
+                start_new_session=terminal is None,
             )
         self._namespace: int | None = None
 

@@ -1,7 +1,9 @@
 """The real thing from end to end, and every way to end it early: nothing may be left, and the reason must be said."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import time
 from pathlib import Path
@@ -71,6 +73,36 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
         while run.leftovers() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert run.leftovers() == []
+
+
+def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    with RealRun(tmp_path, *TARGET, target=NEVER, terminal=slave) as run:
+        os.close(slave)
+        os.set_blocking(master, False)
+        run.until(lambda: read_all(master) and run.lines() > 3, "training")
+        run.until_training()
+        os.close(master)
+        run.wait(GRACE_S)
+        assert run.leftovers() == []
+
+
+def read_all(terminal: int) -> bool:
+    """Take what a terminal shows, so that writing to it does not block."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(terminal, 65536):
+            continue
+    return True
+
+
+def test_the_links_are_gone_after_the_death_of_boot(tmp_path: Path) -> None:
+    with RealRun(tmp_path, *TARGET, target=NEVER) as run:
+        run.until_training()
+        os.kill(run.pid("--driver", "auto"), signal.SIGKILL)
+        assert run.wait(3 * GRACE_S) == 1
+        assert run.leftovers() == []
+        assert "kofn run: the network process has ended" in run.stderr.read_text()
+        assert "everything else is removed" in run.stderr.read_text()
 
 
 @pytest.mark.parametrize(

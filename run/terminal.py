@@ -1,0 +1,58 @@
+"""A terminal that is closed ends the run, also where no signal tells of it.
+
+A closed terminal sends SIGHUP to its session's leader alone, and a leader such as make waits for its children instead
+of passing it on.  So the terminal itself is watched.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+
+PERIOD_S = 0.5
+GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Inside, this process gets SIGHUP when a terminal that it reads from or writes to is closed."""
+    terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+    if not terminals or hangups_ignored():
+        yield
+        return
+    over = threading.Event()
+    copies = [os.dup(descriptor) for descriptor in terminals]  # 1 and 2 are given up once the terminal is gone
+    watcher = threading.Thread(target=_watch, args=(copies, over), name="terminal", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        for descriptor in copies:
+            os.close(descriptor)
+
+
+def hangups_ignored() -> bool:
+    """Whether we were started to survive the terminal (nohup)."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def leave() -> None:
+    """Write to nowhere from now on: the terminal is gone, and writing to it would fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _watch(terminals: list[int], over: threading.Event) -> None:
+    poll = select.poll()
+    for descriptor in terminals:
+        poll.register(descriptor, 0)  # what people type is none of our business
+    while not over.wait(PERIOD_S):
+        if any(event & GONE for _, event in poll.poll(0)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            return
