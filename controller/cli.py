@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import click
 import grpc
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.live import Live
 
 from controller import show
+from controller.document import document, k_document, lambda_document
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
 
@@ -98,14 +98,14 @@ def status(address: str, as_json: bool) -> None:
 @main.command()
 @_options
 def k(address: str, as_json: bool) -> None:
-    """For each k what it would cost, and why the present one is chosen.
+    """For each k its expected time and what a round of all blocks would cost, and why the present one is in force.
 
     \b
     Examples:
       kofn k
-      kofn k --json | jq '.expected[] | [.k, .cost]'
+      kofn k --json | jq '.expected[] | [.k, .cost, .in_force]'     cost: E_k[T] n/k in seconds
     """
-    _print(address, as_json, show.k_document, show.k_choice)
+    _print(address, as_json, k_document, show.k_choice)
 
 
 @main.command("lambda")
@@ -118,7 +118,7 @@ def lambda_(address: str, as_json: bool) -> None:
       kofn lambda
       kofn lambda --json | jq '.worker[].lambda_s'
     """
-    _print(address, as_json, show.lambda_document, show.lambdas)
+    _print(address, as_json, lambda_document, show.lambdas)
 
 
 @main.command()
@@ -171,11 +171,6 @@ def set_k(objective: str, address: str, as_json: bool) -> None:
         click.echo(json.dumps(document(answer), indent=2))
     else:
         click.echo(f"k = {answer.k} of {answer.live} live workers, objective {answer.objective}")
-
-
-def document(answer: pb.Status) -> dict[str, Any]:
-    """A status as JSON has it: field names as in rpc/kofn.proto, nothing left out."""
-    return MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
 def _print(

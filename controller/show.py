@@ -1,7 +1,5 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -53,24 +51,22 @@ def k_choice(answer: pb.Status) -> RenderableType:
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "E_k[T] ms", cost_name(answer)):
+    for name in ("k", "E_k[T] ms", "E_k[T] n/k ms"):
         table.add_column(name, justify="right")
     table.add_column("")
     best = min(answer.expected, key=lambda entry: entry.cost).k
     for entry in answer.expected:
-        mark = ("<- in force" if entry.k == answer.k else "") + (" (cheapest)" if entry.k == best else "")
-        table.add_row(
-            str(entry.k), f"{1e3 * entry.iteration_s:.2f}", f"{_scale(answer) * entry.cost:.2f}", mark.strip()
-        )
+        table.add_row(str(entry.k), f"{1e3 * entry.iteration_s:.2f}", f"{1e3 * entry.cost:.2f}", _mark(entry, best))
     return Group(_model(answer), table, Text(reason(answer, best)))
 
 
 def reason(answer: pb.Status, best: int) -> str:
     """Why the k in force is the one, in one or two sentences."""
     if answer.objective == "all":
-        why = f"k = {answer.k}: objective 'all' waits for every live worker."
+        why = f"k = {answer.k}: objective 'all' waits for every live worker.{_cheaper(answer, best)}"
     elif answer.objective.startswith("fixed:"):
-        why = f"k = {answer.k}: set by objective '{answer.objective}', as far as {answer.live} live workers allow."
+        bound = "" if answer.objective == f"fixed:{answer.k}" else f", as far as {answer.live} live workers allow"
+        why = f"k = {answer.k}: set by you (objective '{answer.objective}'){bound}.{_cheaper(answer, best)}"
     elif answer.k == best:
         why = f"k = {answer.k}: the least expected time for one round of all {answer.live} workers' blocks."
     else:
@@ -81,24 +77,17 @@ def reason(answer: pb.Status, best: int) -> str:
     return f"{why} Last change: iteration {last.iteration}, {last.previous_k} -> {last.k} ({last.reason})."
 
 
-def cost_name(answer: pb.Status) -> str:
-    """What the cost column holds."""
-    return "E_k[T] * n / k ms" if answer.objective == "round" else "cost"
+def _mark(entry: pb.Expected, best: int) -> str:
+    """What is said beside a k: that it is in force and why, that it is the cheapest."""
+    reasons = [entry.in_force] if entry.in_force else []
+    if entry.k == best and entry.in_force != "cheapest":
+        reasons.append("cheapest")
+    return " ".join(["<- in force"] * bool(entry.in_force) + [f"({reason})" for reason in reasons])
 
 
-def k_document(document: dict[str, Any]) -> dict[str, Any]:
-    """The part of a status that explains k."""
-    return {key: document[key] for key in ("k", "live", "workers", "objective", "iteration", "expected", "changes")}
-
-
-def lambda_document(document: dict[str, Any]) -> dict[str, Any]:
-    """The part of a status that holds the model."""
-    return {key: document[key] for key in ("iteration", "service_s", "event_s", "worker")}
-
-
-def _scale(answer: pb.Status) -> float:
-    """Costs of 'round' are seconds, shown in milliseconds."""
-    return 1e3 if answer.objective == "round" else 1.0
+def _cheaper(answer: pb.Status, best: int) -> str:
+    """What 'round' would choose, where that is another k."""
+    return "" if answer.k == best else f" The cheapest is k = {best}; `kofn set-k round` chooses it."
 
 
 def _headline(answer: pb.Status) -> Text:
@@ -122,7 +111,8 @@ def _model(answer: pb.Status) -> Text:
     if not answer.service_s:
         return Text("no reports yet")
     return Text(
-        f"block time without blocking s = {1e3 * answer.service_s:.2f} ms, event tau = {1e3 * answer.event_s:.2f} ms"
+        f"s (block time without blocking) {1e3 * answer.service_s:.2f} ms, "
+        f"tau (one blocking event) {1e3 * answer.event_s:.2f} ms"
     )
 
 

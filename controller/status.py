@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from controller.choose import Forecast, round_costs
 from controller.decide import Change, Decider
 from controller.push import SwitchLink
 from controller.session import Session
@@ -62,11 +63,27 @@ def _worker(session: Session, rank: int) -> pb.WorkerStatus:
 
 
 def _expected(decider: Decider) -> list[pb.Expected]:
-    """E_k[T] and cost of each possible k."""
+    """E_k[T] and expected round time of each possible k, whatever the objective; which one is in force, and why."""
     if decider.choice is None:
         return []
-    pairs = zip(decider.choice.expected_s, decider.choice.costs, strict=True)
-    return [pb.Expected(k=k, iteration_s=expected_s, cost=cost) for k, (expected_s, cost) in enumerate(pairs, 1)]
+    expected_s = decider.choice.expected_s
+    rounds_s = round_costs(Forecast(expected_s=expected_s))
+    why = _in_force(decider.goal.name, decider.k, int(rounds_s.argmin()) + 1)
+    return [
+        pb.Expected(k=k, iteration_s=one_s, cost=round_s, in_force=why if k == decider.k else "")
+        for k, (one_s, round_s) in enumerate(zip(expected_s, rounds_s, strict=True), 1)
+    ]
+
+
+def _in_force(objective: str, k: int, cheapest: int) -> str:
+    """Why k is in force, in a few words."""
+    if objective == "all":
+        return "all workers"
+    if objective == f"fixed:{k}":
+        return "set by you"
+    if objective.startswith("fixed:"):
+        return "set by you, as far as the live workers allow"
+    return "cheapest" if k == cheapest else "within the margin of the cheapest"
 
 
 def _change(change: Change) -> pb.Change:

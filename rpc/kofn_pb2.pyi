@@ -523,21 +523,25 @@ class Expected(_message.Message):
     K_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    IN_FORCE_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     iteration_s: _builtins.float
     """E_k[T]"""
     cost: _builtins.float
-    """what the objective minimises"""
+    """E_k[T] n / k in seconds, whatever the objective: expected time for one round of n blocks"""
+    in_force: _builtins.str
+    """why this k is in force, in a few words; empty: it is not"""
     def __init__(
         self,
         *,
         k: _builtins.int = ...,
         iteration_s: _builtins.float = ...,
         cost: _builtins.float = ...,
+        in_force: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "iteration_s", b"iteration_s", "k", b"k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from controller.cli import main
+from controller.document import document
+from rpc import kofn_pb2 as pb
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
 
@@ -57,7 +59,7 @@ def test_every_command_shows_a_running_job() -> None:
         assert "k = 3: the least expected time for one round of all 4 workers' blocks." in k.output
         lambdas = await kofn("lambda")
         assert "95 % interval" in lambdas.output
-        assert "block time without blocking s = 10." in lambdas.output
+        assert "s (block time without blocking) 10." in lambdas.output
 
     with_controller(scenario)
 
@@ -67,7 +69,7 @@ def test_json_has_the_protocols_names() -> None:
         await train(running)
         status = json.loads((await kofn("status", "--json")).output)
         assert (status["k"], status["live"], status["switch_connected"]) == (3, 4, False)
-        assert [worker["late"] for worker in status["worker"]] == ["0", "0", "0", "20"]  # 64-bit: strings, as ever
+        assert [worker["late"] for worker in status["worker"]] == [0, 0, 0, 20]
         assert all(isinstance(worker["lambda_high_s"], float) for worker in status["worker"])
         k = json.loads((await kofn("k", "--json")).output)
         assert [entry["k"] for entry in k["expected"]] == [1, 2, 3, 4]
@@ -77,11 +79,54 @@ def test_json_has_the_protocols_names() -> None:
     with_controller(scenario)
 
 
+def test_json_has_numbers_in_the_protocols_order() -> None:
+    full = pb.Status(
+        k=3, worker=[pb.WorkerStatus(rank=1, samples=16, silent_s=0.5)], counters={"LATE": 2**40, "ADDED": 7}
+    )
+    plain = document(full)
+    assert list(plain) == list(document(pb.Status())) == [field.name for field in pb.Status.DESCRIPTOR.fields]
+    assert list(plain["worker"][0]) == [field.name for field in pb.WorkerStatus.DESCRIPTOR.fields]
+    assert list(plain["counters"].items()) == [("ADDED", 7), ("LATE", 2**40)]
+    assert (plain["worker"][0]["samples"], plain["worker"][0]["late"], plain["worker"][0]["live"]) == (16, 0, False)
+    assert json.loads(json.dumps(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    ("objective", "k", "mark", "sentence"),
+    [
+        (
+            "round",
+            3,
+            "<- in force (cheapest)",
+            "k = 3: the least expected time for one round of all 4 workers' blocks.",
+        ),
+        ("2", 2, "<- in force (set by you)", "k = 2: set by you (objective 'fixed:2'). The cheapest is k = 3;"),
+        ("all", 4, "<- in force (all workers)", "k = 4: objective 'all' waits for every live worker. The cheapest is"),
+    ],
+)
+def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark: str, sentence: str) -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        await kofn("set-k", objective)
+        answer = json.loads((await kofn("k", "--json")).output)
+        for entry in answer["expected"]:
+            assert entry["cost"] == pytest.approx(entry["iteration_s"] * 4 / entry["k"])
+            assert entry["in_force"] == (mark[len("<- in force (") : -1] if entry["k"] == k else "")
+        output = (await kofn("k")).output
+        assert "E_k[T] n/k ms" in output
+        rows = output.splitlines()
+        assert [row.split()[0] for row in rows if row.rstrip().endswith(mark)] == [str(k)]
+        assert [row.split()[0] for row in rows if row.rstrip().endswith("(cheapest)")] == ["3"]
+        assert sentence in output
+
+    with_controller(scenario)
+
+
 def test_before_the_first_report_nothing_is_invented() -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
         assert "no reports yet" in (await kofn("status")).output
         assert "k = 4: still measuring" in (await kofn("k")).output
-        assert json.loads((await kofn("lambda", "--json")).output)["worker"][0]["samples"] == "0"
+        assert json.loads((await kofn("lambda", "--json")).output)["worker"][0]["samples"] == 0
 
     with_controller(scenario)
 
