@@ -1,0 +1,279 @@
+"""Protocol objects, the slot model and a bag of packets between them; whoever drives it decides what happens next.
+
+Nothing happens by itself: no clock, no order, no chance.  Every step goes through a ledger that looks at the values
+in the slots, not at the switch's bitmaps, and asserts docs/PROTOCOL.md's "What always holds".
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from host.compress import FixedPoint
+from host.protocol import AskPeers, BlockId, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.residual import Residual
+from host.wire import Header, Kind, pack_values, unpack_values
+from tests.slot_model import SlotModel
+
+SWITCH = -1
+LANES = 4
+
+
+class Packet(NamedTuple):
+    """On its way to the switch or to a rank."""
+
+    to: int
+    header: Header
+    values: bytes
+
+
+@lru_cache(maxsize=4096)
+def gradient(rank: int, iteration: int, elements: int) -> np.ndarray:
+    """Distinct for every worker and iteration, so that a sum tells its addends."""
+    return np.random.default_rng((rank, iteration)).integers(-(2**39), 2**39, elements)
+
+
+class Ledger:
+    """What the switch added, block by block: an account of its own, made from packets and slot values."""
+
+    def __init__(self, slots: int) -> None:
+        self.added: dict[BlockId, dict[int, np.ndarray]] = {}
+        self.closed: dict[BlockId, int] = {}
+        self.slots = [(BlockId(0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
+
+    def handle(self, switch: SlotModel, header: Header, values: bytes) -> list[tuple[int, Header, bytes]]:
+        """Pass a packet to the switch and account for what it did."""
+        k = header.k or switch.k
+        answers = switch.handle(header, values)
+        for index, slot in enumerate(switch.slots):
+            epoch, total = self.slots[index]
+            new_epoch, new_total = BlockId(*slot.epoch), slot.values[:LANES]
+            if new_epoch != epoch or not np.array_equal(new_total, total):
+                assert index == header.slot % len(switch.slots), "a foreign slot was touched"
+                self._enter(header, unpack_values(values), epoch, total, new_epoch, new_total)
+                self.slots[index] = (new_epoch, new_total.copy())
+        for _, answer, sums in answers:
+            self._check_answer(answer, sums, k)
+        if answers and answers[0][1].kind == Kind.RESULT:
+            self.closed[BlockId(header.iteration, header.block)] = answers[0][1].members
+        return answers
+
+    def _enter(self, header, values, epoch, total, new_epoch, new_total) -> None:
+        """A slot has changed: by this packet's values, once, into its own open block."""
+        rank, id = header.worker, BlockId(header.iteration, header.block)
+        addends = self.added.setdefault(id, {})
+        assert header.kind == Kind.CONTRIBUTE, "only contributions are added"
+        assert new_epoch == id, f"{id} was added to the foreign block {new_epoch}"
+        assert id not in self.closed, f"{id} is closed: worker {rank} was added to it, or it was opened again"
+        assert rank not in addends, f"worker {rank} was counted twice in {id}"
+        if new_epoch == epoch:
+            assert np.array_equal(new_total, total + values), "the sum is not the old sum and the contribution"
+        else:
+            assert new_epoch > epoch, "a slot went back to an older block"
+            assert epoch in self.closed or epoch == (0, 0), f"the open block {epoch} was wiped"
+            assert not addends, f"{id} was begun again"
+            assert np.array_equal(new_total, values), "something of the slot's last block is left"
+        addends[rank] = values
+
+    def _check_answer(self, answer: Header, sums: bytes, k: int) -> None:
+        """Members, count and values say what was added; a closed block's never change."""
+        id = BlockId(answer.iteration, answer.block)
+        if answer.kind == Kind.STALE:
+            assert id in self.closed, f"{id} is stale, but was never closed"
+        if answer.kind not in (Kind.RESULT, Kind.LATE):
+            return
+        addends = self.added[id]
+        assert answer.members == sum(1 << rank for rank in addends), "members"
+        assert answer.count == len(addends), "count"
+        assert np.array_equal(unpack_values(sums)[:LANES], sum(addends.values())), "values"
+        if answer.kind == Kind.RESULT:
+            assert id not in self.closed, f"{id} was closed twice"
+            assert answer.count >= k, f"closed by {answer.count} of k = {k}"
+        else:
+            assert self.closed.get(id) == answer.members, f"a late answer for {id}"
+
+
+@dataclass
+class Worker:
+    """One rank: the real protocol and books, and what the agent keeps beside them."""
+
+    protocol: Protocol
+    residual: Residual
+    sent: np.ndarray
+    sent_scale: list[int]
+    scale: int
+    computed: int = 0
+    asking: bool = False
+    delivered: int = 0
+    complete: int = 0
+    own: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """What the ledger says was counted of this worker in the results it has."""
+
+
+class World:
+    """`workers` workers; worker r sends at `scales[r]` below the codec's scale."""
+
+    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30) -> None:
+        self.blocks, self.last = blocks, last
+        self.switch = SlotModel(workers=workers, k=k, slots=slots)
+        for slot in self.switch.slots:
+            slot.values = slot.values[:LANES]
+        self.ledger = Ledger(slots)
+        self.codec = FixedPoint(workers=workers, gradient_range=1.0)
+        self.bag: list[Packet] = []
+        self.results: dict[BlockId, Result] = {}
+        self.now = 0.0
+        self.workers = [
+            Worker(
+                Protocol(job=1, rank=rank, blocks=blocks, words=1, slots=slots, window=window, rto_s=0.05),
+                Residual(blocks=blocks, elements_per_block=LANES),
+                np.zeros((blocks, LANES), np.int32),
+                [0] * blocks,
+                self.codec.scale - (scales[rank] if scales else 0),
+                own=np.zeros((blocks, LANES), np.int64),
+            )
+            for rank in range(workers)
+        ]
+        for rank, worker in enumerate(self.workers):
+            self.follow(rank, worker.protocol.begin(1, self.now))
+
+    # -- what may happen
+
+    def ready(self, rank: int) -> None:
+        """The worker's gradient is computed and handed over."""
+        worker = self.workers[rank]
+        worker.computed = worker.protocol.iteration
+        worker.residual.add(gradient(rank, worker.computed, self.blocks * LANES))
+        worker.sent = self.codec.encode(worker.residual.pending, worker.scale)
+        worker.sent_scale = [worker.scale] * self.blocks
+        for block in worker.protocol.missing:
+            values, now = pack_values(worker.sent[block]), self.now
+            self.follow(rank, worker.protocol.contribute(block, values, scale=worker.scale, lanes=0, now=now))
+        self.advance(rank)
+
+    def deliver(self, packet: Packet) -> None:
+        """A packet (already taken from the bag) arrives."""
+        if packet.to == SWITCH:
+            for rank, answer, sums in self.ledger.handle(self.switch, packet.header, packet.values):
+                self.bag.append(Packet(rank, answer, sums))
+            return
+        worker = self.workers[packet.to]
+        self.follow(packet.to, worker.protocol.packet_in(packet.header, packet.values, self.now))
+        self.advance(packet.to)
+
+    def time_out(self, rank: int) -> None:
+        """Time passes until the worker's earliest deadline."""
+        protocol = self.workers[rank].protocol
+        if protocol.deadline is not None:
+            self.now = max(self.now, protocol.deadline)
+            self.follow(rank, protocol.timer(self.now))
+
+    def answer(self, rank: int, peer: int) -> None:
+        """A peer answers with what it holds."""
+        worker = self.workers[rank]
+        worker.asking = False
+        first = worker.protocol.iteration
+        for result in list(self.workers[peer].protocol.results(first, first + 16)):
+            self.follow(rank, worker.protocol.result_in(result, self.now))
+        self.advance(rank)
+
+    # -- what the agent does
+
+    def advance(self, rank: int) -> None:
+        """The next iteration begins when this one is complete and its gradient was computed, or others are ahead."""
+        worker = self.workers[rank]
+        protocol = worker.protocol
+        while not protocol.missing and worker.computed >= protocol.iteration and protocol.iteration < self.last:
+            worker.delivered = 0
+            self.follow(rank, protocol.begin(protocol.iteration + 1, self.now))
+            if protocol.left_behind:
+                worker.computed = protocol.iteration  # fast-forward: nothing is computed
+
+    def follow(self, rank: int, instructions: list[Instruction]) -> None:
+        """Do what the protocol says."""
+        worker = self.workers[rank]
+        for instruction in instructions:
+            match instruction:
+                case Send(header=header, values=values):
+                    assert (header.worker, header.iteration) == (rank, worker.protocol.iteration)
+                    self.bag.append(Packet(SWITCH, header, values))
+                case Deliver(result=result):
+                    self._delivered(worker, rank, result)
+                case Complete(iteration=iteration):
+                    assert iteration == worker.complete + 1, "iterations complete one by one, each once"
+                    assert worker.delivered == (1 << self.blocks) - 1, "complete without every block's result"
+                    worker.complete = iteration
+                case EncodeAgain(block=block, scale=scale, lanes=lanes):
+                    worker.sent[block] = self.codec.encode(worker.residual.pending[block], scale)
+                    worker.sent_scale[block] = scale
+                    values = pack_values(worker.sent[block])
+                    again = worker.protocol.contribute(block, values, scale=scale, lanes=lanes, now=self.now)
+                    self.follow(rank, again)
+                case AskPeers(id=id):
+                    assert id in self.ledger.closed, "peers are asked for what is closed"
+                    worker.asking = True
+
+    def _delivered(self, worker: Worker, rank: int, result: Result) -> None:
+        """The worker applies a result: the same as all others, and counts what the ledger says is its own."""
+        id, block = result.id, result.id.block
+        assert not worker.delivered >> block & 1, f"{id} was delivered twice"
+        assert id.iteration == worker.protocol.iteration, "results are applied in iteration order"
+        worker.delivered |= 1 << block
+        same = replace(result, k=0)  # k is the one in force when the answer was sent, not when the block closed
+        assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
+        addends = self.ledger.added[id]
+        assert result.members == self.ledger.closed[id] == sum(1 << member for member in addends)
+        assert np.array_equal(unpack_values(result.values)[:LANES], sum(addends.values()))
+        if result.has(rank):
+            worker.residual.count(block, self.codec.counted(worker.sent[block], worker.sent_scale[block]))
+            worker.own[block] += self.codec.counted(addends[rank], result.scale)
+
+    # -- what always holds
+
+    def check(self) -> None:
+        """Between any two steps."""
+        for rank in range(len(self.workers)):
+            self.check_one(rank)
+
+    def check_one(self, rank: int) -> None:
+        """One worker's books, and that it waits for nothing that cannot come."""
+        if rank == SWITCH:
+            return
+        worker = self.workers[rank]
+        books, protocol = worker.residual.books(), worker.protocol
+        assert books.conserved, "counted + pending = gradients"
+        assert np.array_equal(books.counted, worker.own.ravel()), "counted is what the switch added"
+        if protocol.missing and (protocol.left_behind or worker.computed == protocol.iteration):
+            assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"
+
+    def settle(self, stalled: frozenset[int] = frozenset()) -> int:
+        """Lose nothing and be fair until every block that the others have begun has ended there; rounds taken.
+
+        The stalled never compute, send or receive again; they still answer as peers.
+        """
+        live = [rank for rank in range(len(self.workers)) if rank not in stalled]
+        workers = [self.workers[rank] for rank in live]
+        target = max(worker.protocol.iteration for worker in workers)
+        bound = 10 + 4 * self.blocks * (target + 1 - min(worker.complete for worker in workers))
+        for round_ in range(bound):
+            if all(worker.complete >= target for worker in workers):
+                return round_
+            self._fair_round(live, target)
+            self.check()
+        raise AssertionError(f"not ended in {bound} rounds: {[worker.protocol.missing for worker in workers]}")
+
+    def _fair_round(self, live: list[int], target: int) -> None:
+        """Everybody computes, times out, is answered by all peers, and everything arrives."""
+        for rank in live:
+            worker = self.workers[rank]
+            if worker.computed < worker.protocol.iteration <= target:
+                self.ready(rank)
+            self.time_out(rank)
+            if worker.asking:
+                for peer in range(len(self.workers)):
+                    self.answer(rank, peer)
+        while self.bag:
+            packet = self.bag.pop(0)
+            if packet.to == SWITCH or packet.to in live:
+                self.deliver(packet)
