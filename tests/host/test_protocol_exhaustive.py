@@ -1,0 +1,258 @@
+"""Every interleaving of a small job: three workers, an iteration of two blocks and the next one's first block.
+
+Depth-first over canonical states: what a state's future can depend on, without values (they follow from who was
+counted), times and statistics.  In every state "What always holds" is checked; from every state the end is reached.
+A request is sent again when it or its answer was lost; beyond that a repetition is a duplicate and has its budget.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+
+import pytest
+
+from host.protocol import PULLS_BEFORE_PEERS, Protocol, Send
+from host.residual import Residual
+from tests.host.world import SWITCH, Ledger, Packet, World
+
+WORKERS, BLOCKS, LAST = 3, 2, 2
+Key = tuple[object, ...]
+END = (2, 0)
+Step = tuple[str, int, Callable[["Small"], None]]
+
+
+class Numbers(dict[object, int]):
+    """A small number for everything seen: states are compared as tuples of them."""
+
+    def __missing__(self, thing: object) -> int:
+        self[thing] = len(self)
+        return self[thing]
+
+
+NUMBERS = Numbers()
+
+
+class Small(World):
+    """The world with a budget of faults; in the last iteration only block 0 is contributed."""
+
+    losses = 0
+    duplications = 0
+    changes: tuple[int, ...] = ()
+
+    def clone(self, touched: int) -> "Small":
+        """A copy in which one worker, or the switch, may change."""
+        other = copy(self)
+        other.bag, other.results, other.workers = list(self.bag), dict(self.results), list(self.workers)
+        if touched == SWITCH:
+            other.switch = copy(self.switch)
+            other.switch.slots = [copy(slot) for slot in self.switch.slots]
+            other.ledger = Ledger.__new__(Ledger)
+            other.ledger.added = {id: dict(addends) for id, addends in self.ledger.added.items()}
+            other.ledger.closed, other.ledger.slots = dict(self.ledger.closed), list(self.ledger.slots)
+        else:
+            other.workers[touched] = self._clone_worker(self.workers[touched])
+        return other
+
+    @staticmethod
+    def _clone_worker(worker):
+        other = copy(worker)
+        other.number = None
+        other.protocol = p = Protocol.__new__(Protocol)
+        p.__dict__.update(worker.protocol.__dict__)
+        p._results = {iteration: dict(known) for iteration, known in p._results.items()}
+        p._flights = {block: copy(flight) for block, flight in p._flights.items()}
+        p._waiting, p._open = dict(p._waiting), set(p._open)
+        other.residual = Residual.__new__(Residual)
+        other.residual.__dict__.update({name: array.copy() for name, array in worker.residual.__dict__.items()})
+        other.sent, other.own, other.sent_scale = worker.sent.copy(), worker.own.copy(), list(worker.sent_scale)
+        return other
+
+    def key(self) -> Key:
+        """Equal for states with the same future."""
+        for worker in self.workers:
+            if getattr(worker, "number", None) is None:
+                worker.number = NUMBERS[self._worker_key(worker)]
+        slots = tuple((slot.epoch, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
+        closed = tuple(sorted(self.ledger.closed.items()))
+        bag = tuple(sorted([NUMBERS[packet.to, packet.header] for packet in self.bag]))
+        ends = (NUMBERS[slots, closed, self.switch.k, self.changes], self.losses, self.duplications)
+        return (*[worker.number for worker in self.workers], *ends, bag)
+
+    @staticmethod
+    def _worker_key(worker) -> Key:
+        p = worker.protocol
+        flights = sorted(
+            (block, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
+            for block, flight in p._flights.items()
+        )
+        known = tuple(result.id for result in p.results(0, LAST + 1))
+        state = (p.iteration, worker.computed, worker.asking, *p.missing)
+        return (state, *flights, tuple(sorted(p._waiting)), known)
+
+    def tidy(self) -> None:
+        """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
+        self.bag = [packet for packet in self.bag if packet.to == SWITCH or not self._is_old_news(packet)]
+
+    def _is_old_news(self, packet: Packet) -> bool:
+        protocol, header = self.workers[packet.to].protocol, packet.header
+        known = protocol._results.get(header.iteration, ())
+        return header.iteration < protocol.iteration or header.block in known
+
+    def follow(self, rank, instructions) -> None:
+        """As the world does, but for what lies behind the end."""
+        super().follow(
+            rank, [i for i in instructions if not (isinstance(i, Send) and (i.header.iteration, i.header.block) > END)]
+        )
+
+    def finished(self) -> bool:
+        """Everybody has all of the first iteration and the first block of the next."""
+        return all(w.protocol.iteration == LAST and 0 not in w.protocol.missing for w in self.workers)
+
+    def steps(self) -> Iterator[Step]:
+        """Everything that may happen now."""
+        for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
+            if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
+                continue  # a copy: the same steps
+            yield f"deliver {to} {header}", to, lambda world, i=index: world.deliver(world.bag.pop(i))
+            if self.losses:
+                yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
+            if self.duplications:
+                yield f"duplicate {to} {header}", to, lambda world, i=index: world.duplicate(i)
+        for rank, worker in enumerate(self.workers):
+            if worker.computed < worker.protocol.iteration:
+                yield f"ready {rank}", rank, lambda world, r=rank: world.ready(r)
+            for block in worker.protocol._flights:
+                if (worker.protocol.iteration, block) <= END and self.needs_repetition(rank, block):
+                    yield f"time out {rank} {block}", rank, lambda world, r=rank, b=block: world.time_out_one(r, b)
+            if worker.asking:
+                for peer in range(WORKERS):
+                    if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
+                        yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
+        if self.changes:
+            yield "change k", SWITCH, lambda world: world.change_k()
+
+    def lose(self, index: int) -> None:
+        self.losses -= 1
+        self.bag.pop(index)
+
+    def duplicate(self, index: int) -> None:
+        self.duplications -= 1
+        self.bag.append(self.bag[index])
+
+    def change_k(self) -> None:
+        self.switch.k, *rest = self.changes
+        self.changes = tuple(rest)
+
+    def needs_repetition(self, rank: int, block: int) -> bool:
+        """Nothing about this request is on its way, and the switch does not just wait for others."""
+        header = self.workers[rank].protocol._flights[block].header
+        epoch = (header.iteration, header.block)
+        about = [p for p in self.bag if p.header[9:11] == epoch and p.header.worker == rank]
+        slot = self.switch.slots[header.slot % len(self.switch.slots)]
+        waits = slot.epoch == epoch and not slot.done and slot.members >> rank & 1 and slot.count < self.switch.k
+        return not about and not waits and not self.workers[rank].asking
+
+    def time_out_one(self, rank: int, block: int) -> None:
+        flights = self.workers[rank].protocol._flights
+        for other, flight in flights.items():
+            flight.deadline = self.now if other == block else self.now + 1e9
+        self.follow(rank, self.workers[rank].protocol.timer(self.now))
+
+    def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:
+        """Whether this peer has something for the asker: others leave the state as it is."""
+        return any(result.id.block in blocks for result in self.workers[peer].protocol.results(iteration, iteration))
+
+
+def explore(start: Small) -> tuple[int, int]:
+    """States and steps; every state is checked, and the end is reached from each."""
+    root = start.key()
+    seen, stack, before, ends, steps = {root}, [(root, start)], defaultdict(list), [], 0
+    while stack:
+        key, world = stack.pop()
+        if world.finished():
+            ends.append(key)
+            continue
+        for name, touched, step in world.steps():
+            after = world.clone(touched)
+            try:
+                step(after)
+                after.check_one(touched)
+                after.tidy()
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}\nin {key}") from error
+            steps += 1
+            reached = after.key()
+            before[reached].append(key)
+            if reached not in seen:
+                seen.add(reached)
+                stack.append((reached, after))
+    live, stack = set(ends), ends
+    while stack:
+        for key in before[stack.pop()]:
+            if key not in live:
+                live.add(key)
+                stack.append(key)
+    assert live == seen, f"{len(seen - live)} of {len(seen)} states never end, such as {next(iter(seen - live))}"
+    return len(seen), steps
+
+
+@dataclass(frozen=True)
+class Setting:
+    """k and then the k it is changed to, faults allowed, workers' scales."""
+
+    k: tuple[int, ...]
+    losses: int = 0
+    duplications: int = 0
+    slots: int = 2
+    scales: tuple[int, ...] = ()
+
+
+def small(setting: Setting) -> Small:
+    world = Small(
+        workers=WORKERS,
+        k=setting.k[0],
+        blocks=BLOCKS,
+        slots=setting.slots,
+        window=setting.slots // 2,
+        last=LAST,
+        scales=setting.scales,
+    )
+    world.changes = setting.k[1:]
+    world.losses, world.duplications = setting.losses, setting.duplications
+    return world
+
+
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (Setting(k=(3,), losses=1, duplications=1), 8349),
+        (Setting(k=(3,), losses=1, slots=4), 4848),
+        (Setting(k=(2,)), 7952),
+        (Setting(k=(2,), slots=4), 13844),
+    ],
+)
+def test_every_interleaving(setting: Setting, states: int) -> None:
+    """Fewer states than it has had would mean that something is not explored any more."""
+    assert explore(small(setting))[0] >= states
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("KOFN_NIGHTLY") != "1", reason="minutes: KOFN_NIGHTLY=1 runs it")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (Setting(k=(1,)), 0),
+        (Setting(k=(2,), losses=1), 61580),
+        (Setting(k=(2,), duplications=1), 0),
+        (Setting(k=(3, 2)), 43950),
+        (Setting(k=(2, 3)), 0),
+        (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 0),
+    ],
+)
+def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
+    explored, steps = explore(small(setting))
+    print(f"{setting}: {explored} states, {steps} steps")
+    assert explored >= states
