@@ -110,13 +110,19 @@ class Views:
         said_s = said.first_block_s - other.said.first_block_s
         seen_s = (seen.timestamp_us - other.seen.timestamp_us) * 1e-6
         if abs(said_s - seen_s) > max(TOLERANCE_S, 0.5 * max(abs(said_s), abs(seen_s))):
-            gaps = f"{1e3 * said_s:+.0f} ms from worker {other.rank}, the switch saw {1e3 * seen_s:+.0f} ms"
-            self._disagree(rank, iteration, f"it came {gaps}")
+            gaps = f"{_gap(said_s)} worker {other.rank}, the switch saw it {_gap(seen_s)}"
+            self._disagree(rank, iteration, f"it was {gaps}")
 
     def _disagree(self, rank: int, iteration: int, words: str) -> None:
         """Count and remember the latest."""
         self.count[rank] += 1
-        self.latest[rank] = f"iteration {iteration}: it says that {words}"
+        self.latest[rank] = f"iteration {iteration}: worker {rank} says that {words}"
+
+
+def _gap(lag_s: float) -> str:
+    """How much later than another, in words."""
+    milliseconds = round(1e3 * lag_s)
+    return f"{abs(milliseconds)} ms {'before' if milliseconds < 0 else 'after'}"
 
 
 def _bound(entries: dict[int, Value], most: int) -> None:

@@ -150,9 +150,10 @@ def agreeing_start() -> Measurements:
 @pytest.mark.parametrize(
     ("verdict", "timestamp_us", "said", "words"),
     [
-        ("LATE", 0, report(2), "iteration 2: it says that it was in time, the switch found it LATE"),
+        ("LATE", 0, report(2), "iteration 2: worker 1 says that it was in time, the switch found it LATE"),
         ("ADDED", 0, report(2, censored=True, late=True), "it had no block ready, the switch saw one (ADDED)"),
-        ("ADDED", 300_000, report(2), "it came +0 ms from worker 0, the switch saw +300 ms"),
+        ("ADDED", 300_000, report(2), "it was 0 ms after worker 0, the switch saw it 300 ms after"),
+        ("ADDED", 300_000, report(2, 0.008), "it was 2 ms before worker 0, the switch saw it 300 ms after"),
     ],
 )
 @pytest.mark.parametrize("digest_first", [True, False])
