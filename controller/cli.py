@@ -81,9 +81,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return controller(click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(command))
 
 
+_wide = click.option("--wide", is_flag=True, help="Every column and every disagreement; needs more than 80 columns.")
+
+
 @main.command()
 @_options
-def status(address: str, as_json: bool) -> None:
+@_wide
+def status(address: str, as_json: bool, wide: bool) -> None:
     """The job at a glance: k, workers, the latest decisions, the switch.
 
     \b
@@ -92,7 +96,7 @@ def status(address: str, as_json: bool) -> None:
       kofn status --json | jq .k
       KOFN_CONTROLLER=10.0.0.7:50052 kofn status
     """
-    _print(address, as_json, lambda answer: answer, show.status)
+    _print(address, as_json, lambda answer: answer, lambda answer: show.status(answer, wide=wide))
 
 
 @main.command()
@@ -110,7 +114,8 @@ def k(address: str, as_json: bool) -> None:
 
 @main.command("lambda")
 @_options
-def lambda_(address: str, as_json: bool) -> None:
+@_wide
+def lambda_(address: str, as_json: bool, wide: bool) -> None:
     """Each worker's mean blocking time: estimate, interval, samples, fit, and how often it came too late.
 
     \b
@@ -118,13 +123,14 @@ def lambda_(address: str, as_json: bool) -> None:
       kofn lambda
       kofn lambda --json | jq '.worker[].lambda_s'
     """
-    _print(address, as_json, lambda_document, show.lambdas)
+    _print(address, as_json, lambda_document, lambda answer: show.lambdas(answer, wide=wide))
 
 
 @main.command()
 @_options
+@_wide
 @click.option("--interval", default=0.5, show_default=True, help="Seconds between updates, at least.")
-def watch(address: str, as_json: bool, interval: float) -> None:
+def watch(address: str, as_json: bool, interval: float, wide: bool) -> None:
     """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
 
     \b
@@ -140,7 +146,7 @@ def watch(address: str, as_json: bool, interval: float) -> None:
             return
         with Live(console=Console(), auto_refresh=False) as live:
             async for answer in statuses:
-                live.update(show.status(answer), refresh=True)
+                live.update(show.status(answer, wide=wide), refresh=True)
 
     try:
         _ask(address, follow)
@@ -189,7 +195,7 @@ def _print(
     if as_json:
         click.echo(json.dumps(select(document(answer)), indent=2))
     else:
-        Console(width=None if sys.stdout.isatty() else 160).print(render(answer))
+        show.output(sys.stdout, render(answer))
 
 
 async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:

@@ -1,6 +1,8 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
-from rich.console import Group, RenderableType
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -8,8 +10,17 @@ from rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
 
+WIDE = ("in a row", "reports", "arrivals")
+"""Columns that do not fit a terminal of 80."""
+
 FITS = (0.4, 1.9)
 """Dispersion within which 16 Poisson counts lie 19 times of 20 (chi-square with 15 degrees of freedom / 15)."""
+
+DISAGREEING = 0.05
+"""Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
+
+PIPE_WIDTH = 100_000
+"""Columns where no terminal sets a limit: nothing is wrapped."""
 
 
 def line(status: pb.Status) -> str:
@@ -21,29 +32,29 @@ def line(status: pb.Status) -> str:
     )
 
 
-def status(answer: pb.Status) -> RenderableType:
+def output(file: TextIO, rendered: RenderableType) -> None:
+    """Print for a person; as wide as it is where that person has no terminal."""
+    Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False).print(rendered)
+
+
+def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
     """The job at a glance."""
-    parts: list[RenderableType] = [_headline(answer), _switch(answer), lambdas(answer)]
+    parts: list[RenderableType] = [_headline(answer), _switch(answer), lambdas(answer, wide=wide)]
     if answer.changes:
         parts.append(_changes(answer))
     return Group(*parts)
 
 
-def lambdas(answer: pb.Status) -> RenderableType:
-    """A row a worker: estimate, interval, samples, dispersion, counts; then where report and switch disagree."""
+def lambdas(answer: pb.Status, *, wide: bool = False) -> RenderableType:
+    """A row a worker, within 80 columns unless `wide`; then where report and switch disagree."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("worker", "lambda ms", "95 % interval", "samples", "var/mean", "late", "in a row", "reports", "arrivals")
-    for name in columns:
+    columns = ("worker", "lambda ms", "95 % interval", "samples", "var/mean", "late")
+    for name in (*columns, *(WIDE if wide else ())):
         table.add_column(name, justify="right")
     table.add_column("")
     for worker in answer.worker:
-        table.add_row(*_numbers(worker), _remark(worker))
-    notes = [
-        Text(f"worker {worker.rank}: {worker.disagreements} disagreements with the switch; {worker.disagreement}")
-        for worker in answer.worker
-        if worker.disagreements
-    ]
-    return Group(_model(answer), table, *notes)
+        table.add_row(*_numbers(worker), *(_counts(worker) if wide else ()), _remark(worker))
+    return Group(_model(answer), table, *(_disagreement(worker) for worker in answer.worker if _matters(worker, wide)))
 
 
 def k_choice(answer: pb.Status) -> RenderableType:
@@ -92,8 +103,9 @@ def _cheaper(answer: pb.Status, best: int) -> str:
 
 def _headline(answer: pb.Status) -> Text:
     """Job, k, iteration."""
+    lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
     return Text(
-        f"job {answer.job}: k = {answer.k} of {answer.live} live workers (n = {answer.workers}), "
+        f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
         f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
         style="bold",
     )
@@ -102,8 +114,8 @@ def _headline(answer: pb.Status) -> Text:
 def _switch(answer: pb.Status) -> Text:
     """The switch and its counters that are not 0."""
     state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
-    counts = "  ".join(f"{name} {count:,}" for name, count in sorted(answer.counters.items()) if count)
-    return Text(f"switch {answer.switch_address}: {state}" + (f"; packets: {counts}" if counts else ""))
+    counts = " ".join(f"{name}={count:,}" for name, count in sorted(answer.counters.items()) if count)
+    return Text(f"switch {answer.switch_address}: {state}" + (f"\npackets: {counts}" if counts else ""))
 
 
 def _model(answer: pb.Status) -> Text:
@@ -121,27 +133,44 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
     known = worker.samples > 0
     return (
         str(worker.rank),
-        f"{1e3 * worker.lambda_s:.2f}" if known else "-",
-        f"{1e3 * worker.lambda_low_s:.2f} .. {1e3 * worker.lambda_high_s:.2f}" if known else "-",
+        _milliseconds(worker.lambda_s) if known else "-",
+        f"{_milliseconds(worker.lambda_low_s)} .. {_milliseconds(worker.lambda_high_s)}" if known else "-",
         str(worker.samples),
         f"{worker.dispersion:.2f}" if worker.dispersion else "-",
         str(worker.late),
-        str(worker.late_in_a_row),
-        str(worker.reports),
-        str(worker.arrivals),
     )
 
 
+def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
+    """The cells of one worker under WIDE."""
+    return str(worker.late_in_a_row), str(worker.reports), str(worker.arrivals)
+
+
+def _milliseconds(value_s: float) -> str:
+    """At most five characters up to 100 s."""
+    return f"{1e3 * value_s:.2f}" if value_s < 0.1 else f"{1e3 * value_s:.0f}"
+
+
+def _matters(worker: pb.WorkerStatus, wide: bool) -> bool:
+    """One disagreement now and then is scheduling, on one side or the other; a share of the iterations is not."""
+    return worker.disagreements > (0 if wide else max(1, DISAGREEING * worker.reports))
+
+
+def _disagreement(worker: pb.WorkerStatus) -> Text:
+    """How often the two views of a worker differ, and the latest case."""
+    times = "1 disagreement" if worker.disagreements == 1 else f"{worker.disagreements} disagreements"
+    return Text(f"worker {worker.rank}: {times} with the switch in {worker.reports} reports; {worker.disagreement}")
+
+
 def _remark(worker: pb.WorkerStatus) -> str:
-    """What a person should notice about a worker."""
-    remarks = []
+    """What a person should notice about a worker: the one thing that matters most."""
     if not worker.live:
-        remarks.append("not live")
+        return "not live"
     if worker.silent_s:
-        remarks.append(f"silent for {1e3 * worker.silent_s:.0f} ms")
+        return f"silent {1e3 * worker.silent_s:.0f} ms"
     if worker.dispersion and worker.samples >= 8 and not FITS[0] <= worker.dispersion <= FITS[1]:
-        remarks.append("not Poisson")
-    return ", ".join(remarks)
+        return "not Poisson"
+    return ""
 
 
 def _changes(answer: pb.Status) -> RenderableType:

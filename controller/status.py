@@ -82,7 +82,7 @@ def _in_force(objective: str, k: int, cheapest: int) -> str:
     if objective == f"fixed:{k}":
         return "set by you"
     if objective.startswith("fixed:"):
-        return "set by you, as far as the live workers allow"
+        return "set by you, but fewer are live"
     return "cheapest" if k == cheapest else "within the margin of the cheapest"
 
 

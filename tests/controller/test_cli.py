@@ -51,7 +51,7 @@ def test_every_command_shows_a_running_job() -> None:
         await train(running)
         status = await kofn("status")
         assert status.exit_code == 0, status.output
-        assert "k = 3 of 4 live workers (n = 4), objective round, iteration 20" in status.output
+        assert "k = 3 of 4 live workers, objective round, iteration 20" in status.output
         assert f"switch {NO_SWITCH}: NOT CONNECTED" in status.output
         assert "k 4 -> 3 (round: E_3[T]" in status.output
         k = await kofn("k")

@@ -1,0 +1,83 @@
+"""What the command line prints, from statuses made by hand: widths, words, what is left out."""
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from controller import show
+from rpc import kofn_pb2 as pb
+
+
+def worker(rank: int, **fields: object) -> pb.WorkerStatus:
+    """One with the longest numbers that are likely."""
+    known = {"live": True, "lambda_s": 12.3456, "lambda_low_s": 10.1111, "lambda_high_s": 15.9999, "samples": 1024}
+    counts = {"dispersion": 10.25, "late": 123456, "late_in_a_row": 12345, "reports": 123456, "arrivals": 123456}
+    return pb.WorkerStatus(**{"rank": rank, **known, **counts, **fields})  # type: ignore[arg-type]
+
+
+def answer(**fields: object) -> pb.Status:
+    workers = [worker(0), worker(1, silent_s=12.3456), worker(62, live=False), worker(63, lambda_s=0.06, dispersion=1)]
+    told = {"job": 255, "workers": 4, "live": 4, "k": 2, "objective": "fixed:2", "iteration": 123456, "uptime_s": 7200}
+    model = {"service_s": 0.01029, "event_s": 0.00568, "switch_address": "127.0.0.1:50051", "switch_connected": True}
+    rest = {"worker": workers, "counters": {"ADDED": 1234567, "LATE": 12345, "CLOSED": 0}}
+    return pb.Status(**{**told, **model, **rest, **fields})  # type: ignore[arg-type]
+
+
+def printed(rendered: RenderableType, *, width: int = 80) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width).print(rendered)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
+    lines = printed(show.status(answer()))
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    header = next(number for number, line in enumerate(lines) if line.startswith("worker"))
+    assert lines[header].split() == ["worker", "lambda", "ms", "95", "%", "interval", "samples", "var/mean", "late"]
+    assert [line.split()[0] for line in lines[header + 1 :]] == ["0", "1", "62", "63"]
+    assert [line.rsplit("123456", 1)[1].strip() for line in lines[header + 1 :]] == [
+        "not Poisson",
+        "silent 12346 ms",
+        "not live",
+        "",
+    ]
+    assert lines[0].endswith("up 7200 s")
+    assert "packets: ADDED=1,234,567 LATE=12,345" in lines
+
+
+def test_the_table_of_ks_fits_80_columns() -> None:
+    forecast = [pb.Expected(k=k, iteration_s=10.0 * k, cost=64 * 10.0) for k in range(1, 65)]
+    forecast[1].in_force = "set by you, but fewer are live"
+    lines = printed(show.k_choice(answer(expected=forecast)))
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "s (block time without blocking) 10.29 ms, tau (one blocking event) 5.68 ms"
+    assert [line.split()[0] for line in lines[2:66]] == [str(k) for k in range(1, 65)]
+
+
+def test_wide_shows_every_column() -> None:
+    header = printed(show.lambdas(answer(), wide=True), width=140)[1]
+    assert header.endswith("late  in a row  reports  arrivals")
+
+
+def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
+    reason = "one word after another " * 20
+    change = pb.Change(iteration=7, k=3, previous_k=4, reason=reason)
+    file = io.StringIO()
+    show.output(file, show.status(answer(changes=[change])))
+    assert f"iteration 7: k 4 -> 3 ({reason})" in file.getvalue()
+    assert max(map(len, file.getvalue().splitlines())) < 600
+
+
+@pytest.mark.parametrize(("disagreements", "reports", "told"), [(1, 2, False), (5, 100, False), (6, 100, True)])
+def test_disagreements_are_told_where_they_are_a_share(disagreements: int, reports: int, told: bool) -> None:
+    status = answer(worker=[worker(1, reports=reports, disagreements=disagreements, disagreement="iteration 9: ...")])
+    times = "1 disagreement" if disagreements == 1 else f"{disagreements} disagreements"
+    note = f"worker 1: {times} with the switch in {reports} reports; iteration 9: ..."
+    assert (note in printed(show.lambdas(status))) is told
+    assert note in printed(show.lambdas(status, wide=True), width=140)
+
+
+def test_a_lost_worker_shows_in_the_first_line() -> None:
+    assert "k = 2 of 3 live workers (n = 4)," in printed(show.status(answer(live=3)))[0]
