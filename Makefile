@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 CONFIG ?=
 ARGS ?=
+SWITCH ?= 127.0.0.1:50051
 
 .PHONY: help run stop clean test check p4 proto shell setup setup-dev
 
@@ -40,9 +41,11 @@ proto: setup-dev ## regenerate the gRPC stubs in rpc/
 	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc rpc/kofn.proto
 
-shell: ## look into the running switch with p4runtime-shell
+shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
+	@(exec 3<>/dev/tcp/$(subst :,/,$(SWITCH))) 2>/dev/null \
+	    || { echo 'kofn: no switch answers at $(SWITCH): `make run` or `kofn run` starts one' >&2; exit 3; }
 	@run/setup.sh shell
-	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr 127.0.0.1:50051 --device-id 0 --election-id 0,1 $(ARGS)
+	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr $(SWITCH) --device-id 0 --election-id 0,1 $(ARGS)
 
 setup:
 	@run/setup.sh
