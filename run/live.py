@@ -116,12 +116,16 @@ class PassView:
 
     def line(self) -> str:
         """The whole view in one plain line."""
+        if self.newest is None:
+            return self.headline()
         lambdas = " ".join(f"{_pair(worker)}" for worker in self.workers)
         late = ",".join(map(str, self.absent())) or "none"
         return f"{self.headline()}  late {late}  lambda/injected ms {lambdas}"
 
     def table(self) -> RenderableType:
         """The whole view as a headline and a row a worker."""
+        if self.newest is None:
+            return Text(self.headline(), style="bold")
         table = Table("worker", box=None, pad_edge=False, header_style="bold")
         for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "last", "state"):
             table.add_column(name, justify="left" if name in ("last", "state") else "right")
@@ -156,7 +160,7 @@ class Display:
         """Use as a context manager."""
         self._console, self._view, self._quiet = console, view, quiet
         self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
-        self._printed = 0.0
+        self._printed, self._news = 0.0, -1.0
 
     def __enter__(self) -> "Display":
         """Start drawing."""
@@ -177,8 +181,8 @@ class Display:
             return
         if self._live is not None:
             self._live.update(self._view.table(), refresh=True)
-        elif last or time.monotonic() - self._printed >= PLAIN_INTERVAL_S:
-            self._printed = time.monotonic()
+        elif self._view.last_news != self._news and (last or time.monotonic() - self._printed >= PLAIN_INTERVAL_S):
+            self._printed, self._news = time.monotonic(), self._view.last_news
             say(self._console, self._view.line())
 
 

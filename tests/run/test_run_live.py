@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_run import simulate
 from rich.console import Console
+from rich.text import Text
 
 from rpc import kofn_pb2
 from run.folder import RunFolder
@@ -33,6 +34,17 @@ def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "
 def test_before_the_first_iteration(live: PassView) -> None:
     live.poll()
     assert "waiting for the workers" in live.headline()
+    assert live.line().endswith("waiting for the workers' first iteration")
+    assert isinstance(live.table(), Text)
+
+
+def test_waiting_is_said_once(live: PassView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("run.live.PLAIN_INTERVAL_S", 0.0)
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file, width=80), live, quiet=False) as display:
+        display.show()
+        display.show()
+    assert len(out.read_text().splitlines()) == 1
 
 
 def test_lines_are_read_as_they_come_and_unfinished_ones_wait(live: PassView, folder: RunFolder) -> None:
@@ -85,7 +97,7 @@ def test_without_a_terminal_plain_lines_come_out(live: PassView, folder: RunFold
     with out.open("w") as file, Display(Console(file=file, width=80), live, quiet=False) as display:
         live.poll()
         display.show()
-    assert out.read_text().count("iteration    1") == 2
+    assert out.read_text().count("iteration    1") == 1, "once, though it is shown again at the end"
     assert "\x1b" not in out.read_text()
 
 
