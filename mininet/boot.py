@@ -1,7 +1,7 @@
 """Boot the network and run processes in it, at the command of JSON lines on stdin; see README.md in this folder.
 
     boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
-    boot.py --hosts N [--mbps B] --write-topology OUT  only write that star's topology.json
+    boot.py ... --write-topology OUT                   only check all that, and write the topology.json it means
     boot.py --clean                                    end and remove what a boot.py has left, or runs
 
 It knows nothing of training, switches or controllers: it starts what it is told to.  When stdin ends, or on SIGTERM,
@@ -24,7 +24,7 @@ import drivers
 import records
 import topology
 from errors import NetworkError
-from network import Network, Plan
+from network import Network, Plan, check_plan
 from processes import Children
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -190,7 +190,7 @@ def arguments() -> argparse.Namespace:
     source.add_argument("--hosts", type=int, help="a star of so many hosts instead")
     source.add_argument("--clean", action="store_true", help="end and remove what is recorded, then exit")
     parser.add_argument("--mbps", type=float, help="with --hosts: the rate of every link (default: not shaped)")
-    parser.add_argument("--write-topology", type=Path, metavar="OUT", help="only write the topology as JSON, then exit")
+    parser.add_argument("--write-topology", type=Path, metavar="OUT", help="only check, and write the topology as JSON")
     parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
     parser.add_argument("--management", default="172.30.255.0/24", help="network of gRPC, beside the data network")
     parser.add_argument("--mtu", type=int, default=9000, help="of the data links")
@@ -257,7 +257,9 @@ def main() -> int:
         if options.clean:
             clean()
         elif options.write_topology is not None:
-            options.write_topology.write_text(wanted(options).to_json())
+            asked = plan(options)
+            check_plan(asked)
+            options.write_topology.write_text(asked.topology.to_json())
         else:
             run(options)
             emit("stopped")

@@ -201,12 +201,19 @@ def _preconditions(plan: Plan) -> None:
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise NetworkError(f"the command {tool} is missing: install the apt package iproute2")
+    check_plan(plan)
+
+
+def check_plan(plan: Plan) -> None:
+    """What can be known without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:
-        raise NetworkError(f"management network {management} is too small: {len(hosts) + 1} addresses are needed")
+        raise NetworkError(
+            f"network.management is {management}: {len(hosts) + 3} addresses are needed for {len(hosts)} hosts"
+        )
     for host in hosts:
         if management.overlaps(host.ip.network):
-            raise NetworkError(f"management network {management} overlaps host {host.name}'s {host.ip}: take another")
+            raise NetworkError(f"network.management is {management}: it overlaps {host.name}'s {host.ip}, take another")
 
 
 def _check_routes(management: IPv4Network) -> None:
@@ -214,6 +221,6 @@ def _check_routes(management: IPv4Network) -> None:
     for destination, device in interfaces.routes():
         if ip_network(destination).overlaps(management):
             raise NetworkError(
-                f"management network {management} collides with the route {destination} dev {device}: "
+                f"network.management is {management}: it collides with the route {destination} dev {device}: "
                 "see `ip route`, and choose another with --management (network.management in run.toml)"
             )

@@ -27,9 +27,9 @@ def stop() -> None:
         return
     click.echo(f"kofn stop: ending pid {run.pid} ({run.folder})")
     try:
-        os.kill(run.pid, signal.SIGINT)
+        os.kill(run.pid, signal.SIGTERM)
     except PermissionError:
-        click.echo(f"kofn stop: pid {run.pid} belongs to root: sudo kofn stop", err=True)
+        click.echo(f"kofn stop: pid {run.pid} belongs to root: sudo .venv/bin/kofn stop", err=True)
         sys.exit(1)
     except ProcessLookupError:
         click.echo("kofn stop: it has just ended by itself")
@@ -50,7 +50,7 @@ def command() -> None:
         click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)
         sys.exit(1)
     if os.geteuid() != 0:
-        click.echo("kofn clean: needs root: sudo kofn clean", err=True)
+        click.echo("kofn clean: needs root: sudo .venv/bin/kofn clean", err=True)
         sys.exit(1)
     click.echo("kofn clean: looking for leftovers of earlier runs")
     try:

@@ -5,13 +5,16 @@ line that names the field and says what is allowed.  This module knows nothing o
 """
 
 import math
+import re
 import tomllib
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import Meta
 
+from run.config_errors import check_document
 from run.errors import ConfigError
 
 WORKERS_MAX = 64
@@ -21,6 +24,9 @@ WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
 
 OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+"""A run's name is part of a folder's name."""
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -38,11 +44,28 @@ class Network(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    link_mbps: Positive | None = 200.0  # for the default star; None: not shaped
+    link_mbps: Annotated[float, Meta(ge=0.1, le=100_000)] | None = 200.0  # for the default star; None: not shaped
     management: str = "172.30.255.0/24"
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
     device_id: Annotated[int, Meta(ge=0)] = 0
+
+    def check(self) -> None:
+        """Ports that differ, and a network that processes on this machine can have for themselves."""
+        if self.p4runtime_port == self.controller_port:
+            raise ConfigError(
+                f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "
+                "two different ports are needed"
+            )
+        try:
+            network = IPv4Network(self.management)
+        except ValueError as error:
+            raise ConfigError(
+                f"network.management is {self.management!r}: an IPv4 network is needed, "
+                f"172.30.255.0/24 for example ({error})"
+            ) from error
+        if network.is_loopback or network.is_multicast or network.is_reserved or network.is_unspecified:
+            raise ConfigError(f"network.management is {self.management!r}: a network that hosts can have is needed")
 
 
 class Job(Section, frozen=True):
@@ -133,6 +156,7 @@ class Config(Section, frozen=True):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
         try:
+            check_document(document, cls)
             config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
             config.check()
         except (msgspec.ValidationError, ConfigError) as error:
@@ -140,7 +164,10 @@ class Config(Section, frozen=True):
         return config
 
     def check(self) -> None:
-        """Bounds that span fields."""
+        """Bounds that types cannot say, or that span fields."""
+        if not NAME.fullmatch(self.run.name):
+            raise ConfigError(f"run.name is {self.run.name!r}: up to 64 letters, digits, '.', '_' and '-' are allowed")
+        self.network.check()
         if self.job.slots & (self.job.slots - 1):
             raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
         if self.job.window > self.job.slots // 2:

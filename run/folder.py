@@ -1,7 +1,8 @@
 """The layout of a run's results: which file is where.  Knows no file's content.
 
 runs/NAME-YYYYmmdd-HHMMSS/
-  config.toml topology.json     what was run
+  config.toml topology.json     what was run, as it was given
+  effective.toml                the same with every default and the command line's choices
   run.json                      the command line's choices, passes and their folders
   boot.log                      the network's own log
   PASS/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
@@ -14,13 +15,15 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from run.errors import RunError
+from run.config import Config
+from run.effective import to_toml
+from run.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +59,9 @@ class PassFolder:
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What run.json holds: enough to read a run folder again."""
 
+    started: str  # local time
     target: str
-    driver: str
+    driver: str  # the one in use once the network is up
     workers: int
     passes: tuple[tuple[str, str], ...]  # (objective, folder)
 
@@ -68,14 +72,15 @@ class RunFolder:
 
     path: Path
     passes: tuple[PassFolder, ...]
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
 
     @classmethod
     def create(cls, path: Path, objectives: Sequence[str]) -> Self:
-        """Make the folder and its passes; RunError if it holds something already."""
+        """Make the folder and its passes; ConfigError if it holds something already."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
-                raise RunError(f"{path} is not empty: choose another --out, results are never overwritten")
+                raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
             passes = tuple(
                 PassFolder(path=path / name, objective=objective)
                 for name, objective in zip(pass_names(objectives), objectives, strict=True)
@@ -83,7 +88,7 @@ class RunFolder:
             for entry in passes:
                 (entry.path / "logs").mkdir(parents=True)
         except OSError as error:
-            raise RunError(f"cannot write results to {path}: {error.strerror}") from error
+            raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
         return cls(path=path, passes=passes)
 
     @property
@@ -96,11 +101,26 @@ class RunFolder:
         """Hosts, switch and links."""
         return self.path / "topology.json"
 
-    def write_record(self, *, target: str, driver: str, workers: int) -> None:
-        """Note what the command line chose."""
-        passes = tuple((entry.objective, entry.path.name) for entry in self.passes)
-        record = Record(target=target, driver=driver, workers=workers, passes=passes)
+    @property
+    def effective(self) -> Path:
+        """The configuration with every default and the command line's choices."""
+        return self.path / "effective.toml"
+
+    def write_record(self, config: Config, *, driver: str) -> None:
+        """Note what is run; again when more is known."""
+        record = Record(
+            started=self.started,
+            target=config.network.target,
+            driver=driver,
+            workers=config.job.workers,
+            passes=tuple((entry.objective, entry.path.name) for entry in self.passes),
+        )
         (self.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        self.effective.write_text(to_toml(config))
+
+    def record(self) -> Record:
+        """What write_record() wrote."""
+        return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Record)
 
 
 def pass_names(objectives: Sequence[str]) -> list[str]:

@@ -6,24 +6,28 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from run.config import Config
+from run.config import Network
 from run.errors import RunError
 from run.network import BOOT, SYSTEM_PYTHON
 
 TCP_LISTEN = "0A"
 
 
-def check_machine(config: Config, target: str) -> None:
+def check_machine(target: str) -> None:
     """Raise RunError for the first thing that is missing."""
     _check_root()
     _check_tools(target)
-    _check_port(config.network.p4runtime_port, "network.p4runtime_port")
-    _check_port(config.network.controller_port, "network.controller_port")
+
+
+def check_ports(network: Network) -> None:
+    """Raise RunError for a port that somebody else listens on."""
+    _check_port(network.p4runtime_port, "network.p4runtime_port")
+    _check_port(network.controller_port, "network.controller_port")
 
 
 def _check_root() -> None:
     if os.geteuid() != 0:
-        raise RunError("kofn run makes network namespaces and needs root: sudo kofn run (or sudo make run)")
+        raise RunError("kofn run makes network namespaces and needs root: sudo make run, or sudo .venv/bin/kofn run")
 
 
 def _check_tools(target: str) -> None:
@@ -63,7 +67,7 @@ def listeners(port: int) -> Iterator[str]:
         try:
             if any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir()):
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                yield f"pid {process.name} ({command.strip()[:80]})"
+                yield f"pid {process.name} ({' '.join(command.split())[:80]})"
         except OSError:
             continue  # it ended while we looked
 

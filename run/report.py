@@ -17,7 +17,8 @@ from run.summary import Summary
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; } th, td { padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #ddd; }
-td + td, th + th { text-align: right; } pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
+td + td, th + th { text-align: right; } table + svg { margin-top: 2rem; }
+pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; } .bad { color: #b00020; font-weight: bold; }
 """
 
@@ -27,9 +28,13 @@ def write_report(folder: RunFolder, config: Config, summary: Summary) -> Path:
     passes = [read_series(entry, config.job.workers) for entry in folder.passes]
     parts = [
         _headline(config, summary),
+        _facts(folder),
         _summary_table(summary),
         *(svg(figure) for figure in figures(passes, config.run.target_accuracy)),
         "<h2>Configuration</h2>",
+        "<p>What was run, with every default and the command line's choices:</p>",
+        f"<pre>{html.escape(folder.effective.read_text())}</pre>",
+        "<p>The file that was given:</p>",
         f"<pre>{html.escape(folder.config.read_text())}</pre>",
     ]
     title = html.escape(f"kofn: {config.run.name}")
@@ -66,6 +71,13 @@ def _headline(config: Config, summary: Summary) -> str:
         )
     lines += [f'<p class="bad">{html.escape(reason)}</p>' for reason in summary.failures]
     return "\n".join(lines)
+
+
+def _facts(folder: RunFolder) -> str:
+    record = folder.record()
+    passes = ", ".join(objective for objective, _ in record.passes)
+    facts = f"{record.started}; switch {record.target}, hosts by {record.driver}; passes {passes}; results in "
+    return f"<p>{html.escape(facts)}<code>{html.escape(str(folder.path.resolve()))}</code></p>"
 
 
 def _summary_table(summary: Summary) -> str:

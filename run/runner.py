@@ -5,20 +5,16 @@ network, compare the passes.  Whatever happens in between, the network and every
 """
 
 import asyncio
-import contextlib
 import errno
 import json
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 
 from run import terminal
@@ -27,17 +23,15 @@ from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import RunFolder, default_path, point_latest
 from run.live import say
 from run.metrics import merge
-from run.network import BOOT, SYSTEM_PYTHON, Network
+from run.network import Network
 from run.passes import Commands, Pass
-from run.preconditions import check_machine
-from run.report import write_report
+from run.preconditions import check_machine, check_ports
+from run.signals import cancel_on_signal, deferred, interruptible, stopped_by
 from run.state import hold
 from run.summary import summarise
+from run.topology import wanted_topology
 
 DEFAULT_CONFIG = Path(__file__).with_name("default.toml")
-SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * (not terminal.hangups_ignored())
-"""What ends a run; `nohup kofn run` outlives its terminal."""
-
 EXAMPLES = """
 \b
 Examples:
@@ -59,9 +53,7 @@ class Plan:
 
     source: Path
     config: Config
-    target: str
-    driver: str
-    objectives: tuple[str, ...]
+    """The command line's choices are in it."""
     folder: Path
     as_json: bool
     quiet: bool
@@ -133,12 +125,11 @@ def make_plan(
     config = Config.load(source)
     for objective in objectives:
         check_objective(objective, config.job.workers, "--pass")
+    network, passes = config.network, objectives or config.run.passes
+    network = replace(network, target=target or network.target, driver=driver or network.driver)
     return Plan(
         source=source,
-        config=config,
-        target=target or config.network.target,
-        driver=driver or config.network.driver,
-        objectives=objectives or config.run.passes,
+        config=replace(config, network=network, run=replace(config.run, passes=passes)),
         folder=out or default_path(config.run.name),
         as_json=as_json,
         quiet=quiet,
@@ -147,58 +138,57 @@ def make_plan(
 
 def carry_out(plan: Plan, console: Console) -> int:
     """The whole run; its exit code."""
-    check_machine(plan.config, plan.target)
+    check_machine(plan.config.network.target)
+    topology = wanted_topology(plan.config, plan.source)
     with hold(plan.folder):
-        folder = prepare(plan)
+        check_ports(plan.config.network)
+        folder = prepare(plan, topology)
         try:
             asyncio.run(train(plan, folder, console))
         except LeftoversError:
             raise
         except RunError as error:
             raise type(error)(f"{error}\n{_kept(folder, plan.config.job.workers)}") from None
-    with interruptible():  # the event loop took its signal handlers with it
+    with deferred():
         return conclude(plan, folder, console)
 
 
-def prepare(plan: Plan) -> RunFolder:
-    """Make the run folder with everything that says what is run; RunError if topology and job disagree."""
-    topology = _topology(plan)
-    _check_hosts(plan, topology)
-    folder = RunFolder.create(plan.folder, plan.objectives)
+def prepare(plan: Plan, topology: str) -> RunFolder:
+    """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
+    folder = RunFolder.create(plan.folder, plan.config.run.passes)
     shutil.copyfile(plan.source, folder.config)
     folder.topology.write_text(topology)
-    folder.write_record(target=plan.target, driver=plan.driver, workers=plan.config.job.workers)
+    folder.write_record(plan.config, driver=plan.config.network.driver)
     point_latest(plan.folder)
     return folder
 
 
 async def train(plan: Plan, folder: RunFolder, console: Console) -> None:
     """Network up, passes, network down; InterruptedRun if a signal came."""
-    signals: list[signal.Signals] = []
     task = asyncio.current_task()
     assert task is not None
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, _cancel_once, task, signals, number)
+    signals = cancel_on_signal(task)
     try:
         await _train(plan, folder, console)
     except asyncio.CancelledError:
         if not signals:
             raise
-        raise InterruptedRun(f"stopped by {signals[0].name}") from None
+        raise stopped_by(signals[0]) from None
 
 
 async def _train(plan: Plan, folder: RunFolder, console: Console) -> None:
     begin = time.monotonic()
     network = await Network.start(
         folder.topology,
-        driver=plan.driver,
+        driver=plan.config.network.driver,
         management=plan.config.network.management,
         log=folder.path / "boot.log",
     )
     try:
+        folder.write_record(plan.config, driver=network.ready.driver)
         hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
         say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
-        commands = Commands(config=plan.config, folder=folder, target=plan.target)
+        commands = Commands(config=plan.config, folder=folder, target=plan.config.network.target)
         for number, entry in enumerate(folder.passes):
             title = f"{entry.objective} ({number + 1} of {len(folder.passes)})"
             say(console, f"pass {title}: results in {entry.path}")
@@ -209,6 +199,8 @@ async def _train(plan: Plan, folder: RunFolder, console: Console) -> None:
 
 def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     """Merge the metrics, compare the passes, write the report; the exit code."""
+    from run.report import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+
     merge(folder, plan.config.job.workers)
     summary = summarise(folder, plan.config)
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
@@ -220,67 +212,6 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     if plan.as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Outside of the event loop: a signal raises InterruptedRun wherever the program is."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        _leave_terminal(signal.Signals(number))
-        raise InterruptedRun(f"stopped by {signal.Signals(number).name}")
-
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _cancel_once(task: asyncio.Task[None], received: list[signal.Signals], number: signal.Signals) -> None:
-    """The first signal begins the orderly stop, later ones must not disturb it."""
-    _leave_terminal(number)
-    received.append(number)
-    if len(received) == 1:
-        task.cancel()
-
-
-def _leave_terminal(number: signal.Signals) -> None:
-    """After a hang-up the terminal is gone, and writing to it would fail."""
-    if number == signal.SIGHUP:
-        terminal.leave()
-
-
-def _topology(plan: Plan) -> str:
-    """The configured topology's text, or a star's."""
-    network = plan.config.network
-    if network.topology is not None:
-        path = plan.source.parent / network.topology
-        try:
-            return path.read_text()
-        except OSError as error:
-            raise ConfigError(f"network.topology is {str(path)!r}: {error.strerror}") from error
-    rate = [] if network.link_mbps is None else ["--mbps", str(network.link_mbps)]
-    argv = [str(SYSTEM_PYTHON), str(BOOT), "--hosts", str(plan.config.job.workers), *rate, "--write-topology"]
-    try:
-        result = subprocess.run([*argv, "/dev/stdout"], check=True, capture_output=True, text=True, timeout=30)
-    except subprocess.SubprocessError as error:
-        detail = getattr(error, "stderr", "") or str(error)
-        raise RunError(f"mininet/boot.py could not write the topology: {detail.strip()}") from error
-    return result.stdout
-
-
-def _check_hosts(plan: Plan, topology: str) -> None:
-    try:
-        hosts = len(json.loads(topology)["hosts"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"network.topology {plan.config.network.topology}: no JSON object with 'hosts'") from error
-    if hosts != plan.config.job.workers:
-        raise ConfigError(
-            f"network.topology {plan.config.network.topology} has {hosts} hosts, job.workers is "
-            f"{plan.config.job.workers}: they must be equal, every host is one worker"
-        )
 
 
 def _kept(folder: RunFolder, workers: int) -> str:

@@ -147,7 +147,7 @@ def test_a_management_network_that_is_in_use_is_refused(machine: Machine, route:
     machine.run("ip", "link", "set", "lan", "up")
     machine.run("ip", "route", "add", route, "dev", "lan")
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
-        assert f"management network 172.30.255.0/24 collides with the route {route} dev lan" in boot.refuses()
+        assert f"network.management is 172.30.255.0/24: it collides with the route {route} dev lan" in boot.refuses()
     assert machine.interfaces() == {"lo", "lan"}
     with machine.boot("--hosts", "1", "--driver", "netns", "--management", "192.168.77.0/28") as boot:
         assert boot.expect("ready")["hosts"]["h1"]["management"] == "192.168.77.2"
@@ -160,8 +160,11 @@ def test_a_management_network_that_is_in_use_is_refused(machine: Machine, route:
         (("--hosts", "2", "--mbps", "0"), "--mbps is 0.0: 0.1 to 100000 Mbit/s"),
         (("--hosts", "2", "--mtu", "100"), "--mtu is 100: 1280 to 65535 is allowed"),
         (("--hosts", "2", "--management", "172.30.255.1/24"), "--management is '172.30.255.1/24'"),
-        (("--hosts", "8", "--management", "172.30.255.0/29"), "management network 172.30.255.0/29 is too small"),
-        (("--hosts", "2", "--management", "10.0.0.0/16"), "management network 10.0.0.0/16 overlaps host h1's 10.0.0.1"),
+        (("--hosts", "8", "--management", "172.30.255.0/29"), "network.management is 172.30.255.0/29: 11 addresses"),
+        (
+            ("--hosts", "2", "--management", "10.0.0.0/16"),
+            "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1",
+        ),
         (("--topology", "/nowhere.json"), "/nowhere.json: No such file or directory"),
         (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps is for --hosts"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from run.config import Config
 from run.folder import RunFolder
 
 PARAMETERS = 50
@@ -99,6 +100,7 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
 def write(folder: RunFolder, passes: list[FakePass]) -> None:
     """All files of all passes, and the configuration."""
     folder.config.write_text('[run]\nname = "fake"\n')
+    folder.write_record(Config(), driver="netns")
     for entry, fake in zip(folder.passes, passes, strict=True):
         entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
         for rank in range(fake.workers):

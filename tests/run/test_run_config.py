@@ -7,45 +7,67 @@ import pytest
 from click.testing import CliRunner, Result
 
 from run.config import Config
-from run.runner import DEFAULT_CONFIG, command
+from run.effective import to_toml
+from run.runner import DEFAULT_CONFIG, command, make_plan
 
-STAR = {"hosts": {"h1": {}, "h2": {}}, "switches": {"s1": {}}, "links": []}
+STAR = {
+    "hosts": {"h1": {"ip": "10.0.0.1/24"}, "h2": {"ip": "10.0.0.2/24"}},
+    "switches": {"s1": {}},
+    "links": [["h1", "s1-p1"], ["h2", "s1-p2"]],
+}
 
 BAD = [
-    ("[run]\nnane = 'x'", "Object contains unknown field `nane` - at `$.run`"),
-    ("[runs]", "unknown field `runs`"),
+    ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
+    ("[runs]", "unknown table or key 'runs': run, network, job, policy, model, straggler, fault are allowed"),
     ("[run]\npasses = []", "run.passes is empty"),
     ("[run]\npasses = ['best']", "run.passes is 'best': 'round', 'all' or 'fixed:K' with 1 <= K <= workers = 4"),
     ("[run]\npasses = ['fixed:5']", "run.passes is 'fixed:5'"),
     ("[run]\npasses = ['fixed:0']", "run.passes is 'fixed:0'"),
-    ("[run]\ntarget_accuracy = 1.5", "$.run.target_accuracy"),
-    ("[run]\nmax_iterations = 0", "$.run.max_iterations"),
-    ("[run]\nevent_ms = 0", "$.run.event_ms"),
-    ("[run]\nseed = -1", "$.run.seed"),
-    ("[run]\npass_deadline_s = 0", "$.run.pass_deadline_s"),
-    ("[job]\nworkers = 0", "$.job.workers"),
-    ("[job]\nworkers = 65", "$.job.workers"),
-    ("[job]\nworkers = 'four'", "$.job.workers"),
-    ("[job]\nid = 256", "$.job.id"),
-    ("[job]\nwords = 33", "$.job.words"),
+    ("[run]\ntarget_accuracy = 1.5", "run.target_accuracy is 1.5: more than 0, at most 1 is allowed"),
+    ("[run]\nmax_iterations = 0", "run.max_iterations is 0: 1 or more is allowed"),
+    ("[run]\nevent_ms = 0", "run.event_ms is 0: more than 0 is allowed"),
+    ("[run]\nseed = -1", "run.seed is -1: 0 or more is allowed"),
+    ("[run]\npass_deadline_s = 0", "run.pass_deadline_s"),
+    ("[job]\nworkers = 0", "job.workers"),
+    ("[job]\nworkers = 65", "job.workers is 65: 1 to 64 is allowed"),
+    ("[job]\nworkers = 'four'", "job.workers is 'four': a whole number (1 to 64) is allowed"),
+    ("[job]\nid = 256", "job.id"),
+    ("[job]\nwords = 33", "job.words"),
     ("[job]\nslots = 1000", "job.slots is 1000: a power of two"),
     ("[job]\nslots = 64\nwindow = 33", "job.window is 33: 1 to 32"),
-    ("[job]\ncodec = 'fancy'", "$.job.codec"),
+    ("[job]\ncodec = 'fancy'", "job.codec is 'fancy': 'fast' or 'scapy' is allowed"),
     ("[policy]\nobjective = 'fixed:x'", "policy.objective is 'fixed:x'"),
-    ("[policy]\nmargin = -0.1", "$.policy.margin"),
-    ("[model]\nmomentum = 1.0", "$.model.momentum"),
-    ("[model]\nlearning_rate = 0", "$.model.learning_rate"),
-    ("[model]\nhidden = [0]", "$.model.hidden"),
-    ("[network]\ndriver = 'docker'", "$.network.driver"),
-    ("[network]\ntarget = 'tofino'", "$.network.target"),
-    ("[network]\np4runtime_port = 70000", "$.network.p4runtime_port"),
-    ("[network]\nlink_mbps = -1", "$.network.link_mbps"),
-    ("[network]\ntopology = 'absent.json'", "network.topology is"),
+    ("[policy]\nmargin = -0.1", "policy.margin"),
+    ("[model]\nmomentum = 1.0", "model.momentum is 1.0: 0 to less than 1 is allowed"),
+    ("[model]\nlearning_rate = 0", "model.learning_rate"),
+    ("[model]\nhidden = [0]", "model.hidden[0] is 0: 1 or more is allowed"),
+    ("[network]\ndriver = 'docker'", "network.driver is 'docker': 'auto' or 'mininet' or 'netns' is allowed"),
+    ("[network]\ntarget = 'tofino'", "network.target"),
+    ("[network]\np4runtime_port = 70000", "network.p4runtime_port"),
+    ("[network]\nlink_mbps = -1", "network.link_mbps is -1: 0.1 to 100000 is allowed"),
+    ("[network]\ntopology = 'absent.json'", "absent.json: No such file or directory"),
     ("[network]\ntopology = 'star.json'", "star.json has 2 hosts, job.workers is 4"),
-    ("[network]\ntopology = 'list.json'", "no JSON object with 'hosts'"),
+    ("[network]\ntopology = 'list.json'", "list.json: the topology is []: a table is needed"),
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
-    ("[[straggler]]\nworkers = [0]", "missing required field `mean_ms`"),
-    ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "$.straggler[0].mean_ms"),
+    ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
+    ("[straggler]\nworkers = [0]", "straggler is a table: an array of tables is allowed"),
+    ("job = 3", "job is 3: a table is allowed"),
+    ("[job]\nworkers = true", "job.workers is true: a whole number"),
+    ("[run]\nevent_ms = inf", "run.event_ms is inf: more than 0, and finite, is allowed"),
+    ("[run]\nevent_ms = nan", "run.event_ms is nan"),
+    ("[run]\nname = 'a/b'", "run.name is 'a/b': up to 64 letters, digits, '.', '_' and '-' are allowed"),
+    ("[run]\nname = '..'", "run.name is '..'"),
+    ("[run]\npasses = 'all'", "run.passes is 'all': an array, each entry a string is allowed"),
+    ("[network]\nlink_mbps = inf", "network.link_mbps is inf: 0.1 to 100000 is allowed"),
+    ("[network]\nlink_mbps = nan", "network.link_mbps is nan: 0.1 to 100000 is allowed"),
+    ("[network]\np4runtime_port = 50052", "network.controller_port is 50052, as network.p4runtime_port is"),
+    ("[network]\nmanagement = 'x'", "network.management is 'x': an IPv4 network is needed"),
+    ("[network]\nmanagement = '10.9.0.1/24'", "network.management is '10.9.0.1/24': an IPv4 network is needed"),
+    ("[network]\nmanagement = '127.1.0.0/24'", "network.management is '127.1.0.0/24': a network that hosts can have"),
+    ("[network]\nmanagement = '10.0.0.0/16'", "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"),
+    ("[network]\nmanagement = '10.9.0.0/30'", "network.management is 10.9.0.0/30: 7 addresses are needed for 4 hosts"),
+    ("[network]\ntopology = 'bad.json'", "bad.json: hosts.h1 has no link: one to s1 is needed"),
     ("[run\n", "not TOML"),
 ]
 
@@ -56,7 +78,7 @@ def invoke(path: Path, *arguments: str) -> Result:
 
 def assert_refused(result: Result, words: str, out: Path) -> None:
     assert result.exit_code == 2, result.output
-    assert words in result.output
+    assert words in result.stderr
     assert len(result.output.splitlines()) == 1
     assert not out.exists()
 
@@ -64,7 +86,8 @@ def assert_refused(result: Result, words: str, out: Path) -> None:
 @pytest.fixture(autouse=True)
 def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A configuration is judged on every machine, whoever runs it and whatever listens there."""
-    monkeypatch.setattr("run.runner.check_machine", lambda config, target: None)
+    monkeypatch.setattr("run.runner.check_machine", lambda target: None)
+    monkeypatch.setattr("run.runner.check_ports", lambda network: None)
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
 
 
@@ -72,6 +95,7 @@ def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_bad_configuration(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "star.json").write_text(json.dumps(STAR))
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "bad.json").write_text(json.dumps({**STAR, "links": []}))
     path = tmp_path / "bad.toml"
     path.write_text(text)
     assert_refused(invoke(path), words, tmp_path / "out")
@@ -104,9 +128,36 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
     result = invoke(path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "is not empty" in result.output
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_results_cannot_go_where_a_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    (tmp_path / "out").write_text("")
+    assert invoke(path).exit_code == 2
+
+
+def test_the_effective_configuration_has_every_key_and_the_command_lines_choices(tmp_path: Path) -> None:
+    plan = make_plan(DEFAULT_CONFIG, target="bmv2", driver="netns", objectives=("fixed:2",), out=tmp_path)
+    path = tmp_path / "effective.toml"
+    path.write_text(to_toml(plan.config))
+    assert Config.load(path) == plan.config
+    assert 'target = "bmv2"' in path.read_text()
+    assert 'passes = ["fixed:2"]' in path.read_text()
+    assert "rto_ms" in path.read_text()
+
+
+def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
+    )
+    config = Config.load(path)
+    path.write_text(to_toml(config))
+    assert Config.load(path) == config
 
 
 def test_the_default_experiment_is_valid() -> None:

@@ -3,15 +3,17 @@
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from run.config import Config
+from run.config import Network
 from run.errors import RunError
 from run.folder import RunFolder, pass_names, point_latest
-from run.preconditions import check_machine
+from run.preconditions import check_machine, check_ports, listeners
 from run.state import hold, running, start_time
 
 
@@ -34,46 +36,54 @@ def ports() -> Iterator[tuple[int, int]]:
     yield numbers
 
 
-def config(ports: tuple[int, int], path: Path) -> Config:
-    path.write_text(f"[network]\np4runtime_port = {ports[0]}\ncontroller_port = {ports[1]}\n")
-    return Config.load(path)
-
-
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name in names else which(name))
 
 
-def test_a_good_machine(ports: tuple[int, int], tmp_path: Path) -> None:
-    check_machine(config(ports, tmp_path / "c"), "embedded")
+def test_a_good_machine(ports: tuple[int, int]) -> None:
+    check_machine("embedded")
+    check_ports(Network(p4runtime_port=ports[0], controller_port=ports[1]))
 
 
-def test_root_is_needed(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(RunError, match="needs root: sudo kofn run"):
-        check_machine(config(ports, tmp_path / "c"), "embedded")
+    with pytest.raises(RunError, match=r"needs root: sudo make run, or sudo \.venv/bin/kofn run"):
+        check_machine("embedded")
 
 
-def test_a_port_in_use_names_its_process(ports: tuple[int, int], tmp_path: Path) -> None:
+def test_a_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", ports[1]))
         listener.listen()
         with pytest.raises(
             RunError, match=rf"{ports[1]} \(network.controller_port\) is in use by pid {os.getpid()} \("
         ):
-            check_machine(config(ports, tmp_path / "c"), "embedded")
+            check_ports(Network(p4runtime_port=ports[0], controller_port=ports[1]))
 
 
-def test_no_compiler(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tuple[int, int]) -> None:
+    lines = ("import socket, sys", "with socket.create_server(('127.0.0.1', int(sys.argv[1]))):", " print(flush=True)")
+    code = "\n".join([*lines, " sys.stdin.read()"])
+    with subprocess.Popen([sys.executable, "-c", code, str(ports[0])], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (owner,) = listeners(ports[0])
+        process.kill()
+    assert owner.startswith(f"pid {process.pid} (")
+    assert "\n" not in owner
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "cc", "gcc", "clang")
     with pytest.raises(RunError, match="apt-get install gcc"):
-        check_machine(config(ports, tmp_path / "c"), "embedded")
+        check_machine("embedded")
 
 
-def test_no_bmv2(ports: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bmv2(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "simple_switch_grpc")
     with pytest.raises(RunError, match=r"p4lang-bmv2 .* or use --target embedded"):
-        check_machine(config(ports, tmp_path / "c"), "bmv2")
+        check_machine("bmv2")
 
 
 def test_only_one_run_at_a_time(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ def test_report_is_self_contained(tmp_path: Path) -> None:
     assert "all (baseline)" in text
     assert "a factor of" in text
     assert "name = &quot;fake&quot;" in text
+    assert "switch embedded, hosts by netns; passes round, all" in text
+    assert folder.started in text
+    assert "rto_ms = 50.0" in text
     assert "<script" not in text
     assert 'src="http' not in text
     assert 'href="http' not in text
