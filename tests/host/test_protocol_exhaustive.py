@@ -244,12 +244,12 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
-        (Setting(k=(1,)), 0),
+        (Setting(k=(1,)), 227288),
         (Setting(k=(2,), losses=1), 61580),
-        (Setting(k=(2,), duplications=1), 0),
+        (Setting(k=(2,), duplications=1), 96218),
         (Setting(k=(3, 2)), 43950),
-        (Setting(k=(2, 3)), 0),
-        (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 0),
+        (Setting(k=(2, 3)), 18425),
+        (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 47558),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
