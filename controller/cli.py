@@ -102,12 +102,13 @@ def status(address: str, as_json: bool, wide: bool) -> None:
 @main.command()
 @_options
 def k(address: str, as_json: bool) -> None:
-    """For each k its expected time and what a round of all blocks would cost, and why the present one is in force.
+    """For each k its expected time and what a round of all blocks would cost, and why the present one is in force. JSON
+    has these as iteration_s and cost, both in seconds, and in_force.
 
     \b
     Examples:
       kofn k
-      kofn k --json | jq '.expected[] | [.k, .cost, .in_force]'     cost: E_k[T] n/k in seconds
+      kofn k --json | jq '.expected[] | [.k, .cost, .in_force]'
     """
     _print(address, as_json, k_document, show.k_choice)
 

@@ -136,4 +136,4 @@ def _numbers(choice: Choice, previous: int, goal: Objective) -> str:
     if not goal.unit or previous > len(choice.costs):
         return expected
     costs = 1e3 * choice.costs
-    return f"{expected}, cost {costs[choice.k - 1]:.1f} ms, with k = {previous} {costs[previous - 1]:.1f} ms"
+    return f"{expected}, cost {costs[choice.k - 1]:.1f}, not {costs[previous - 1]:.1f} ms"

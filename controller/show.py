@@ -1,5 +1,6 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
+import io
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -33,8 +34,13 @@ def line(status: pb.Status) -> str:
 
 
 def output(file: TextIO, rendered: RenderableType) -> None:
-    """Print for a person; as wide as it is where that person has no terminal."""
-    Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False).print(rendered)
+    """Print for a person; where there is no terminal as wide as it is, without the tables' padding."""
+    if file.isatty():
+        Console(file=file, highlight=False).print(rendered)
+        return
+    plain = io.StringIO()
+    Console(file=plain, width=PIPE_WIDTH, highlight=False).print(rendered)
+    file.writelines(f"{line.rstrip()}\n" for line in plain.getvalue().splitlines())
 
 
 def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
