@@ -27,7 +27,7 @@ def check_ports(network: Network) -> None:
 
 def _check_root() -> None:
     if os.geteuid() != 0:
-        raise RunError("kofn run makes network namespaces and needs root: sudo make run, or sudo .venv/bin/kofn run")
+        raise RunError("making network namespaces needs root: sudo make run, or sudo .venv/bin/kofn run")
 
 
 def _check_tools(target: str) -> None:
