@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -29,12 +29,11 @@ log = logging.getLogger(__name__)
 
 EXPLAIN_AFTER_S = 2.0
 GIVE_UP_AFTER_S = 60.0
-FETCH_ITERATIONS = 16
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
-FetchResults = Callable[[int, int], Awaitable[list[Result]]]
-"""Asks the peers for the results of iterations first..last."""
+FetchResults = Callable[[int], AsyncIterator[list[Result]]]
+"""Asks one peer after another for an iteration's results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,12 +253,14 @@ class Agent:
             self._fetching = self._loop.create_task(self._fetch())
 
     async def _fetch(self) -> None:
-        """What peers hold of the current iteration and the later ones."""
+        """Ask peers until the current iteration is complete; none of them may hold all of it."""
         iteration = self.protocol.iteration
-        results = await self._fetch_results(iteration, iteration + FETCH_ITERATIONS)
-        with self._failing():
-            for result in results:
-                self._follow(self.protocol.result_in(result, self._loop.time()))
+        async for results in self._fetch_results(iteration):
+            with self._failing():
+                for result in results:
+                    self._follow(self.protocol.result_in(result, self._loop.time()))
+            if self.protocol.iteration != iteration or not self.protocol.missing:
+                return
 
 
 def _packet_codec(name: str) -> ModuleType:

@@ -37,24 +37,22 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
 
 
 class Peers:
-    """Asks the other workers, one after another, until one has something."""
+    """Asks the other workers, one after another."""
 
     def __init__(self, job: int, addresses: Mapping[int, str]) -> None:
         self._job = job
         self._addresses = dict(addresses)
 
-    async def fetch(self, first: int, last: int) -> list[Result]:
-        """Results of iterations first..last from the first peer that holds any; empty when none does."""
-        request = kofn_pb2.ResultRange(job=self._job, first_iteration=first, last_iteration=last)
+    async def fetch(self, iteration: int) -> AsyncIterator[list[Result]]:
+        """What each peer holds of an iteration, a list a peer; stop when you have what you want."""
+        request = kofn_pb2.ResultRange(job=self._job, first_iteration=iteration, last_iteration=iteration)
         for rank, address in self._addresses.items():
             try:
                 results = await asyncio.wait_for(self._fetch_from(address, request), FETCH_TIMEOUT_S)
             except (grpc.aio.AioRpcError, TimeoutError) as error:
                 log.warning("worker %d at %s gave no results: %s", rank, address, error)
                 continue
-            if results:
-                return results
-        return []
+            yield results
 
     async def _fetch_from(self, address: str, request: kofn_pb2.ResultRange) -> list[Result]:
         """Everything that one peer holds of the range."""

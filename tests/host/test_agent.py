@@ -1,9 +1,8 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
-import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -71,9 +70,9 @@ class Cluster:
         for agent in self.agents:
             self.loop.run(agent.start(1, self.ask_peers))
 
-    async def ask_peers(self, first: int, last: int) -> list[Result]:
-        await asyncio.sleep(0)
-        return [result for agent in self.agents for result in agent.protocol.results(first, last)]
+    async def ask_peers(self, iteration: int) -> AsyncIterator[list[Result]]:
+        for agent in self.agents:
+            yield list(agent.protocol.results(iteration, iteration))
 
     def close(self) -> None:
         for agent in self.agents:

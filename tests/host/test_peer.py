@@ -1,0 +1,53 @@
+"""Results from peers, over real gRPC: each is asked for what it holds; one that is gone does not stop the others."""
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from host.peer import Peers, PeerService
+from host.protocol import BlockId, Result
+from rpc import kofn_pb2, kofn_pb2_grpc
+
+
+def result(iteration: int, block: int) -> Result:
+    return Result(
+        id=BlockId(iteration, block), scale=-3, lanes=0, k=2, count=2, members=2**63 | 1, values=bytes(range(256))
+    )
+
+
+async def serve(held: Sequence[Result], job: int = 1) -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    service = PeerService(job, lambda first, last: [one for one in held if first <= one.id.iteration <= last])
+    kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+def test_no_peer_needs_to_hold_everything() -> None:
+    async def scenario() -> None:
+        one, one_address = await serve([result(1, 0), result(2, 0)])
+        other, other_address = await serve([result(1, 0), result(1, 1)])
+        peers = Peers(1, {0: "127.0.0.1:1", 1: one_address, 2: other_address})  # nobody answers at port 1
+        answers = [results async for results in peers.fetch(1)]
+        assert answers == [[result(1, 0)], [result(1, 0), result(1, 1)]]
+        await one.stop(0)
+        await other.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_another_job_is_told_so() -> None:
+    async def scenario() -> None:
+        server, address = await serve([result(1, 0)], job=7)
+        async with grpc.aio.insecure_channel(address) as channel:
+            request = kofn_pb2.ResultRange(job=1, first_iteration=1, last_iteration=1)
+            try:
+                await kofn_pb2_grpc.PeerStub(channel).FetchResults(request).read()
+            except grpc.aio.AioRpcError as error:
+                assert error.code() == grpc.StatusCode.NOT_FOUND
+                assert error.details() == "job 1: job 7 is served here"
+        await server.stop(0)
+
+    asyncio.run(scenario())
