@@ -1,14 +1,18 @@
 """A bad configuration: one line that names the field, exit code 2, and nothing is started or written."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from run.config import Config
+from run.config import Config, Network
 from run.effective import to_toml
+from run.errors import RunError
 from run.runner import DEFAULT_CONFIG, command, make_plan
+from run.state import hold
 
 STAR = {
     "hosts": {"h1": {"ip": "10.0.0.1/24"}, "h2": {"ip": "10.0.0.2/24"}},
@@ -164,6 +168,25 @@ def test_the_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
     assert config.run.passes == ("round", "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
+
+
+def test_another_run_is_named_before_the_ports_it_listens_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ports(network: Network) -> None:
+        raise RunError("TCP port 50051 is in use")
+
+    monkeypatch.setattr("run.runner.check_ports", ports)
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    with hold(tmp_path / "one"):
+        result = invoke(path)
+    assert result.exit_code == 1
+    assert "another run is going on" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_plotting_libraries_are_not_loaded_before_the_report() -> None:
+    code = "import sys, run.runner; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_help_has_examples() -> None:
