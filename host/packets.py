@@ -45,10 +45,15 @@ bind_layers(UDP, Kofn, dport=wire.PORT)
 
 def encode(header: wire.Header, values: bytes | memoryview) -> bytes:
     """The same bytes as wire.encode, built by Scapy."""
-    return bytes(Kofn(**wire.field_values(header)) / Raw(bytes(values)))
+    return bytes(Kofn(**header._asdict()) / Raw(bytes(values)))
 
 
 def decode_header(datagram: bytes | memoryview) -> wire.Header:
-    """The same header as wire.decode_header, dissected by Scapy."""
+    """The same header and the same errors as wire.decode_header, dissected by Scapy."""
+    return wire.decode_header(datagram, _dissect)
+
+
+def _dissect(datagram: bytes | memoryview) -> wire.Header:
+    """The first 32 bytes as fields."""
     packet = Kofn(bytes(datagram))
     return wire.Header(*(packet.getfieldval(name) for name, _ in wire.HEADER_FIELDS))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.errors import ProtocolError
-from host.wire import EVERYONE, Flag, Header, Kind
+from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
 
 RTO_MIN_S = 0.01
 RTO_MAX_S = 1.0
@@ -183,9 +183,7 @@ class Protocol:
         instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
         if not self._open:
             instructions.append(Complete(iteration=iteration))
-        elif self.left_behind:
-            instructions += self._pull(now)
-        return instructions
+        return instructions + self._pull(now)
 
     def contribute(self, block: int, values: bytes, *, scale: int, lanes: int, now: float) -> list[Instruction]:
         """This worker's block is ready; nothing happens when the block has closed without it."""
@@ -219,7 +217,7 @@ class Protocol:
         known[block] = result
         self._newest = max(self._newest, iteration)
         if iteration != self.iteration:
-            return self._overtaken(now)
+            return self._pull(now)
         return self._close(result, now)
 
     def timer(self, now: float) -> list[Instruction]:
@@ -308,13 +306,14 @@ class Protocol:
             again += self._ask_peers(block, flight)
         return again
 
-    def _overtaken(self, now: float) -> list[Instruction]:
-        """The others are further: what is open here is closed there, so fetch it without waiting for our gradient."""
-        return self._pull(now) if self._open else []
-
     def _pull(self, now: float) -> list[Instruction]:
-        """Ask the switch for every open block that nothing was sent for, as far as the window allows."""
+        """Once the others are further, what is open here is closed there: ask for it without waiting for our gradient.
+
+        Every open block that nothing was sent for, as far as the window allows.
+        """
         instructions: list[Instruction] = []
+        if not self.left_behind:
+            return instructions
         for block in sorted(self._open - self._flights.keys() - self._waiting.keys()):
             if block >= min(self._open) + self._window:
                 break
@@ -325,8 +324,6 @@ class Protocol:
 
     def _fill_window(self, now: float) -> list[Instruction]:
         """Send what waits and is less than a window ahead of the first open block."""
-        if not self._open:
-            return []
         instructions: list[Instruction] = []
         for block in sorted(self._waiting):
             if block >= min(self._open) + self._window:
@@ -334,11 +331,11 @@ class Protocol:
             values, scale, lanes = self._waiting.pop(block)
             header = self._header(block)._replace(scale=scale, lanes=lanes)
             instructions.append(self._launch(block, header, values, now))
-        return instructions + self._pull(now) if self.left_behind else instructions
+        return instructions + self._pull(now)
 
     def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
         """Put a request in flight."""
-        padded = values or bytes(header.words * 256)
+        padded = values or bytes(header.words * WORD_BYTES)
         self._order += 1
         flight = Flight(header=header, values=padded, order=self._order, first_sent=now, deadline=now)
         flight.deadline += self._rto_s(flight)

@@ -6,9 +6,9 @@ nothing of sockets, slots or what the values mean.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,12 +130,17 @@ def encode_header(header: Header) -> bytes:
         raise WireError(f"{error}: {header}") from error
 
 
-def decode_header(datagram: bytes | memoryview) -> Header:
+def _unpack(datagram: bytes | memoryview) -> Header:
+    """The first 32 bytes as fields."""
+    first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
+    return Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+
+
+def decode_header(datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], Header] = _unpack) -> Header:
     """The header of a datagram; WireError when it is too short, of another version or not as long as it says."""
     if len(datagram) < HEADER_BYTES:
         raise WireError(f"a datagram of {len(datagram)} bytes: a kofn header has {HEADER_BYTES}")
-    first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
-    header = Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+    header = parse(datagram)
     if header.version != VERSION:
         raise WireError(f"version {header.version}: this host speaks version {VERSION}")
     if len(datagram) != HEADER_BYTES + header.words * WORD_BYTES:
@@ -161,8 +166,3 @@ def unpack_values(values: bytes | memoryview) -> Values:
 def members_of(bitmap: int) -> list[int]:
     """The ranks whose bits are set, ascending."""
     return [rank for rank in range(64) if bitmap >> rank & 1]
-
-
-def field_values(header: Header) -> dict[str, Any]:
-    """Field name -> value, in wire order."""
-    return header._asdict()

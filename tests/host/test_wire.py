@@ -46,6 +46,7 @@ def test_kinds_are_p4s(enum, names):
     assert {name: int(value) for name, value in members} == {member.name: member.value for member in enum}
 
 
+@pytest.mark.parametrize("codec", [wire, packets])
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
@@ -55,9 +56,9 @@ def test_kinds_are_p4s(enum, names):
         (wire.encode(wire.Header(words=2), bytes(256)), "288 bytes with words = 2"),
     ],
 )
-def test_bad_datagrams_are_named(datagram, reason):
+def test_bad_datagrams_are_named(datagram, reason, codec):
     with pytest.raises(WireError, match=reason):
-        wire.decode_header(datagram)
+        codec.decode_header(datagram)
 
 
 def test_fields_out_of_range_are_named():
