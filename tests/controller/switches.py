@@ -1,18 +1,13 @@
 """Real switches for the tests: simple_switch_grpc where it is installed, the embedded one."""
 
 import contextlib
-import importlib.util
-import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-TARGETS = ["embedded", pytest.param("bmv2", marks=pytest.mark.bmv2)]
+from tests.targets import COMMANDS
 
 
 def free_port() -> int:
@@ -20,18 +15,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def program(target: str) -> list[str]:
-    """The command line's beginning; skips the test where there is no such switch."""
-    if target == "bmv2":
-        path = shutil.which("simple_switch_grpc")
-        if path is None:
-            pytest.skip("simple_switch_grpc is not on the PATH")
-        return [path]
-    if importlib.util.find_spec("switch.__main__") is None:
-        pytest.skip("the embedded switch has no command line yet")
-    return [sys.executable, "-m", "switch"]
 
 
 @dataclass(kw_only=True)
@@ -64,7 +47,7 @@ class SwitchProcess:
 
 @contextlib.contextmanager
 def running(target: str, folder: Path, interfaces: Sequence[str] = ()) -> Iterator[SwitchProcess]:
-    switch = SwitchProcess(command=program(target), port=free_port(), log=folder / "switch.log", interfaces=interfaces)
+    switch = SwitchProcess(command=COMMANDS[target], port=free_port(), log=folder / "switch.log", interfaces=interfaces)
     switch.start()
     try:
         yield switch

@@ -14,7 +14,8 @@ import pytest
 
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
-from tests.controller.switches import TARGETS, SwitchProcess, free_port, running
+from tests.controller.switches import SwitchProcess, free_port, running
+from tests.targets import TARGETS
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from controller.push import Program, SwitchLink, read_all
 from controller.updates import difference
 from run.config import Job
 from tests.controller.harness import star, until
-from tests.controller.switches import TARGETS, SwitchProcess, running
+from tests.controller.switches import SwitchProcess, running
+from tests.targets import TARGETS
 
 VERDICTS_SEEN = {"CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "WRONG_PORT"}
 

@@ -13,8 +13,9 @@ from controller.push import Program, SwitchLink
 from host.worker import EventLoop
 from run.config import Job
 from tests.controller.harness import star
-from tests.controller.switches import TARGETS, SwitchProcess, running
+from tests.controller.switches import SwitchProcess, running
 from tests.dataplane.lab import Lab, lab
+from tests.targets import TARGETS
 
 HOSTS = 4
 

@@ -1,6 +1,6 @@
 """Frames as a worker's host would put them on the wire, and back."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scapy.compat import raw
@@ -61,6 +61,3 @@ def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> 
         kind=wire.Kind.PULL, job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block
     )
     return worker + 1, frame(worker + 1, header._replace(**fields), bytes(words * wire.WORD_BYTES))
-
-
-__all__ = ["Answer", "contribution", "frame", "parse", "pull", "replace"]

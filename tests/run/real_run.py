@@ -6,15 +6,12 @@ variable KOFN_STATE_DIR, a path that nobody else has, and is found by it.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 CONFIG = """
 [run]
@@ -31,16 +28,6 @@ workers = [1]
 mean_ms = 15
 """
 
-TARGETS = [
-    "embedded",
-    pytest.param(
-        "bmv2",
-        marks=[
-            pytest.mark.bmv2,
-            pytest.mark.skipif(not shutil.which("simple_switch_grpc"), reason="simple_switch_grpc is not on the PATH"),
-        ],
-    ),
-]
 NEVER = 1.0
 EASY = 0.85
 

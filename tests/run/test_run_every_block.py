@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_run import TARGETS, RealRun
+from real_run import RealRun
+
+from tests.targets import TARGETS
 
 pytestmark = [
     pytest.mark.root,

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_run import NEVER, TARGETS, RealRun
+from real_run import NEVER, RealRun
+
+from tests.targets import TARGETS
 
 pytestmark = [
     pytest.mark.root,

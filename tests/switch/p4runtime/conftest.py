@@ -5,16 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.switch.p4runtime.harness import Target, missing, running
-
-TARGETS = [pytest.param("embedded"), pytest.param("bmv2", marks=pytest.mark.bmv2)]
+from tests.switch.p4runtime.harness import Target, running
+from tests.targets import TARGETS
 
 
 @pytest.fixture(scope="session", params=TARGETS)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    reason = missing(request.param)
-    if reason:
-        pytest.skip(reason)
     with running(request.param, tmp_path_factory.mktemp(request.param)) as switch:
         yield switch
 

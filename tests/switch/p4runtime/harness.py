@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -23,10 +22,11 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
 from google.protobuf import text_format
 
+from tests.targets import COMMANDS
+
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROGRAM = PROGRAMS / "control_plane.json"
 P4INFO = PROGRAMS / "control_plane.p4info.txtpb"
-COMMANDS = {"embedded": [sys.executable, "-m", "switch"], "bmv2": ["simple_switch_grpc"]}
 Process = subprocess.Popen[bytes]
 Environment = dict[str, str]
 DEVICE_ID = 1
@@ -156,13 +156,6 @@ def _wait_until_ready(target: Target, process: Process) -> None:
         except grpc.FutureTimeoutError as error:
             said = target.log.read_text() if target.log.exists() else "nothing"
             raise RuntimeError(f"{target.name} does not serve (exit code {process.poll()}); it said: {said}") from error
-
-
-def missing(name: str) -> str | None:
-    """Why a target cannot be tested here; None when it can."""
-    if name == "bmv2" and shutil.which("simple_switch_grpc") is None:
-        return "simple_switch_grpc is not on the PATH"
-    return None
 
 
 @dataclass(kw_only=True)
