@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.live import Live
 
 from controller import show
-from controller.document import document, k_document, lambda_document
+from controller.document import k_document, lambda_document
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
+from rpc.document import document
 
 Answer = TypeVar("Answer")
 

@@ -1,1 +1,4 @@
-"""Generated gRPC stubs of kofn.proto (`make proto`), committed so that nothing is generated on a user's machine."""
+"""The management network's messages: kofn.proto, and a message as JSON (`document`).
+
+The gRPC stubs are generated (`make proto`) and committed, so that nothing is generated on a user's machine.
+"""

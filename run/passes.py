@@ -12,10 +12,10 @@ from pathlib import Path
 
 import grpc
 import msgspec
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 
 from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.document import document
 from run.config import Config
 from run.errors import RunError
 from run.folder import PassFolder, RunFolder
@@ -214,10 +214,7 @@ class Pass:
             with self._folder.status.open("ab") as out, contextlib.suppress(grpc.aio.AioRpcError):
                 async for status in inspector.WatchStatus(kofn_pb2.StatusRequest(interval_s=0.1)):
                     self._view.update(status)
-                    record = MessageToDict(
-                        status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-                    )
-                    out.write(msgspec.json.encode({"time": time.time(), **record}) + b"\n")
+                    out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     def _channel(self) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(

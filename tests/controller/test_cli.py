@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from controller.cli import main
-from controller.document import document
 from rpc import kofn_pb2 as pb
+from rpc.document import document
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
 
