@@ -27,24 +27,32 @@ class WorkerMessage(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    REGROUPED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def report(self) -> Global___Report: ...
     @_builtins.property
     def finished(self) -> Global___Finished: ...
+    @_builtins.property
+    def ready(self) -> Global___Ready: ...
+    @_builtins.property
+    def regrouped(self) -> Global___Regrouped: ...
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         report: Global___Report | None = ...,
         finished: Global___Finished | None = ...,
+        ready: Global___Ready | None = ...,
+        regrouped: Global___Regrouped | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished", "ready", "regrouped"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -57,24 +65,74 @@ class Hello(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     rank: _builtins.int
     peer_address: _builtins.str
     """host:port of this worker's Peer service"""
+    iteration: _builtins.int
+    """the one it is in; 0: a new process, which has no parameters yet"""
+    generation: _builtins.int
+    """of the job's slots as it knows them; 0: none yet"""
     def __init__(
         self,
         *,
         job: _builtins.int = ...,
         rank: _builtins.int = ...,
         peer_address: _builtins.str = ...,
+        iteration: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Ready(_message.Message):
+    """This worker has the parameters and takes part from this iteration on: after every Welcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iteration", b"iteration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ready: _TypeAlias = Ready  # noqa: Y015
+
+@_typing.final
+class Regrouped(_message.Message):
+    """The answer to Regroup: from now on this worker takes no result of an earlier generation from the switch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Regrouped: _TypeAlias = Regrouped  # noqa: Y015
 
 @_typing.final
 class Report(_message.Message):
@@ -143,24 +201,36 @@ class ControllerMessage(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    REGROUP_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
     def decision(self) -> Global___Decision: ...
     @_builtins.property
     def stop(self) -> Global___Stop: ...
+    @_builtins.property
+    def peers(self) -> Global___Peers: ...
+    @_builtins.property
+    def regroup(self) -> Global___Regroup: ...
+    @_builtins.property
+    def resume(self) -> Global___Resume: ...
     def __init__(
         self,
         *,
         welcome: Global___Welcome | None = ...,
         decision: Global___Decision | None = ...,
         stop: Global___Stop | None = ...,
+        peers: Global___Peers | None = ...,
+        regroup: Global___Regroup | None = ...,
+        resume: Global___Resume | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop", "peers", "regroup", "resume"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -168,7 +238,7 @@ Global___ControllerMessage: _TypeAlias = ControllerMessage  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
-    """Sent once every worker of the job is attached: all start together."""
+    """Sent once enough workers are attached: all start together; at once to who comes back or late."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -176,10 +246,16 @@ class Welcome(_message.Message):
     K_FIELD_NUMBER: _builtins.int
     FIRST_ITERATION_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     k: _builtins.int
     first_iteration: _builtins.int
     """>= 1: iteration 0 is the empty slot's"""
+    generation: _builtins.int
+    """of the job's slots"""
+    running: _builtins.bool
+    """the job goes on already: who has no parameters takes a peer's"""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAddress]: ...
     def __init__(
@@ -189,14 +265,80 @@ class Welcome(_message.Message):
         k: _builtins.int = ...,
         first_iteration: _builtins.int = ...,
         peers: _abc.Iterable[Global___PeerAddress] | None = ...,
+        generation: _builtins.int = ...,
+        running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_iteration", b"first_iteration", "k", b"k", "peers", b"peers", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Peers(_message.Message):
+    """Who is attached now: to everyone after each change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAddress]: ...
+    def __init__(
+        self,
+        *,
+        peers: _abc.Iterable[Global___PeerAddress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peers", b"peers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Peers: _TypeAlias = Peers  # noqa: Y015
+
+@_typing.final
+class Regroup(_message.Message):
+    """The switch has lost the job's slots. Send nothing and take nothing of an earlier generation; answer Regrouped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Regroup: _TypeAlias = Regroup  # noqa: Y015
+
+@_typing.final
+class Resume(_message.Message):
+    """Everyone has answered: fetch every result that peers hold of your iteration and later ones, then go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class PeerAddress(_message.Message):
@@ -288,6 +430,55 @@ class ResultRange(_message.Message):
 Global___ResultRange: _TypeAlias = ResultRange  # noqa: Y015
 
 @_typing.final
+class StateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateRequest: _TypeAlias = StateRequest  # noqa: Y015
+
+@_typing.final
+class StatePart(_message.Message):
+    """A piece of one of the replica's arrays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    """the latest that is applied in it"""
+    array: _builtins.str
+    """"parameters", "velocity" (float32), "results" (int64)"""
+    data: _builtins.bytes
+    """the next bytes of that array, native byte order"""
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+        array: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "data", b"data", "iteration", b"iteration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatePart: _TypeAlias = StatePart  # noqa: Y015
+
+@_typing.final
 class BlockResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,7 +497,7 @@ class BlockResult(_message.Message):
     count: _builtins.int
     members: _builtins.int
     values: _builtins.bytes
-    """as on the wire"""
+    """as on the wire; empty: too old, only the other fields are still known"""
     k: _builtins.int
     def __init__(
         self,
@@ -333,16 +524,20 @@ class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INTERVAL_S_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     interval_s: _builtins.float
     """WatchStatus only; 0: 0.5 s"""
+    job: _builtins.int
+    """0: the controller's first job"""
     def __init__(
         self,
         *,
         interval_s: _builtins.float = ...,
+        job: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_s", b"interval_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_s", b"interval_s", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -387,6 +582,10 @@ class Status(_message.Message):
     SWITCH_ADDRESS_FIELD_NUMBER: _builtins.int
     SWITCH_CONNECTED_FIELD_NUMBER: _builtins.int
     UPTIME_S_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REGROUPS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
     """n"""
@@ -403,6 +602,12 @@ class Status(_message.Message):
     switch_address: _builtins.str
     switch_connected: _builtins.bool
     uptime_s: _builtins.float
+    generation: _builtins.int
+    """of the job's slots; 0: not started"""
+    regroups: _builtins.int
+    """times that the switch lost the slots and everyone agreed on how to go on"""
+    waiting: _builtins.str
+    """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
     def worker(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -416,6 +621,10 @@ class Status(_message.Message):
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """packets by verdict, from the switch"""
+
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """every job of this controller"""
 
     def __init__(
         self,
@@ -435,10 +644,14 @@ class Status(_message.Message):
         switch_address: _builtins.str = ...,
         switch_connected: _builtins.bool = ...,
         uptime_s: _builtins.float = ...,
+        generation: _builtins.int = ...,
+        regroups: _builtins.int = ...,
+        jobs: _abc.Iterable[_builtins.int] | None = ...,
+        waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "iteration", b"iteration", "job", b"job", "k", b"k", "live", b"live", "objective", b"objective", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,6 +677,8 @@ class WorkerStatus(_message.Message):
     SILENT_S_FIELD_NUMBER: _builtins.int
     DISAGREEMENTS_FIELD_NUMBER: _builtins.int
     DISAGREEMENT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ATTACHMENTS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -488,6 +703,10 @@ class WorkerStatus(_message.Message):
     """iterations of which its report and the switch's digests say different things"""
     disagreement: _builtins.str
     """the latest of them, in words"""
+    state: _builtins.str
+    """"absent", "attached", "joining", "training", "finished", "lost" """
+    attachments: _builtins.int
+    """times that it attached: more than one after a restart or a broken connection"""
     def __init__(
         self,
         *,
@@ -507,10 +726,12 @@ class WorkerStatus(_message.Message):
         silent_s: _builtins.float = ...,
         disagreements: _builtins.int = ...,
         disagreement: _builtins.str = ...,
+        state: _builtins.str = ...,
+        attachments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,15 +804,20 @@ class Objective(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OBJECTIVE_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
+    """"round", "all", "fixed:K" """
+    job: _builtins.int
+    """0: the controller's first job"""
     def __init__(
         self,
         *,
         objective: _builtins.str = ...,
+        job: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["objective", b"objective"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "objective", b"objective"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -267,7 +267,7 @@ class Inspector:
 
 
 class PeerStub:
-    """Worker <-> worker: results that the switch has forgotten.
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long.
     """
 
     def __init__(self, channel):
@@ -281,14 +281,26 @@ class PeerStub:
                 request_serializer=rpc_dot_kofn__pb2.ResultRange.SerializeToString,
                 response_deserializer=rpc_dot_kofn__pb2.BlockResult.FromString,
                 _registered_method=True)
+        self.FetchState = channel.unary_stream(
+                '/kofn.Peer/FetchState',
+                request_serializer=rpc_dot_kofn__pb2.StateRequest.SerializeToString,
+                response_deserializer=rpc_dot_kofn__pb2.StatePart.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
-    """Worker <-> worker: results that the switch has forgotten.
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long.
     """
 
     def FetchResults(self, request, context):
-        """Streams every result of the range that this worker still holds, in order.
+        """Streams every result of the range that this worker still holds, in order; of older ones the members alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchState(self, request, context):
+        """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,6 +314,11 @@ def add_PeerServicer_to_server(servicer, server):
                     request_deserializer=rpc_dot_kofn__pb2.ResultRange.FromString,
                     response_serializer=rpc_dot_kofn__pb2.BlockResult.SerializeToString,
             ),
+            'FetchState': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchState,
+                    request_deserializer=rpc_dot_kofn__pb2.StateRequest.FromString,
+                    response_serializer=rpc_dot_kofn__pb2.StatePart.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'kofn.Peer', rpc_method_handlers)
@@ -311,7 +328,7 @@ def add_PeerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Peer:
-    """Worker <-> worker: results that the switch has forgotten.
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long.
     """
 
     @staticmethod
@@ -331,6 +348,33 @@ class Peer:
             '/kofn.Peer/FetchResults',
             rpc_dot_kofn__pb2.ResultRange.SerializeToString,
             rpc_dot_kofn__pb2.BlockResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kofn.Peer/FetchState',
+            rpc_dot_kofn__pb2.StateRequest.SerializeToString,
+            rpc_dot_kofn__pb2.StatePart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,25 +115,29 @@ class InspectorServicer(metaclass=_abc_1.ABCMeta):
 def add_InspectorServicer_to_server(servicer: InspectorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class PeerStub:
-    """Worker <-> worker: results that the switch has forgotten."""
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerAsyncStub: ...
     FetchResults: _grpc.UnaryStreamMultiCallable[_kofn_pb2.ResultRange, _kofn_pb2.BlockResult]
-    """Streams every result of the range that this worker still holds, in order."""
+    """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+    FetchState: _grpc.UnaryStreamMultiCallable[_kofn_pb2.StateRequest, _kofn_pb2.StatePart]
+    """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet."""
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
-    """Worker <-> worker: results that the switch has forgotten."""
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FetchResults: _aio.UnaryStreamMultiCallable[_kofn_pb2.ResultRange, _kofn_pb2.BlockResult]  # type: ignore[assignment]
-    """Streams every result of the range that this worker still holds, in order."""
+    """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+    FetchState: _aio.UnaryStreamMultiCallable[_kofn_pb2.StateRequest, _kofn_pb2.StatePart]  # type: ignore[assignment]
+    """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
-    """Worker <-> worker: results that the switch has forgotten."""
+    """Worker <-> worker: results that the switch has forgotten, and the whole state for who was away for long."""
 
     @_abc_1.abstractmethod
     def FetchResults(
@@ -141,6 +145,14 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         request: _kofn_pb2.ResultRange,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kofn_pb2.BlockResult], _abc.AsyncIterator[_kofn_pb2.BlockResult]]:
-        """Streams every result of the range that this worker still holds, in order."""
+        """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+
+    @_abc_1.abstractmethod
+    def FetchState(
+        self,
+        request: _kofn_pb2.StateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kofn_pb2.StatePart], _abc.AsyncIterator[_kofn_pb2.StatePart]]:
+        """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet."""
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -23,6 +23,9 @@ WORKERS_MAX = 64
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
 
+SLOTS = 4096
+"""Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
+
 OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -49,6 +52,7 @@ class Network(Section, frozen=True):
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
     device_id: Annotated[int, Meta(ge=0)] = 0
+    tls: bool = True  # workers, peers, controller and commands prove who they are (docs/SECURITY.md)
 
     def check(self) -> None:
         """Ports that differ, and a network that processes on this machine can have for themselves."""
@@ -74,7 +78,8 @@ class Job(Section, frozen=True):
     id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
-    slots: Annotated[int, Meta(ge=2, le=4096)] = 4096  # a power of two
+    start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
+    slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
     window: PositiveInt = 64  # blocks in flight, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
     codec: Literal["fast", "scapy"] = "fast"
@@ -89,6 +94,9 @@ class Policy(Section, frozen=True):
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: PositiveInt = 3  # reports from every live worker before the first decision
+    include_after: Annotated[int, Meta(ge=0)] = (
+        0  # wait for a worker that was too late so many times in a row; 0: never
+    )
 
 
 class Model(Section, frozen=True):
@@ -122,6 +130,19 @@ class Fault(Section, frozen=True):
     until_s: NotNegative = math.inf
 
 
+class Event(Section, frozen=True):
+    """Something that happens in mid-run: exactly one of kill, start and objective.
+
+    A worker whose first event is a start is not started with the others: a late joiner (see job.start_workers).
+    """
+
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    kill: str | None = None  # "switch", "controller" or "worker-R": SIGKILL
+    start: str | None = None  # the same names: again, or late
+    after_s: NotNegative = 0.0  # so much later
+    objective: str | None = None  # what `kofn set-k` would set
+
+
 class Run(Section, frozen=True):
     """What is done: passes over the same seed and stragglers, one after another."""
 
@@ -145,6 +166,7 @@ class Config(Section, frozen=True):
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
     fault: tuple[Fault, ...] = ()
+    event: tuple[Event, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -177,6 +199,12 @@ class Config(Section, frozen=True):
             raise ConfigError(f"run.passes is empty: one or more of {OBJECTIVES} are allowed")
         for objective in self.run.passes:
             check_objective(objective, self.job.workers, "run.passes")
+        if (self.job.start_workers or 1) > self.job.workers:
+            raise ConfigError(
+                f"job.start_workers is {self.job.start_workers}: 1 to {self.job.workers} (job.workers) is allowed"
+            )
+        for event in self.event:
+            self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
         for fault in self.fault:
@@ -185,6 +213,22 @@ class Config(Section, frozen=True):
                 raise ConfigError(
                     f"fault.until_s is {fault.until_s}: more than fault.from_s = {fault.from_s} is allowed"
                 )
+
+    def _check_event(self, event: Event) -> None:
+        """One action, on something that is there."""
+        actions = {"kill": event.kill, "start": event.start, "objective": event.objective}
+        given = {action: value for action, value in actions.items() if value is not None}
+        if len(given) != 1:
+            raise ConfigError(
+                f"event has {', '.join(given) or 'no action'}: exactly one of {', '.join(actions)} is allowed"
+            )
+        if event.objective is not None:
+            check_objective(event.objective, self.job.workers, "event.objective")
+            return
+        action, name = given.popitem()
+        processes = ["switch", "controller", *(f"worker-{rank}" for rank in range(self.job.workers))]
+        if name not in processes:
+            raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
 
     def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
         """Every rank is a worker's."""

@@ -22,7 +22,7 @@ STAR = {
 
 BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
-    ("[runs]", "unknown table or key 'runs': run, network, job, policy, model, straggler, fault are allowed"),
+    ("[runs]", "unknown table or key 'runs': run, network, job, policy, model, straggler, fault, event are allowed"),
     ("[run]\npasses = []", "run.passes is empty"),
     ("[run]\npasses = ['best']", "run.passes is 'best': 'round', 'all' or 'fixed:K' with 1 <= K <= workers = 4"),
     ("[run]\npasses = ['fixed:5']", "run.passes is 'fixed:5'"),
