@@ -1,0 +1,147 @@
+"""Makes a folder of certificates and tokens: one authority, one certificate a process, one token a job.
+
+The authority's key is never written: nobody can make a further certificate of it.  Everything is made anew for the
+next run instead.
+"""
+
+import contextlib
+import datetime
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rpc.errors import SecurityError
+from rpc.names import CONTROLLER, OPERATOR, host_name, token_name, worker_name
+
+AUTHORITY = "ca.pem"
+VALID = datetime.timedelta(days=30)
+SKEW = datetime.timedelta(minutes=5)  # of the clocks of several machines
+
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Authority:
+    """Who signs: its key lives as long as this object."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
+    """Make `folder` with everything for these jobs (id -> number of workers); the names of the files made.
+
+    The folder appears complete or not at all; SecurityError when it holds something already or cannot be written.
+    """
+    authority = _authority()
+    with _appearing(folder) as draft:
+        _write(draft / AUTHORITY, _pem(authority.certificate), mode=0o644)
+        _issue(draft, authority, CONTROLLER, [_SERVER])
+        _issue(draft, authority, OPERATOR, [_CLIENT])
+        for job, workers in jobs.items():
+            _write(draft / token_name(job), f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
+            for rank in range(workers):
+                _issue(draft, authority, worker_name(job, rank), [_SERVER, _CLIENT])
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` that takes its place at the end, or is removed when anything fails."""
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise SecurityError(f"{folder} is not empty: a folder that does not exist, or an empty one, is needed")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # mode 0700
+        try:
+            yield draft
+            draft.rename(folder)
+        except BaseException:
+            shutil.rmtree(draft)
+            raise
+    except OSError as error:
+        raise SecurityError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
+def _authority() -> _Authority:
+    """A new certificate authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kofn authority")])
+    certificate = (
+        _builder(name, key.public_key())
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return _Authority(key=key, certificate=certificate)
+
+
+def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.ObjectIdentifier]) -> None:
+    """Write a key and its certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    host = host_name(name)
+    signer = authority.key.public_key()
+    certificate = (
+        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]), key.public_key())
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(folder / f"{name}.key", private, mode=0o600)
+    _write(folder / f"{name}.pem", _pem(certificate), mode=0o644)
+
+
+def _builder(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    """What every certificate has."""
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """An authority signs certificates, everyone else handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """A new file that nobody else could read for a moment."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)

@@ -1,0 +1,112 @@
+"""What a process needs to prove who it is, read from a folder that `kofn certs` made and checked before it is used."""
+
+import datetime
+import logging
+import re
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from rpc.certificates import AUTHORITY
+from rpc.errors import SecurityError
+from rpc.names import token_name
+
+_LOG = logging.getLogger(__name__)
+
+TOKEN = re.compile(r"[0-9a-f]{32}")
+REMAKE = "`kofn certs DIR` makes a new folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What one process shows to others and accepts from them."""
+
+    name: str
+    authority: bytes  # PEM
+    certificate: bytes  # PEM
+    key: bytes = field(repr=False)  # PEM
+    tokens: Mapping[int, str] = field(repr=False)
+    """By job.  A server accepts each of them, a client shows that of its lowest job."""
+
+    @classmethod
+    def load(cls, folder: Path | None, name: str, jobs: Collection[int] = ()) -> Self | None:
+        """`name`'s certificate and the tokens of these jobs (none given: of all that the folder has).
+
+        No folder: None, which means plaintext.  SecurityError names the file, and what was expected of it.
+        """
+        if folder is None:
+            return None
+        authority, certificate = _read(folder / AUTHORITY), _read(folder / f"{name}.pem")
+        key = _read_secret(folder / f"{name}.key")
+        _check(folder, name, authority, certificate, key)
+        wanted = jobs or _jobs_in(folder)
+        tokens = {job: _token(folder / token_name(job)) for job in sorted(wanted)}
+        return cls(name=name, authority=authority, certificate=certificate, key=key, tokens=tokens)
+
+
+def _jobs_in(folder: Path) -> list[int]:
+    """The jobs that have a token in the folder."""
+    found = [re.fullmatch(r"job-(\d+)\.token", path.name) for path in folder.iterdir()]
+    if jobs := [int(match[1]) for match in found if match]:
+        return jobs
+    raise SecurityError(f"{folder} has no job-JOB.token: {REMAKE} (--job JOB:WORKERS)")
+
+
+def _read(path: Path) -> bytes:
+    """A file's content."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SecurityError(f"{path}: {error.strerror}: {REMAKE}") from error
+
+
+def _read_secret(path: Path) -> bytes:
+    """A file's content; a warning when others can read it."""
+    content = _read(path)
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        _LOG.warning("%s can be read by others (mode %04o): 0600 is expected", path, mode)
+    return content
+
+
+def _token(path: Path) -> str:
+    """A job's token."""
+    text = _read_secret(path).decode(errors="replace").strip()
+    if not TOKEN.fullmatch(text):
+        raise SecurityError(f"{path} holds no token: 32 hexadecimal digits are expected; {REMAKE}")
+    return text
+
+
+def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
+    """The three files belong together and are valid today."""
+    issuer, own = _parse(folder / AUTHORITY, authority), _parse(folder / f"{name}.pem", certificate)
+    try:
+        own.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise SecurityError(f"{folder / name}.pem is not signed by {AUTHORITY} beside it: {REMAKE}") from error
+    now = datetime.datetime.now(datetime.UTC)
+    for file, found in ((AUTHORITY, issuer), (f"{name}.pem", own)):
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            raise SecurityError(
+                f"{folder / file} is valid from {found.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"{found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, not now: {REMAKE}"
+            )
+    try:
+        public = serialization.load_pem_private_key(key, password=None).public_key()
+    except (ValueError, TypeError) as error:
+        raise SecurityError(f"{folder / name}.key holds no private key in PEM: {REMAKE}") from error
+    if public != own.public_key():
+        raise SecurityError(f"{folder / name}.key is not the key of {name}.pem beside it: {REMAKE}")
+
+
+def _parse(path: Path, content: bytes) -> x509.Certificate:
+    """A certificate."""
+    try:
+        return x509.load_pem_x509_certificate(content)
+    except ValueError as error:
+        raise SecurityError(f"{path} holds no certificate in PEM: {REMAKE}") from error

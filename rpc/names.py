@@ -1,0 +1,44 @@
+"""Who is who on the management network: names of certificates, and what they say when a caller shows one.
+
+A certificate's name is also its file's: `controller`, `operator` (commands), `job-1-worker-3`.
+"""
+
+import re
+from typing import TypeAlias
+
+CONTROLLER = "controller"
+OPERATOR = "operator"
+DOMAIN = "kofn"
+
+Identity: TypeAlias = tuple[str] | tuple[str, int, int]
+"""("controller",), ("operator",) or ("worker", job, rank)."""
+
+_WORKER = re.compile(r"job-([1-9]\d{0,2})-worker-(0|[1-9]\d?)")
+_WORKER_HOST = re.compile(r"worker-(0|[1-9]\d?)\.job-([1-9]\d{0,2})\." + DOMAIN)
+
+
+def worker_name(job: int, rank: int) -> str:
+    """The name of a worker's certificate."""
+    return f"job-{job}-worker-{rank}"
+
+
+def token_name(job: int) -> str:
+    """The file that holds a job's token."""
+    return f"job-{job}.token"
+
+
+def host_name(name: str) -> str:
+    """The DNS name in the certificate: `worker-3.job-1.kofn`.  ValueError for no certificate's name."""
+    if name in (CONTROLLER, OPERATOR):
+        return f"{name}.{DOMAIN}"
+    if found := _WORKER.fullmatch(name):
+        return f"worker-{found[2]}.job-{found[1]}.{DOMAIN}"
+    raise ValueError(f"{name!r}: {CONTROLLER!r}, {OPERATOR!r} and 'job-JOB-worker-RANK' are names of certificates")
+
+
+def identity(host: str) -> Identity | None:
+    """Whose DNS name this is; None: nobody's."""
+    if host in (f"{CONTROLLER}.{DOMAIN}", f"{OPERATOR}.{DOMAIN}"):
+        return (host.partition(".")[0],)
+    found = _WORKER_HOST.fullmatch(host)
+    return ("worker", int(found[2]), int(found[1])) if found else None

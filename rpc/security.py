@@ -1,0 +1,161 @@
+"""gRPC on the management network: mutual TLS and a token for every call, or plaintext where there are no credentials.
+
+>>> credentials = Credentials.load(folder, worker_name(1, 3), [1])   # None when folder is None: plaintext
+>>> async with channel(credentials, "172.30.255.1:50052", CONTROLLER) as line: ...
+>>> server = grpc_server(credentials)
+>>> port = add_port(server, "172.30.255.5:0", credentials)
+
+Who has no certificate of the folder's authority fails in the handshake.  Who has one and no valid token gets
+UNAUTHENTICATED for every method and nothing else.  What a caller may ask is the services' part: `permit`.
+"""
+
+import contextvars
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+
+from rpc.credentials import Credentials
+from rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
+
+__all__ = [
+    "CONTROLLER",
+    "OPERATOR",
+    "Credentials",
+    "add_port",
+    "channel",
+    "grpc_server",
+    "peer_identity",
+    "permit",
+    "token_job",
+    "worker_name",
+]
+
+TOKEN_KEY = "kofn-token"
+
+Options: TypeAlias = Sequence[tuple[str, Any]]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_token_job: contextvars.ContextVar[int | None] = contextvars.ContextVar("token_job", default=None)
+"""The job whose token the call that is being served has shown."""
+
+
+def channel(credentials: Credentials | None, address: str, peer: str, options: Options = ()) -> grpc.aio.Channel:
+    """A channel to the process whose certificate has this name (`CONTROLLER`, `worker_name(job, rank)`)."""
+    options = [("grpc.enable_http_proxy", 0), *options]
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    token = grpc.metadata_call_credentials(_Token(next(iter(credentials.tokens.values()))), name=TOKEN_KEY)
+    return grpc.aio.secure_channel(
+        address,
+        grpc.composite_channel_credentials(secure, token),
+        options=[("grpc.ssl_target_name_override", host_name(peer)), *options],
+    )
+
+
+def grpc_server(credentials: Credentials | None, options: Options = ()) -> grpc.aio.Server:
+    """A server, without a port yet."""
+    interceptors = [] if credentials is None else [_Guard(credentials.tokens)]
+    return grpc.aio.server(interceptors=interceptors, options=options)
+
+
+def add_port(server: grpc.aio.Server, address: str, credentials: Credentials | None) -> int:
+    """Listen at an address; the port (0, or a RuntimeError from gRPC: it cannot be had)."""
+    if credentials is None:
+        return server.add_insecure_port(address)
+    pair = (credentials.key, credentials.certificate)
+    secure = grpc.ssl_server_credentials([pair], credentials.authority, require_client_auth=True)
+    return server.add_secure_port(address, secure)
+
+
+def peer_identity(context: Context) -> Identity | None:
+    """Whose certificate the caller has shown; None in plaintext, and for a certificate that says nothing to us."""
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    found = [who for name in names if (who := identity(name.decode(errors="replace"))) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def token_job() -> int | None:
+    """The job whose token came with the call that is being served; None in plaintext."""
+    return _token_job.get()
+
+
+async def permit(context: Context, *allowed: tuple[str | int, ...]) -> None:
+    """End the call with PERMISSION_DENIED unless the caller is one of these; in plaintext everyone may.
+
+    An entry may be cut short: ("worker", 1) is every worker of job 1.  A worker must also have its own job's token.
+    """
+    job = token_job()
+    if job is None:
+        return
+    caller = peer_identity(context)
+    if caller is None or not any(caller[: len(entry)] == entry for entry in allowed):
+        await _deny(context, f"your certificate is {_words(caller)}: {_one_of(allowed)} may ask this")
+    elif len(caller) == 3 and caller[1] != job:
+        await _deny(context, f"your certificate is {_words(caller)}, your token of job {job}")
+
+
+async def _deny(context: Context, reason: str) -> None:
+    """End the call: this raises."""
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+
+class _Token(grpc.AuthMetadataPlugin):
+    """Adds the token to every call."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = ((TOKEN_KEY, token),)
+
+    def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        callback(self._metadata, None)
+
+
+class _Guard(grpc.aio.ServerInterceptor):
+    """Lets calls with a token of one of these jobs pass."""
+
+    def __init__(self, tokens: Mapping[int, str]) -> None:
+        self._tokens = {job: token.encode() for job, token in tokens.items()}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The method's own handler, or one that refuses before it reads anything; every kind of call fits it."""
+        shown = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
+        job = self._job_of(shown[0]) if len(shown) == 1 else None
+        if job is None:
+            return grpc.stream_stream_rpc_method_handler(_refuse_missing if not shown else _refuse_wrong)
+        _token_job.set(job)
+        return await continuation(handler_call_details)
+
+    def _job_of(self, shown: str | bytes) -> int | None:
+        """Compares with every token in full, so that the time taken says nothing."""
+        value = shown.encode() if isinstance(shown, str) else shown
+        found = [job for job, token in self._tokens.items() if hmac.compare_digest(token, value)]
+        return found[0] if found else None
+
+
+async def _refuse_missing(request_iterator: Any, context: Context) -> None:
+    """The whole answer to a call without a token."""
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"no token: a job's token is needed ({TOKEN_KEY})")
+
+
+async def _refuse_wrong(request_iterator: Any, context: Context) -> None:
+    """The whole answer to a call with another token."""
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the token of a job that is served here")
+
+
+def _words(caller: Identity | None) -> str:
+    """An identity for a message."""
+    if caller is None:
+        return "nobody's that is known here"
+    return f"worker {caller[2]}'s of job {caller[1]}" if len(caller) == 3 else f"the {caller[0]}'s"
+
+
+def _one_of(allowed: Sequence[tuple[str | int, ...]]) -> str:
+    """Who may, for a message."""
+    words = {1: "the {0}", 2: "a worker of job {1}", 3: "worker {2} of job {1}"}
+    return " or ".join(words[len(entry)].format(*entry) for entry in allowed)
