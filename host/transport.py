@@ -8,14 +8,20 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from host.faults import Faults
+from host.faults import Copy, Faults
 from host.wire import PACKET_BYTES_MAX, PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
 _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_BYTES = 16 << 20
 _BATCH = 256
+
+HELD_S = 0.02
+"""How long a datagram that is to be reordered waits for one that passes it."""
+
+_BEHIND_S = 1e-6  # timers of one moment may run in any order
 
 Take = Callable[[list[bytes]], None]
 """What is to be done with datagrams."""
@@ -30,6 +36,73 @@ class Traffic:
     packets_sent: int = 0
     packets_received: int = 0
     send_failures: int = 0
+
+
+class Clock(Protocol):
+    """What a line needs of an event loop."""
+
+    def time(self) -> float:
+        """Seconds, monotonic."""
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        """Call later."""
+
+
+class _Held(NamedTuple):
+    """A datagram that waits for another to pass it."""
+
+    due_s: float  # when it would have arrived
+    datagram: bytes
+    timer: asyncio.Handle
+
+
+class Line:
+    """One direction of a worker's network with its faults: gives each datagram to `take` when it arrives.
+
+    One datagram is held back at a time; the one that comes after it is not, or neither would pass.
+    """
+
+    def __init__(self, faults: Faults, clock: Clock, take: Take) -> None:
+        """The faults' time begins now."""
+        self._faults, self._clock, self._take = faults, clock, take
+        self._started_s = clock.time()
+        self._held: _Held | None = None
+
+    def carry(self, datagrams: list[bytes]) -> None:
+        """What arrives at once is given at once, and together."""
+        arrived: list[bytes] = []
+        for datagram in datagrams:
+            now = self._clock.time()
+            for copy in self._faults.fate(datagram, now - self._started_s):
+                self._place(copy, now, arrived)
+        if arrived:
+            self._take(arrived)
+
+    def _place(self, copy: Copy, now: float, arrived: list[bytes]) -> None:
+        """One copy: held back, or on its way with the held one behind it."""
+        due_s = now + copy.delay_s
+        if copy.held and self._held is None:
+            timer = self._clock.call_at(due_s + HELD_S, self._wait_is_over)
+            self._held = _Held(due_s, copy.datagram, timer)
+            return
+        self._arrive_at(due_s, now, copy.datagram, arrived)
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.timer.cancel()
+            after_s = now if max(held.due_s, due_s) <= now else max(held.due_s, due_s + _BEHIND_S)
+            self._arrive_at(after_s, now, held.datagram, arrived)
+
+    def _arrive_at(self, due_s: float, now: float, datagram: bytes, arrived: list[bytes]) -> None:
+        if due_s <= now:
+            arrived.append(datagram)
+        else:
+            self._clock.call_at(due_s, self._take, [datagram])
+
+    def _wait_is_over(self) -> None:
+        """Nothing passed the held datagram."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._take([held.datagram])
 
 
 class Transport:
@@ -49,25 +122,28 @@ class Transport:
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: Take) -> None:
         """Give datagrams to `take` as they come, until close()."""
-        self._loop, self._take, self._started_s = loop, take, loop.time()
+        self._loop, self._take = loop, take
+        self._out = Line(self._sending, loop, self._send_all) if self._sending else None
+        self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
         loop.add_reader(self._socket, self._readable)
 
     def send(self, datagram: bytes) -> None:
         """Hand a datagram to the network, which may have faults; only after listen()."""
-        if not self._sending:
+        if self._out is None:
             self._send(datagram)
-            return
-        for copy in self._sending.fate(datagram, self._loop.time() - self._started_s):
-            if copy.delay_s:
-                self._loop.call_later(copy.delay_s, self._send, copy.datagram)
-            else:
-                self._send(copy.datagram)
+        else:
+            self._out.carry([datagram])
 
     def close(self) -> None:
         """Stop listening and give the port back; what is delayed is lost."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
+
+    def _send_all(self, datagrams: list[bytes]) -> None:
+        """What comes out of the line with faults."""
+        for datagram in datagrams:
+            self._send(datagram)
 
     def _send(self, datagram: bytes) -> None:
         """Hand it to the kernel; what that cannot take is lost, as on any network, and counted."""
@@ -84,21 +160,15 @@ class Transport:
     def _readable(self) -> None:
         """Datagrams have come."""
         datagrams = self._receive()
-        self._take(datagrams if not self._receiving else self._with_faults(datagrams, self._receiving))
+        if self._in is None:
+            self._take(datagrams)
+        else:
+            self._in.carry(datagrams)
 
-    def _with_faults(self, datagrams: list[bytes], faults: Faults) -> list[bytes]:
-        """Those that arrive at once; the delayed ones come later."""
-        elapsed_s = self._loop.time() - self._started_s
-        copies = [copy for datagram in datagrams for copy in faults.fate(datagram, elapsed_s)]
-        for copy in copies:
-            if copy.delay_s:
-                self._loop.call_later(copy.delay_s, self._arrive_late, copy.datagram)
-        return [copy.datagram for copy in copies if not copy.delay_s]
-
-    def _arrive_late(self, datagram: bytes) -> None:
-        """The delay of one datagram is over."""
+    def _arrive(self, datagrams: list[bytes]) -> None:
+        """Datagrams come out of the line with faults, perhaps after the end."""
         if self._socket.fileno() >= 0:
-            self._take([datagram])
+            self._take(datagrams)
 
     def _receive(self) -> list[bytes]:
         """The datagrams that are there, at most a batch."""

@@ -120,14 +120,34 @@ class Straggler(Section, frozen=True):
 class Fault(Section, frozen=True):
     """What the network does to some workers' packets, for as long as it is in force; several entries add up."""
 
+    where: Literal["host", "switch"] = "host"  # the worker's transport, or its port of the embedded switch
     workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
-    direction: Literal["send", "receive", "both"] = "both"
+    direction: Literal["send", "receive", "both"] = "both"  # as the worker sees it
+    packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
     drop: Probability = 0.0
     duplicate: Probability = 0.0
+    corrupt: Probability = 0.0  # one bit flips, anywhere
+    reorder: Probability = 0.0  # held back until the next one has passed, 20 ms at most
     delay_ms: NotNegative = 0.0  # of every packet
     jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
-    from_s: NotNegative = 0.0  # since the worker started
+    from_s: NotNegative = 0.0  # since the worker, or the switch, started
     until_s: NotNegative = math.inf
+
+    def check(self, target: str) -> None:
+        """That something can happen, and that somebody makes it happen."""
+        if self.until_s <= self.from_s:
+            raise ConfigError(f"fault.until_s is {self.until_s}: more than fault.from_s = {self.from_s} is allowed")
+        effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
+        if not any(getattr(self, effect) for effect in effects):
+            raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
+        for field in ("workers", "packets"):
+            if getattr(self, field) == ():
+                raise ConfigError(f"fault.{field} is empty: one or more numbers are allowed, or no {field} for all")
+        if self.where == "switch" and target == "bmv2":
+            raise ConfigError(
+                "fault.where is 'switch', network.target is 'bmv2': BMv2's ports have no fault layer; "
+                "where = 'host' is allowed"
+            )
 
 
 class Event(Section, frozen=True):
@@ -209,10 +229,7 @@ class Config(Section, frozen=True):
             self._check_ranks(entry.workers, "straggler.workers")
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
-            if fault.until_s <= fault.from_s:
-                raise ConfigError(
-                    f"fault.until_s is {fault.until_s}: more than fault.from_s = {fault.from_s} is allowed"
-                )
+            fault.check(self.network.target)
 
     def _check_event(self, event: Event) -> None:
         """One action, on something that is there."""
