@@ -4,3 +4,7 @@
 
 `decide` holds the whole loop without I/O or clock; `session` and `service` put gRPC around it, `push` P4Runtime.
 """
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is said once, by us

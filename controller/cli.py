@@ -4,13 +4,13 @@ Only argument handling and calls; what is printed comes from `show`. `run`, `sto
 imported when used: looking at a controller must not wait for plotting libraries.
 """
 
-import asyncio
 import contextlib
 import importlib
+import importlib.util
 import json
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any
 
 import click
 import grpc
@@ -18,23 +18,20 @@ from rich.console import Console
 from rich.live import Live
 
 from controller import show
+from controller.ask import TIMEOUT_S, Asking, asking
 from controller.document import k_document, lambda_document
 from rpc import kofn_pb2 as pb
-from rpc import kofn_pb2_grpc
 from rpc.document import document
-
-Answer = TypeVar("Answer")
-
-EXIT_REFUSED = 2
-EXIT_NO_CONTROLLER = 3
-TIMEOUT_S = 3.0
 
 LAZY = {
     "run": ("run.runner", "command"),
     "stop": ("run.clean", "stop"),
     "clean": ("run.clean", "command"),
+    "doctor": ("run.doctor", "command"),
+    "chaos": ("run.chaos", "command"),
+    "certs": ("run.certs", "command"),
 }
-"""Commands of other packages: module and name of the click command."""
+"""Commands of other packages: module and name of the click command.  What is not installed is not listed."""
 
 
 class LazyGroup(click.Group):
@@ -42,16 +39,21 @@ class LazyGroup(click.Group):
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Everything, in the order in which a newcomer needs it."""
-        return ["run", "stop", "clean", *super().list_commands(context)]
+        return [*(name for name in LAZY if _there(name)), *super().list_commands(context)]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """The command, imported where it is another package's."""
-        if name not in LAZY:
+        if not _there(name):
             return super().get_command(context, name)
         module, attribute = LAZY[name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+
+def _there(name: str) -> bool:
+    """Whether a command is another package's, and that package has it."""
+    return name in LAZY and importlib.util.find_spec(LAZY[name][0]) is not None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,28 +69,13 @@ def main() -> None:
     """
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that asks a controller."""
-    controller = click.option(
-        "--controller",
-        "address",
-        default="127.0.0.1:50052",
-        envvar="KOFN_CONTROLLER",
-        show_default=True,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="The controller to ask.",
-    )
-    return controller(click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(command))
-
-
 _wide = click.option("--wide", is_flag=True, help="Every column and every disagreement; needs more than 80 columns.")
 
 
 @main.command()
-@_options
+@asking
 @_wide
-def status(address: str, as_json: bool, wide: bool) -> None:
+def status(asked: Asking, wide: bool) -> None:
     """The job at a glance: k, workers, the latest decisions, the switch.
 
     \b
@@ -97,12 +84,12 @@ def status(address: str, as_json: bool, wide: bool) -> None:
       kofn status --json | jq .k
       KOFN_CONTROLLER=10.0.0.7:50052 kofn status
     """
-    _print(address, as_json, lambda answer: answer, lambda answer: show.status(answer, wide=wide))
+    _print(asked, lambda answer: answer, lambda answer: show.status(answer, wide=wide))
 
 
 @main.command()
-@_options
-def k(address: str, as_json: bool) -> None:
+@asking
+def k(asked: Asking) -> None:
     """For each k its expected time and what a round of all blocks would cost, and why the present one is in force. JSON
     has these as iteration_s and cost, both in seconds, and in_force.
 
@@ -111,13 +98,13 @@ def k(address: str, as_json: bool) -> None:
       kofn k
       kofn k --json | jq '.expected[] | [.k, .cost, .in_force]'
     """
-    _print(address, as_json, k_document, show.k_choice)
+    _print(asked, k_document, show.k_choice)
 
 
 @main.command("lambda")
-@_options
+@asking
 @_wide
-def lambda_(address: str, as_json: bool, wide: bool) -> None:
+def lambda_(asked: Asking, wide: bool) -> None:
     """Each worker's mean blocking time: estimate, interval, samples, fit, and how often it came too late.
 
     \b
@@ -125,14 +112,14 @@ def lambda_(address: str, as_json: bool, wide: bool) -> None:
       kofn lambda
       kofn lambda --json | jq '.worker[].lambda_s'
     """
-    _print(address, as_json, lambda_document, lambda answer: show.lambdas(answer, wide=wide))
+    _print(asked, lambda_document, lambda answer: show.lambdas(answer, wide=wide))
 
 
 @main.command()
-@_options
+@asking
 @_wide
 @click.option("--interval", default=0.5, show_default=True, help="Seconds between updates, at least.")
-def watch(address: str, as_json: bool, interval: float, wide: bool) -> None:
+def watch(asked: Asking, interval: float, wide: bool) -> None:
     """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
 
     \b
@@ -142,24 +129,24 @@ def watch(address: str, as_json: bool, interval: float, wide: bool) -> None:
     """
 
     async def follow(inspector: Any) -> None:
-        statuses = _until_end(inspector.WatchStatus(pb.StatusRequest(interval_s=interval)))
-        if as_json or not sys.stdout.isatty():
-            await _print_lines(statuses, as_json)
+        statuses = _until_end(inspector.WatchStatus(pb.StatusRequest(interval_s=interval, job=asked.job)))
+        if asked.as_json or not sys.stdout.isatty():
+            await _print_lines(statuses, asked.as_json)
             return
         with Live(console=Console(), auto_refresh=False) as live:
             async for answer in statuses:
                 live.update(show.status(answer, wide=wide), refresh=True)
 
     try:
-        _ask(address, follow)
+        asked.ask(follow)
     except KeyboardInterrupt:
         sys.exit(0)
 
 
 @main.command("set-k")
 @click.argument("objective", metavar="N|auto|all|round|fixed:K")
-@_options
-def set_k(objective: str, address: str, as_json: bool) -> None:
+@asking
+def set_k(asked: Asking, objective: str) -> None:
     """Say what k shall be: a number, all workers, or the best for an objective. Holds until it is set again.
 
     \b
@@ -171,30 +158,29 @@ def set_k(objective: str, address: str, as_json: bool) -> None:
     text = "round" if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective
 
     async def change(inspector: Any) -> pb.Status:
-        answer: pb.Status = await inspector.SetObjective(pb.Objective(objective=text), timeout=TIMEOUT_S)
+        answer: pb.Status = await inspector.SetObjective(pb.Objective(objective=text, job=asked.job), timeout=TIMEOUT_S)
         return answer
 
-    answer = _ask(address, change)
-    if as_json:
+    answer = asked.ask(change)
+    if asked.as_json:
         click.echo(json.dumps(document(answer), indent=2))
     else:
         click.echo(f"k = {answer.k} of {answer.live} live workers, objective {answer.objective}")
 
 
 def _print(
-    address: str,
-    as_json: bool,
+    asked: Asking,
     select: Callable[[dict[str, Any]], dict[str, Any]],
     render: Callable[[pb.Status], Any],
 ) -> None:
     """Ask for a status; print what `select` takes of its JSON, or what `render` makes of it."""
 
     async def get(inspector: Any) -> pb.Status:
-        answer: pb.Status = await inspector.GetStatus(pb.StatusRequest(), timeout=TIMEOUT_S)
+        answer: pb.Status = await inspector.GetStatus(pb.StatusRequest(job=asked.job), timeout=TIMEOUT_S)
         return answer
 
-    answer = _ask(address, get)
-    if as_json:
+    answer = asked.ask(get)
+    if asked.as_json:
         click.echo(json.dumps(select(document(answer)), indent=2))
     else:
         show.output(sys.stdout, render(answer))
@@ -213,20 +199,3 @@ async def _print_lines(statuses: AsyncIterator[pb.Status], as_json: bool) -> Non
     """One line for each status."""
     async for answer in statuses:
         click.echo(json.dumps(document(answer)) if as_json else show.line(answer))
-
-
-def _ask(address: str, call: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Make one call; end with one line and an exit code where it fails."""
-
-    async def ask() -> Answer:
-        async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            return await call(kofn_pb2_grpc.InspectorStub(channel))
-
-    try:
-        return asyncio.run(ask())
-    except grpc.aio.AioRpcError as error:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            click.echo(f"kofn: no controller answers at {address}: `make run` or `kofn run` starts one", err=True)
-            sys.exit(EXIT_NO_CONTROLLER)
-        click.echo(f"kofn: {error.details()}", err=True)
-        sys.exit(EXIT_REFUSED)

@@ -62,6 +62,8 @@ def _read(path: Path) -> bytes:
     """A file's content."""
     try:
         return path.read_bytes()
+    except PermissionError as error:
+        raise SecurityError(f"{path} can be read only by who made it (root, for a run): sudo helps") from error
     except OSError as error:
         raise SecurityError(f"{path}: {error.strerror}: {REMAKE}") from error
 
