@@ -1,16 +1,17 @@
-"""The table entries, multicast groups and digest setting of one job, from its configuration and the topology.
+"""The table entries, multicast groups and digest setting of all jobs, from their configurations and the topology.
 
 Tables, actions and fields have p4info's names. Knows nothing of connections.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import finsy as fy
 
-from controller.errors import PushError
+from controller.errors import LayoutError
 from controller.topology import Host
-from run.config import Job
+from run.config import SLOTS, Job
 
 FLOOD_GROUP = 0x100
 """Multicast group of all ports; a job's own group is its id, 1 to 255."""
@@ -22,6 +23,8 @@ WORD_BITS = 2048
 LANE_WIDTHS = (32, 16, 8, 4)
 """By the header's `lanes` code."""
 
+JOBS = "ingress.admission.jobs"
+SET_JOB = "ingress.admission.set_job"
 DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
 VERDICT_TYPE = "verdict_t"
@@ -29,22 +32,42 @@ VERDICT_TYPE = "verdict_t"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A job and its hosts in rank order; `members` are those that take part."""
+    """A job, the topology's hosts, and the job's part of them: `workers` hosts from `first`, slots from `base`."""
 
     job: Job
     hosts: tuple[Host, ...]
+    first: int = 0
+    base: int = 0
 
     def __post_init__(self) -> None:
-        """PushError where the job does not fit the topology."""
+        """LayoutError where the job does not fit the topology or the switch."""
         if not 1 <= self.job.id <= 255:
-            raise PushError(f"job.id is {self.job.id}: 1 to 255 is allowed (it is the job's multicast group)")
-        if self.job.workers > len(self.hosts):
-            raise PushError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts")
+            raise LayoutError(f"job.id is {self.job.id}: 1 to 255 is allowed (it is the job's multicast group)")
+        if self.job.workers > len(self.hosts) - self.first:
+            earlier = f", {self.first} of them are earlier jobs'" if self.first else ""
+            raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")
+        if self.base + self.job.slots > SLOTS:
+            raise LayoutError(
+                f"job.slots is {self.job.slots}: the switch has {SLOTS}, {self.base} of them are earlier jobs'"
+            )
 
     @property
     def members(self) -> tuple[Host, ...]:
-        """The hosts of the job's workers."""
-        return self.hosts[: self.job.workers]
+        """The hosts of the job's workers; a worker's rank is its place in here."""
+        return self.hosts[self.first : self.first + self.job.workers]
+
+
+def lay_out(jobs: Sequence[Job], hosts: tuple[Host, ...]) -> tuple[Layout, ...]:
+    """Give each job the next hosts and the next slots, aligned to its own number; LayoutError where they do not fit."""
+    layouts: list[Layout] = []
+    first = end = 0
+    for job in jobs:
+        if job.id in (layout.job.id for layout in layouts):
+            raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
+        base = -(-end // job.slots) * job.slots
+        layouts.append(Layout(job=job, hosts=hosts, first=first, base=base))
+        first, end = first + job.workers, base + job.slots
+    return tuple(layouts)
 
 
 def high_bits(width: int) -> int:
@@ -53,45 +76,67 @@ def high_bits(width: int) -> int:
     return sum(lane << shift for shift in range(0, WORD_BITS, width))
 
 
-def job_entry(job: Job, k: int) -> fy.P4TableEntry:
-    """The entry that holds k: changing k is one MODIFY of it."""
-    action = fy.P4TableAction("ingress.admission.set_job", k=k, group=job.id, base=0, mask=job.slots - 1)
-    return _entry("ingress.admission.jobs", {"hdr.kofn.job": job.id}, action)
+def job_entry(job: Job, k: int, generation: int, base: int = 0) -> fy.P4TableEntry:
+    """The entry that holds k and the generation: changing k is one MODIFY of it."""
+    action = fy.P4TableAction(SET_JOB, k=k, group=job.id, base=base, mask=job.slots - 1, generation=generation)
+    return _entry(JOBS, {"hdr.kofn.job": job.id}, action)
 
 
-def all_entries(layout: Layout, k: int) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
-    """Everything that the job needs in the switch, but for the digest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a job's entry in the switch says."""
+
+    job: int
+    k: int
+    generation: int
+
+
+def find_jobs(present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
+    """The jobs' entries among a switch's entities, by job."""
+    return {found.job: found for entity in present if (found := _found(entity, schema)) is not None}
+
+
+def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
+    """A job's entry, decoded; None for everything else."""
+    if not isinstance(entity, fy.P4TableEntry) or schema.tables[entity.table_id].name != JOBS:
+        return None
+    match, action = entity.match, entity.action
+    assert isinstance(match, fy.P4TableMatch) and isinstance(action, fy.P4TableAction)
+    numbers = {name: int(value) for name, value in (match | action.args).items()}
+    return Found(job=numbers["job"], k=numbers["k"], generation=numbers["generation"])
+
+
+def fixed_entries(layouts: Sequence[Layout]) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
+    """Everything that the jobs need in the switch, but for the digest and the jobs' own entries."""
+    hosts = layouts[0].hosts
     return [
-        *multicast_groups(layout),
-        *_l2(layout),
+        *(_group(layout.job.id, layout.members) for layout in layouts),
+        _group(FLOOD_GROUP, hosts),
+        *_l2(hosts),
         *_lanes(),
-        *_workers(layout),
-        job_entry(layout.job, k),  # last: from here on blocks are accepted
+        *(entry for layout in layouts for entry in _workers(layout)),
     ]
 
 
-def multicast_groups(layout: Layout) -> list[fy.P4MulticastGroupEntry]:
-    """The job's group, and the group of all ports."""
-    return [
-        fy.P4MulticastGroupEntry(layout.job.id, replicas=[host.port for host in layout.members]),
-        fy.P4MulticastGroupEntry(FLOOD_GROUP, replicas=[host.port for host in layout.hosts]),
-    ]
+def _group(number: int, hosts: tuple[Host, ...]) -> fy.P4MulticastGroupEntry:
+    """The multicast group of these hosts."""
+    return fy.P4MulticastGroupEntry(number, replicas=[host.port for host in hosts])
 
 
-def digest_entry(layout: Layout) -> fy.P4DigestEntry:
+def digest_entry(layouts: Sequence[Layout]) -> fy.P4DigestEntry:
     """Arrivals come at once, many workers' in short lists: a silent worker is known by what the others sent.
 
     No timeout: with one, BMv2 holds them back for 100 to 200 ms, however small it is; without one, until a list is
     full. No acknowledgement: the sequence number makes each digest new. (BMv2 1.15.5 ends itself when a pipeline is
     pushed while it waits for one.)
     """
-    size = max(1, layout.job.workers // 4)
+    size = max(1, min(layout.job.workers for layout in layouts) // 4)
     return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
 
 
-def _l2(layout: Layout) -> Iterator[fy.P4TableEntry]:
+def _l2(hosts: tuple[Host, ...]) -> Iterator[fy.P4TableEntry]:
     """Each host's MAC to its port, broadcasts to all."""
-    for host in layout.hosts:
+    for host in hosts:
         action = fy.P4TableAction("ingress.forward.to_port", port=host.port)
         yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": host.mac}, action)
     flood = fy.P4TableAction("ingress.forward.flood", group=FLOOD_GROUP)
@@ -108,21 +153,21 @@ def _lanes() -> Iterator[fy.P4TableEntry]:
 def _workers(layout: Layout) -> Iterator[fy.P4TableEntry]:
     """Who may speak from which port, who may own a block, and how a packet to it is addressed."""
     job = layout.job.id
-    for host in layout.members:
+    for rank, host in enumerate(layout.members):
         yield _entry(
             "ingress.admission.members",
-            {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": host.rank},
+            {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
             fy.P4TableAction("ingress.admission.admit", most=1),
         )
         yield _entry(
             "ingress.admission.owners",
-            {"hdr.kofn.job": job, "hdr.kofn.owner": host.rank},
+            {"hdr.kofn.job": job, "hdr.kofn.owner": rank},
             fy.P4TableAction("ingress.admission.send_to", port=host.port),
         )
         yield _entry(
             "egress.deliver.hosts",
             {"standard_metadata.egress_port": host.port, "hdr.kofn.job": job},
-            fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=host.rank),
+            fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=rank),
         )
 
 

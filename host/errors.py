@@ -9,6 +9,10 @@ class WireError(HostError):
     """A datagram that is not a kofn packet of this version."""
 
 
+class ChecksumError(WireError):
+    """A kofn packet whose content changed on its way."""
+
+
 class GradientError(HostError):
     """A gradient that cannot be aggregated: not finite, or too large for the fixed-point range."""
 

@@ -9,9 +9,10 @@ hot path imports this module unless that codec is chosen.
 
 from typing import Any
 
-from scapy.fields import BitField, SignedShortField
+from scapy.fields import BitField, SignedShortField, XShortField
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, Raw, bind_layers
+from scapy.utils import checksum
 
 from host import wire
 
@@ -20,6 +21,8 @@ _DEFAULTS = wire.Header._field_defaults
 
 def _scapy_field(name: str, bits: int) -> Any:
     """One field of the table in Scapy's terms."""
+    if name == "checksum":
+        return XShortField(name, None)  # None: computed when the packet is built
     if name in wire.SIGNED_FIELDS:
         return SignedShortField(name, int(_DEFAULTS[name]))
     return BitField(name, int(_DEFAULTS[name]), bits)
@@ -30,6 +33,13 @@ class Kofn(Packet):
 
     name = "kofn"
     fields_desc = [_scapy_field(name, bits) for name, bits in wire.HEADER_FIELDS]  # noqa: RUF012  # scapy's way
+
+    def post_build(self, packet: bytes, payload: bytes) -> bytes:
+        """Fill in the checksum where none was given."""
+        if self.checksum is None:
+            at = wire.CHECKSUM
+            packet = packet[: at.start] + checksum(packet + payload).to_bytes(2) + packet[at.stop :]
+        return packet + payload
 
     def mysummary(self) -> str:
         """One line for a capture's listing."""
@@ -45,7 +55,7 @@ bind_layers(UDP, Kofn, dport=wire.PORT)
 
 def encode(header: wire.Header, values: bytes | memoryview) -> bytes:
     """The same bytes as wire.encode, built by Scapy."""
-    return bytes(Kofn(**header._asdict()) / Raw(bytes(values)))
+    return bytes(Kofn(**header._asdict() | {"checksum": None}) / Raw(bytes(values)))
 
 
 def decode_header(datagram: bytes | memoryview) -> wire.Header:
@@ -54,6 +64,6 @@ def decode_header(datagram: bytes | memoryview) -> wire.Header:
 
 
 def _dissect(datagram: bytes | memoryview) -> wire.Header:
-    """The first 32 bytes as fields."""
+    """The first 36 bytes as fields."""
     packet = Kofn(bytes(datagram))
     return wire.Header(*(packet.getfieldval(name) for name, _ in wire.HEADER_FIELDS))

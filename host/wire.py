@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from host.errors import WireError
+from host.errors import ChecksumError, WireError
 
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
@@ -35,9 +35,11 @@ HEADER_FIELDS = (
     ("flags", 4),
     ("words", 8),
     ("k", 16),
+    ("generation", 32),
     ("iteration", 32),
     ("block", 32),
-    ("slot", 32),
+    ("slot", 16),
+    ("checksum", 16),
     ("scale", 16),
     ("count", 16),
     ("members", 64),
@@ -80,7 +82,7 @@ class Lanes(IntEnum):
 
 
 class Header(NamedTuple):
-    """The 32 bytes before the values, field by field as in HEADER_FIELDS."""
+    """The 36 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
 
     version: int = VERSION
     kind: int = Kind.CONTRIBUTE
@@ -91,9 +93,11 @@ class Header(NamedTuple):
     flags: int = 0
     words: int = 1
     k: int = 0
+    generation: int = 0
     iteration: int = 1
     block: int = 0
     slot: int = 0
+    checksum: int = 0
     scale: int = 0
     count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
     members: int = 0
@@ -119,8 +123,20 @@ def _struct_format() -> str:
 _HEADER = struct.Struct(_struct_format())
 
 
+def _place(name: str) -> slice:
+    """The header's bytes that hold a field."""
+    names = [field for field, _ in HEADER_FIELDS]
+    widths = [bits for _, bits in HEADER_FIELDS]
+    at = sum(widths[: names.index(name)]) // 8
+    return slice(at, at + widths[names.index(name)] // 8)
+
+
+CHECKSUM = _place("checksum")
+"""Where in a packet its checksum stands."""
+
+
 def encode_header(header: Header) -> bytes:
-    """The header's 32 bytes; WireError names a field that is out of range."""
+    """The header's 36 bytes as they are; WireError names a field that is out of range."""
     version, kind, job, worker, owner, lanes, flags, *rest = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
@@ -131,13 +147,13 @@ def encode_header(header: Header) -> bytes:
 
 
 def _unpack(datagram: bytes | memoryview) -> Header:
-    """The first 32 bytes as fields."""
+    """The first 36 bytes as fields."""
     first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
     return Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
 
 
 def decode_header(datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], Header] = _unpack) -> Header:
-    """The header of a datagram; WireError when it is too short, of another version or not as long as it says."""
+    """The header of a datagram; WireError when it is too short, of another version, not as long as it says, or damaged."""
     if len(datagram) < HEADER_BYTES:
         raise WireError(f"a datagram of {len(datagram)} bytes: a kofn header has {HEADER_BYTES}")
     header = parse(datagram)
@@ -145,12 +161,26 @@ def decode_header(datagram: bytes | memoryview, parse: Callable[[bytes | memoryv
         raise WireError(f"version {header.version}: this host speaks version {VERSION}")
     if len(datagram) != HEADER_BYTES + header.words * WORD_BYTES:
         raise WireError(f"{len(datagram)} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
+    if _sum(datagram):
+        raise ChecksumError(f"a damaged datagram: its checksum {header.checksum:#06x} does not fit its content")
     return header
 
 
 def encode(header: Header, values: bytes | memoryview) -> bytes:
-    """A whole datagram: header, then the values as they are on the wire."""
-    return encode_header(header) + values
+    """A whole datagram: header with its checksum, then the values as they are on the wire."""
+    head = bytearray(encode_header(header))
+    head[CHECKSUM] = b"\0\0"
+    total = (_sum(head) + _sum(values)) % 0xFFFF
+    head[CHECKSUM] = (0xFFFF - (total or 0xFFFF)).to_bytes(2, "little")
+    return b"".join((head, values))
+
+
+def _sum(data: bytes | bytearray | memoryview) -> int:
+    """The one's complement sum of 16-bit words (RFC 1071) modulo 2**16 - 1, bytes swapped; 0 for undamaged packets.
+
+    Wider words have the same sum, and so have swapped ones, swapped: native 32-bit words are the fastest to add.
+    """
+    return int(np.frombuffer(data, "<u4").sum(dtype=np.uint64)) % 0xFFFF
 
 
 def pack_values(values: Values) -> bytes:

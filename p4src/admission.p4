@@ -1,16 +1,19 @@
 // Who may speak: every check and look-up that can turn a kofn packet away.
 //
-//   sound? (version, kind, lengths, checksum)  ->  job known?  ->  this worker on this port?  ->  lanes, owner known?
+//   sound? (version, kind, lengths, checksums)  ->  job known?  ->  this worker on this port?  ->  of this generation?
+//   ->  lanes, owner known?
 //
 // Leaves meta.verdict ADMITTED, or the reason why not. After admission no packet is turned away for what it is.
 
 control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action deny_job() { meta.verdict = verdict_t.UNKNOWN_JOB; }
     // `mask` = slots of the job - 1, `base` = its first slot: a job cannot name another's slots.
-    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask) {
+    // `generation`: packets from before the slots were last lost or handed on are refused.
+    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation) {
         meta.k = k;
         meta.group = group;
-        meta.slot = base + (hdr.kofn.slot & mask);
+        meta.slot = base + ((bit<32>)hdr.kofn.slot & mask);
+        meta.generation = generation;
     }
     table jobs {
         key = { hdr.kofn.job: exact; }
@@ -75,6 +78,9 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
             if (members.apply().hit && (hdr.kofn.count == 0 || hdr.kofn.count > meta.most)) {
                 meta.verdict = verdict_t.BAD_COUNT;
             }
+        }
+        if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.generation != meta.generation) {
+            meta.verdict = verdict_t.OLD_GENERATION;
         }
         if (meta.verdict == verdict_t.ADMITTED) { lanes.apply(); }
         if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.owner != EVERYONE) { owners.apply(); }

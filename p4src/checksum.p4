@@ -1,17 +1,34 @@
-// IPv4's header checksum: verified on the way in, written anew on the answers.
-// UDP's is 0, "not computed", in both directions: the sums change every packet's payload.
+// The Internet checksum (RFC 1071), verified on the way in and written anew on the answers: IPv4's over its header, kofn's
+// over its header and values. UDP's is 0, "not computed", in both directions: kofn's own protects the values from end to
+// end, through hosts and network cards that would fill in UDP's for whatever they hold.
 
 #define IPV4_CHECKSUM_FIELDS(ipv4) { ipv4.version, ipv4.ihl, ipv4.dscp_ecn, ipv4.total_length, ipv4.identification, \
     ipv4.flags, ipv4.fragment_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr }
 
-control CheckIpv4(inout headers_t hdr, inout metadata_t meta) {
+// Words that a packet does not have are invalid headers: they are left out.
+#define KOFN_CHECKSUM_FIELDS(hdr) { \
+    hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.owner, hdr.kofn.lanes, \
+    hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
+    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.members, \
+    hdr.words[0].value, hdr.words[1].value, hdr.words[2].value, hdr.words[3].value, \
+    hdr.words[4].value, hdr.words[5].value, hdr.words[6].value, hdr.words[7].value, \
+    hdr.words[8].value, hdr.words[9].value, hdr.words[10].value, hdr.words[11].value, \
+    hdr.words[12].value, hdr.words[13].value, hdr.words[14].value, hdr.words[15].value, \
+    hdr.words[16].value, hdr.words[17].value, hdr.words[18].value, hdr.words[19].value, \
+    hdr.words[20].value, hdr.words[21].value, hdr.words[22].value, hdr.words[23].value, \
+    hdr.words[24].value, hdr.words[25].value, hdr.words[26].value, hdr.words[27].value, \
+    hdr.words[28].value, hdr.words[29].value, hdr.words[30].value, hdr.words[31].value }
+
+control CheckSums(inout headers_t hdr, inout metadata_t meta) {
     apply {
         verify_checksum(hdr.kofn.isValid(), IPV4_CHECKSUM_FIELDS(hdr.ipv4), hdr.ipv4.checksum, HashAlgorithm.csum16);
+        verify_checksum(hdr.kofn.isValid(), KOFN_CHECKSUM_FIELDS(hdr), hdr.kofn.checksum, HashAlgorithm.csum16);
     }
 }
 
-control RenewIpv4(inout headers_t hdr, inout metadata_t meta) {
+control RenewSums(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(hdr.kofn.isValid(), IPV4_CHECKSUM_FIELDS(hdr.ipv4), hdr.ipv4.checksum, HashAlgorithm.csum16);
+        update_checksum(hdr.kofn.isValid(), KOFN_CHECKSUM_FIELDS(hdr), hdr.kofn.checksum, HashAlgorithm.csum16);
     }
 }

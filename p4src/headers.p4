@@ -46,9 +46,10 @@ enum bit<8> verdict_t {
     UNKNOWN_JOB = 16,
     UNKNOWN_LANES = 17,
     UNKNOWN_OWNER = 18,
-    WRONG_PORT = 19
+    WRONG_PORT = 19,
+    OLD_GENERATION = 20
 }
-#define VERDICTS 20
+#define VERDICTS 21
 
 // flags of a REFUSED answer: the slot's block has another number of words, so no scale would be accepted.
 const bit<4> OTHER_WORDS = 1;
@@ -92,14 +93,16 @@ header kofn_h {
     bit<4> flags;
     bit<8> words;
     bit<16> k;
+    bit<32> generation;
     bit<32> iteration;
     bit<32> block;
-    bit<32> slot;
+    bit<16> slot;
+    bit<16> checksum;
     bit<16> scale;
     bit<16> count;
     bit<64> members;
 }
-const bit<16> UDP_AND_KOFN_LENGTH = 40;
+const bit<16> UDP_AND_KOFN_LENGTH = 44;
 
 header word_h {
     word_t value;
@@ -127,6 +130,7 @@ struct metadata_t {
     bool closes;           // this packet completes its block
     bit<16> k;             // worker gradients that complete it
     bit<16> most;          // worker gradients that this sender may put into one packet
+    bit<32> generation;    // of the job's slots
     bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has an owner
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane

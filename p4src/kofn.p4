@@ -56,4 +56,4 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     }
 }
 
-V1Switch(KofnParser(), CheckIpv4(), ingress(), egress(), RenewIpv4(), KofnDeparser()) main;
+V1Switch(KofnParser(), CheckSums(), ingress(), egress(), RenewSums(), KofnDeparser()) main;

@@ -1,4 +1,5 @@
-// A slot sums one block at a time. Its epoch says which: (iteration, block), growing for ever.
+// A slot sums one block at a time. Its epoch says which: (generation, iteration, block), growing for ever. A new
+// generation makes every slot free, whatever it holds.
 //
 //   epoch < slot's                        STALE      the slot has moved on
 //   epoch > slot's                        CLAIMED    members = {worker}, values stored
@@ -12,7 +13,7 @@
 // Decides only: the words' accumulators follow meta.mode.
 
 control Slot(inout headers_t hdr, inout metadata_t meta) {
-    register<bit<64>>(SLOTS) epochs;
+    register<bit<96>>(SLOTS) epochs;
     register<bit<64>>(SLOTS) members;
     register<bit<16>>(SLOTS) counts;
     register<bit<1>>(SLOTS) dones;
@@ -20,10 +21,10 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(SLOTS) formats;
 
     apply {
-        bit<64> epoch = hdr.kofn.iteration ++ hdr.kofn.block;
+        bit<96> epoch = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
         bit<64> worker = 64w1 << hdr.kofn.worker;
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
-        bit<64> slot_epoch;
+        bit<96> slot_epoch;
         bit<64> slot_members;
         bit<16> slot_count;
         bit<1> slot_done;

@@ -42,7 +42,7 @@ class Answer:
 
 def parse(received: bytes) -> Answer:
     ether = Ether(received)
-    header, values = bytes(ether[UDP].payload)[:32], bytes(ether[UDP].payload)[32:]
+    header, values = bytes(ether[UDP].payload)[: wire.HEADER_BYTES], bytes(ether[UDP].payload)[wire.HEADER_BYTES :]
     decoded = wire.decode_header(header + values)
     return Answer(decoded, np.frombuffer(values, ">i4").astype(np.int64), ether)
 
