@@ -9,9 +9,11 @@ Who has no certificate of the folder's authority fails in the handshake.  Who ha
 UNAUTHENTICATED for every method and nothing else.  What a caller may ask is the services' part: `permit`.
 """
 
+import asyncio
+import contextlib
 import contextvars
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 TOKEN_KEY = "kofn-token"
+REFUSED_WITHIN_S = 0.1
 
 Options: TypeAlias = Sequence[tuple[str, Any]]
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -123,7 +126,7 @@ class _Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The method's own handler, or one that refuses before it reads anything; every kind of call fits it."""
+        """The method's own handler, or one that refuses and fits every kind of call."""
         shown = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
         job = self._job_of(shown[0]) if len(shown) == 1 else None
         if job is None:
@@ -138,14 +141,23 @@ class _Guard(grpc.aio.ServerInterceptor):
         return found[0] if found else None
 
 
-async def _refuse_missing(request_iterator: Any, context: Context) -> None:
+async def _refuse_missing(requests: AsyncIterator[bytes], context: Context) -> None:
     """The whole answer to a call without a token."""
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"no token: a job's token is needed ({TOKEN_KEY})")
+    await _refuse(requests, context, f"no token: a job's token is needed ({TOKEN_KEY})")
 
 
-async def _refuse_wrong(request_iterator: Any, context: Context) -> None:
+async def _refuse_wrong(requests: AsyncIterator[bytes], context: Context) -> None:
     """The whole answer to a call with another token."""
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the token of a job that is served here")
+    await _refuse(requests, context, "not the token of a job that is served here")
+
+
+async def _refuse(requests: AsyncIterator[bytes], context: Context, reason: str) -> None:
+    """End the call once its caller has said something, or soon: an answer that overtakes it may look INTERNAL there."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REFUSED_WITHIN_S):
+            async for _ in requests:
+                continue
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
 
 
 def _words(caller: Identity | None) -> str:

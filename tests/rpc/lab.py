@@ -1,0 +1,89 @@
+"""A server with every service of kofn.proto behind the guard, and clients of every kind of trustworthiness."""
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from rpc import kofn_pb2 as pb
+from rpc import kofn_pb2_grpc
+from rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
+
+NAME = (("grpc.ssl_target_name_override", "controller.kofn"), ("grpc.enable_http_proxy", 0))
+METHODS = [
+    f"/{service.full_name}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+class Coordinator(kofn_pb2_grpc.CoordinatorServicer):
+    """Welcomes whoever shows the certificate of whom it says it is."""
+
+    async def Attach(self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Any) -> Any:  # noqa: N802
+        async for message in request_iterator:
+            await permit(context, ("worker", message.hello.job, message.hello.rank))
+            yield pb.ControllerMessage(welcome=pb.Welcome(workers=1))
+
+
+class Inspector(kofn_pb2_grpc.InspectorServicer):
+    """Answers operators; watching is for workers of job 1 as well."""
+
+    async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:  # noqa: N802
+        await permit(context, ("operator",))
+        return pb.Status(job=request.job)
+
+    async def WatchStatus(self, request: pb.StatusRequest, context: Any) -> Any:  # noqa: N802
+        await permit(context, ("worker", 1), ("operator",))
+        yield pb.Status(job=request.job)
+
+
+@contextlib.asynccontextmanager
+async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
+    """All services at an address; what is not made here answers UNIMPLEMENTED."""
+    server = grpc_server(credentials)
+    kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)
+    kofn_pb2_grpc.add_PeerServicer_to_server(kofn_pb2_grpc.PeerServicer(), server)
+    port = add_port(server, "127.0.0.1:0", credentials)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+def tokenless(credentials: Credentials, address: str) -> grpc.aio.Channel:
+    """A channel with a good certificate that sends no token."""
+    secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    return grpc.aio.secure_channel(address, secure, options=NAME)
+
+
+def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[tuple[str, grpc.aio.Channel]]:
+    """Clients that must fail in the handshake, by what is wrong with them."""
+    yield "plaintext", channel(None, address, CONTROLLER)
+    bare = grpc.ssl_channel_credentials(own.authority)
+    yield "no certificate", grpc.aio.secure_channel(address, bare, options=NAME)
+    yield "another authority", channel(foreign, address, CONTROLLER)
+    trusting = dataclasses.replace(foreign, authority=own.authority)
+    yield "another authority's certificate", channel(trusting, address, CONTROLLER)
+
+
+async def raw_call(line: grpc.aio.Channel, method: str, request: bytes = b"") -> list[bytes]:
+    """Call any method with one message of bytes and take all that it answers."""
+    call = line.stream_stream(method)(_once(request), timeout=10)
+    return [answer async for answer in call]
+
+
+async def _once(request: bytes) -> AsyncIterator[bytes]:
+    yield request
+
+
+def load(folder: Path, name: str, *jobs: int) -> Credentials:
+    """Credentials that are there."""
+    credentials = Credentials.load(folder, name, jobs)
+    assert credentials is not None
+    return credentials

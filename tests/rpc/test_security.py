@@ -1,0 +1,182 @@
+"""Who may speak on the management network: every wrong kind of caller against real servers."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rpc import kofn_pb2 as pb
+from rpc import kofn_pb2_grpc
+from rpc.failures import refused_handshake
+from rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
+from tests.rpc.lab import METHODS, intruders, load, raw_call, serving, tokenless
+
+DENIED, UNAUTHENTICATED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+
+
+def with_server(folder: Path, scenario: Callable[[str], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with serving(load(folder, CONTROLLER, 1, 2)) as address:
+            await scenario(address)
+
+    asyncio.run(run())
+
+
+async def failure(call: Awaitable[object]) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value
+
+
+async def attach(line: grpc.aio.Channel, job: int, rank: int) -> pb.ControllerMessage:
+    call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)
+    await call.write(pb.WorkerMessage(hello=pb.Hello(job=job, rank=rank)))
+    answer: pb.ControllerMessage = await call.read()
+    return answer
+
+
+def test_every_method_of_the_protocol_is_known() -> None:
+    assert {"/kofn.Coordinator/Attach", "/kofn.Inspector/SetObjective", "/kofn.Peer/FetchState"} <= set(METHODS)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "/kofn.Inspector/NoSuchMethod"])
+def test_without_a_token_every_method_is_unauthenticated_and_nothing_else(own: Path, method: str) -> None:
+    async def scenario(address: str) -> None:
+        operator = load(own, OPERATOR)
+        async with tokenless(operator, address) as line:
+            error = await failure(raw_call(line, method))
+        assert (error.code(), error.details()) == (UNAUTHENTICATED, "no token: a job's token is needed (kofn-token)")
+        assert not error.trailing_metadata()
+        async with channel(dataclasses.replace(operator, tokens={1: "0" * 32}), address, CONTROLLER) as line:
+            error = await failure(raw_call(line, method))
+        assert (error.code(), error.details()) == (UNAUTHENTICATED, "not the token of a job that is served here")
+
+    with_server(own, scenario)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_a_token_the_same_calls_pass_the_guard(own: Path, method: str) -> None:
+    async def scenario(address: str) -> None:
+        async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
+            try:
+                await raw_call(line, method)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() in (DENIED, grpc.StatusCode.UNIMPLEMENTED)
+
+    with_server(own, scenario)
+
+
+def test_a_stream_is_refused_without_its_first_message(own: Path) -> None:
+    async def scenario(address: str) -> None:
+        async with tokenless(load(own, worker_name(1, 0), 1), address) as line:
+            call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)  # and nothing is written
+            assert (await failure(call.read())).code() is UNAUTHENTICATED
+
+    with_server(own, scenario)
+
+
+def test_two_tokens_are_no_token(own: Path) -> None:
+    async def scenario(address: str) -> None:
+        operator = load(own, OPERATOR, 1)
+        async with channel(operator, address, CONTROLLER) as line:
+            stub = kofn_pb2_grpc.InspectorStub(line)
+            another = ((TOKEN_KEY, operator.tokens[1]),)
+            error = await failure(stub.GetStatus(pb.StatusRequest(), metadata=another, timeout=10))
+            assert error.code() is UNAUTHENTICATED
+
+    with_server(own, scenario)
+
+
+def test_without_our_authoritys_certificate_the_handshake_fails(own: Path, foreign: Path) -> None:
+    async def scenario(address: str) -> None:
+        for kind, line in intruders(load(own, OPERATOR), load(foreign, OPERATOR), address):
+            async with line:
+                for method in METHODS:
+                    error = await failure(raw_call(line, method))
+                    assert error.code() is grpc.StatusCode.UNAVAILABLE, (kind, method)
+                    assert refused_handshake(error, secure=kind != "plaintext"), (kind, error.details())
+
+    with_server(own, scenario)
+
+
+def test_the_server_must_be_who_it_should_be(own: Path, foreign: Path) -> None:
+    async def scenario(address: str) -> None:
+        operator = load(own, OPERATOR)
+        async with channel(operator, address, worker_name(1, 0)) as line:
+            error = await failure(raw_call(line, METHODS[0]))
+        assert refused_handshake(error, secure=True) == "its certificate is some other process's"
+        async with channel(load(foreign, OPERATOR), address, CONTROLLER) as line:
+            error = await failure(raw_call(line, METHODS[0]))
+        reason = "its certificate is of another authority than the one here"
+        assert refused_handshake(error, secure=True) == reason
+
+    with_server(own, scenario)
+
+
+def test_right_everything(own: Path) -> None:
+    async def scenario(address: str) -> None:
+        async with channel(load(own, OPERATOR), address, CONTROLLER) as line:
+            status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(job=7), timeout=10)
+            assert status.job == 7
+        async with channel(load(own, worker_name(1, 2), 1), address, CONTROLLER) as line:
+            assert (await attach(line, job=1, rank=2)).HasField("welcome")
+
+    with_server(own, scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "words"),
+    [
+        (worker_name(1, 1), 1, "your certificate is worker 1's of job 1: worker 2 of job 1 may ask this"),
+        (worker_name(2, 0), 2, "your certificate is worker 0's of job 2: worker 2 of job 1 may ask this"),
+        (worker_name(1, 2), 2, "your certificate is worker 2's of job 1, your token of job 2"),
+        (OPERATOR, 1, "your certificate is the operator's: worker 2 of job 1 may ask this"),
+    ],
+)
+def test_a_worker_is_the_one_of_its_certificate(own: Path, name: str, token: int, words: str) -> None:
+    async def scenario(address: str) -> None:
+        async with channel(load(own, name, token), address, CONTROLLER) as line:
+            error = await failure(attach(line, job=1, rank=2))
+            assert (error.code(), error.details()) == (DENIED, words)
+
+    with_server(own, scenario)
+
+
+def test_some_calls_are_for_some_callers(own: Path) -> None:
+    async def scenario(address: str) -> None:
+        async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
+            inspector = kofn_pb2_grpc.InspectorStub(line)
+            assert (await inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10).read()).job == 3
+            error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=10))
+            assert error.details() == "your certificate is worker 0's of job 1: the operator may ask this"
+        async with channel(load(own, worker_name(2, 0), 2), address, CONTROLLER) as line:
+            error = await failure(kofn_pb2_grpc.InspectorStub(line).WatchStatus(pb.StatusRequest(), timeout=10).read())
+            assert error.details().endswith("a worker of job 1 or the operator may ask this")
+
+    with_server(own, scenario)
+
+
+def test_plaintext_where_there_are_no_credentials(own: Path) -> None:
+    async def run() -> None:
+        assert Credentials.load(None, OPERATOR) is None
+        async with serving(None) as address:
+            async with channel(None, address, CONTROLLER) as line:
+                assert (await attach(line, job=1, rank=2)).HasField("welcome")
+            async with channel(load(own, OPERATOR), address, CONTROLLER) as line:
+                error = await failure(raw_call(line, METHODS[0]))
+            assert refused_handshake(error, secure=True) == "it speaks without TLS, certificates are used here"
+
+    asyncio.run(run())
+
+
+def test_nobody_there_is_no_refused_handshake(own: Path) -> None:
+    async def run() -> None:
+        for credentials in (None, load(own, OPERATOR)):
+            async with channel(credentials, "127.0.0.1:1", CONTROLLER) as line:
+                error = await failure(raw_call(line, METHODS[0]))
+                assert refused_handshake(error, secure=credentials is not None) is None
+
+    asyncio.run(run())
