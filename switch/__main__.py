@@ -46,7 +46,7 @@ async def run(options: Options) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    engine = Engine(options.ports, cpu_port=options.cpu_port)
+    engine = Engine(options.ports, cpu_port=options.cpu_port, faults=options.faults, fault_seed=options.fault_seed)
     if options.program is not None:
         await asyncio.to_thread(_load, engine, options.program)
     engine.start()
@@ -56,6 +56,15 @@ async def run(options: Options) -> None:
             await ended.wait()
     finally:
         engine.stop()
+        report_faults(engine, options)
+
+
+def report_faults(engine: Engine, options: Options) -> None:
+    """What was injected, two lines for each port that has rules."""
+    ports = engine.stats().ports
+    for port in sorted({rule.port for rule in options.faults}):
+        print(f"injected at port {port}, in: {ports[port].faults_in}", flush=True)
+        print(f"injected at port {port}, out: {ports[port].faults_out}", flush=True)
 
 
 def _load(engine: Engine, program: Path) -> None:

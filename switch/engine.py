@@ -7,13 +7,15 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from threading import Lock
 from typing import Any
 
 from switch.compiler.program import DROP_PORT, Program
-from switch.entries import Count, Digest, Entry, Key, PortStats, Replica, Stats
-from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError, SwitchError
+from switch.entries import Count, Digest, Entry, FaultCounts, Key, PortStats, Replica, Stats
+from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
+from switch.faults import FaultRule, native_rules
 from switch.loaded import Loaded
 from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
 
@@ -31,13 +33,24 @@ class Engine:
     engine.insert(Entry(table="ingress.forward.l2", key=(Exact(value=mac),), action=..., parameters=(1,)))
     """
 
-    def __init__(self, ports: Mapping[int, str], *, cpu_port: int | None = None, qdisc_bypass: bool = False) -> None:
+    def __init__(
+        self,
+        ports: Mapping[int, str],
+        *,
+        cpu_port: int | None = None,
+        qdisc_bypass: bool = False,
+        faults: Sequence[FaultRule] = (),
+        fault_seed: int = 0,
+    ) -> None:
         """`ports`: port number (0..510) to interface name; the interfaces are opened by `start`.
 
         Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
         disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
+
+        `faults` are injected between the interfaces and the program.  A port and direction has random numbers of its
+        own: the same seed and frames have the same fate, from each `start` on.
         """
         for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
             if not 0 <= port <= PORT_MAX:
@@ -58,6 +71,17 @@ class Engine:
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._running = False
         self._swaps = 0  # as the runtime counts them in digests
+        self._set_faults(faults, fault_seed)
+
+    def _set_faults(self, rules: Sequence[FaultRule], seed: int) -> None:
+        for rule in rules:
+            if rule.port not in self._ports:
+                known = ", ".join(map(str, self._ports)) or "none"
+                raise FaultError(f"fault {rule}: there is no port {rule.port}; there are {known}")
+        if rules:
+            array, numbers, count = native_rules(rules)
+            if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed) < 0:
+                raise SwitchError("not enough memory for the rules for injected faults")
 
     def __del__(self) -> None:
         """Free the native part; ports still open are closed."""
@@ -289,9 +313,20 @@ class Engine:
             self._native.core_stats(self._core, port, four, drops)
             if port in self._ports:
                 ports[port] = PortStats(
-                    received_packets=four[0], received_bytes=four[1], sent_packets=four[2], sent_bytes=four[3]
+                    received_packets=four[0],
+                    received_bytes=four[1],
+                    sent_packets=four[2],
+                    sent_bytes=four[3],
+                    faults_in=self._fault_counts(port, 0),
+                    faults_out=self._fault_counts(port, 1),
                 )
         return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+
+    def _fault_counts(self, port: int, direction: int) -> FaultCounts:
+        """Direction 0: into the switch."""
+        five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
+        self._native.core_fault_counts(self._core, port, direction, five)
+        return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})
 
 
 def _warner(ports: Mapping[int, str]) -> Any:

@@ -3,7 +3,7 @@
 Plain values; integers are unsigned and as wide as the program says.  Knows nothing of P4Runtime's messages.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 
@@ -89,13 +89,30 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCounts:
+    """What was done to the frames of one port in one direction, by rules for injected faults."""
+
+    dropped: int
+    duplicated: int
+    corrupted: int
+    delayed: int
+    reordered: int
+
+    def __str__(self) -> str:
+        """In words."""
+        return ", ".join(f"{getattr(self, field.name)} {field.name}" for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PortStats:
-    """What went through one port."""
+    """What went through one port, and the faults that were injected on the way into the switch and out of it."""
 
     received_packets: int
     received_bytes: int
     sent_packets: int
     sent_bytes: int
+    faults_in: FaultCounts
+    faults_out: FaultCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ SwitchError
   CompileError       the C compiler refused the generated code (a fault of this package)
   NoProgram          the operation needs a loaded program
   PortError          an interface cannot be opened
+  FaultError         a rule for injected faults cannot be followed
   InvalidEntry       an entry, action or value does not fit the program
     UnknownObject    no table, action, counter, register, ... of that name
   EntryExists        the key is already in the table
@@ -36,6 +37,10 @@ class NoProgram(SwitchError):  # noqa: N818 - says what happened
 
 class PortError(SwitchError):
     """A port's interface cannot be opened."""
+
+
+class FaultError(SwitchError):
+    """A rule for injected faults is unknown, out of bounds, or does nothing."""
 
 
 class InvalidEntry(SwitchError):  # noqa: N818 - says what happened

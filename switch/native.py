@@ -1,7 +1,7 @@
 """The runtime's functions through ctypes: argument types in one table, buffers in and out."""
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ DROPS = (
     "digest ring full",
     "packet-in ring full",
     "assertion failed",
+    "delay queue full",
 )  # enum drop_reason of runtime/program.h, in its order
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
 INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
@@ -36,6 +37,19 @@ class CReplica(ctypes.Structure):
     """struct replica."""
 
     _fields_ = [("port", ctypes.c_uint16), ("instance", ctypes.c_uint16)]
+
+
+class CFaultRule(ctypes.Structure):
+    """struct fault_rule."""
+
+    _fields_ = [
+        ("port", c_uint32),
+        ("directions", c_uint32),
+        *((name, c_double) for name in ("drop", "duplicate", "corrupt", "reorder")),
+        *((name, c_uint64) for name in ("delay_ns", "jitter_ns", "from_ns", "until_ns")),
+        ("first_number", c_uint32),
+        ("numbers", c_uint32),
+    ]
 
 
 PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
@@ -54,6 +68,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
+    "core_set_faults": (
+        c_int,
+        [c_void_p, POINTER(CFaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64],
+    ),
+    "core_fault_counts": (None, [c_void_p, c_uint32, c_uint32, Limbs]),
     "core_read": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
     "core_write": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
     "instance_new": (c_void_p, [c_void_p]),

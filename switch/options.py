@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from switch.compiler.program import DROP_PORT
 from switch.errors import SwitchError
+from switch.faults import FaultRule, parse_rule
 
 PORT_MAX = DROP_PORT - 1
 UNIX = "unix:"
@@ -30,11 +31,23 @@ target flags, after --:
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
   --drop-port 511               the port that drops; no other is possible
 
+injected faults, KEY=VALUE with commas between:
+  port=P                            one of the ports (needed)
+  direction=in|out|both             into the switch, out of it (default: both)
+  drop, duplicate, corrupt, reorder probabilities; corrupt flips one bit of the frame, reorder holds it back
+                                    until the next one has passed, 20 ms at most
+  delay-ms, jitter-ms               delay, and more delay, uniform from 0
+  from-s, until-s                   when, since the switch started
+  packets=N+N+...                   only these frames of the port and direction, counted from 1
+
 examples:
   wait for a controller to push a program, two ports, the controller on port 255:
     python -m switch --no-p4 -i 1@s1-eth1 -i 2@s1-eth2 -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255
   start with a program:
-    python -m switch -i 1@veth1 --device-id 1 p4src/build/kofn.json"""
+    python -m switch -i 1@veth1 --device-id 1 p4src/build/kofn.json
+  lose a tenth of what comes in at port 1, and the third and fourth frame that go out there:
+    python -m switch --no-p4 -i 1@veth1 --fault port=1,direction=in,drop=0.1 \\
+      --fault port=1,direction=out,packets=3+4,drop=1"""
 
 
 class OptionsError(SwitchError):
@@ -50,6 +63,8 @@ class Options:
     device_id: int
     address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
     cpu_port: int | None
+    faults: tuple[FaultRule, ...]
+    fault_seed: int
     log_level: str
     log_console: bool
     log_file: Path | None
@@ -80,6 +95,8 @@ def parse(arguments: Sequence[str]) -> Options:
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
         cpu_port=_cpu_port(aimed.cpu_port, ports),
+        faults=tuple(map(parse_rule, told.fault)),
+        fault_seed=told.fault_seed,
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
@@ -146,6 +163,8 @@ def _general_parser() -> _Parser:
     add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
+    add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
+    add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
     add("--log-console", action="store_true", help="log to standard output")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")

@@ -16,13 +16,13 @@ void core_lock(struct core *core) {
 
 void core_unlock(struct core *core) { pthread_mutex_unlock(&core->state); }
 
-static uint64_t clock_ns(void) {
+uint64_t core_clock_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t now_us(struct core *core) { return (clock_ns() - core->started_ns) / 1000; }
+static uint64_t now_us(struct core *core) { return (core_clock_ns() - core->started_ns) / 1000; }
 
 static void drop(struct core *core, enum drop_reason reason) { core->drops[reason]++; }
 
@@ -122,6 +122,27 @@ static void send_messages(struct core *core, struct port *port, const uint64_t *
     }
 }
 
+// One packet by itself.
+void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length) {
+    struct port *to = &core->ports[port];
+    if (to->socket < 0) {
+        drop(core, DROP_UNKNOWN_PORT);
+    } else if (send(to->socket, bytes, length, MSG_DONTWAIT) < 0) {
+        count_failure(core, errno);
+    } else {
+        to->sent_packets++;
+        to->sent_bytes += length;
+    }
+}
+
+// Prepared messages through the faults of a port.
+static void send_with_faults(struct core *core, uint32_t port, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const struct msghdr *message = &core->messages[i].msg_hdr;
+        faults_pass(core, FAULT_OUT, port, message->msg_iov, message->msg_iovlen);
+    }
+}
+
 // Send what is queued, in one system call for each port, each port's packets in order.
 void core_flush(struct core *core) {
     uint64_t lengths[SEND_QUEUE];
@@ -135,8 +156,12 @@ void core_flush(struct core *core) {
             core->messages[count++].msg_hdr = (struct msghdr){.msg_iov = sending->parts, .msg_iovlen = sending->count};
             sending->port = PORTS;
         }
-        send_messages(core, &core->ports[port], lengths, count);
+        if (faults_at(core, FAULT_OUT, port))
+            send_with_faults(core, port, count);
+        else
+            send_messages(core, &core->ports[port], lengths, count);
     }
+    if (core->faults) faults_recycle(core->faults);
     core->queued = 0;
     core->arena_used = 0;
     core->services.flushes++;
@@ -158,6 +183,7 @@ void core_free(struct core *core) {
     ring_close(&core->packet_ins);
     pthread_mutex_destroy(&core->turn);
     pthread_mutex_destroy(&core->state);
+    faults_free(core);
     free(core->arena);
     free(core->buffers);
     free(core);
@@ -175,7 +201,7 @@ struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)
     core->bypass = bypass;
     core->port_down = port_down;
     core->wake = -1;
-    core->started_ns = clock_ns();
+    core->started_ns = core_clock_ns();
     core->seed = core->started_ns | 1;
     core->arena = malloc(ARENA_BYTES);
     core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));

@@ -7,9 +7,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "faults.h"
 #include "program.h"
 
-#define PORTS 512           // port numbers are bit<9>
+#define PORTS FAULT_PORTS   // port numbers are bit<9>
 #define GROUPS 65536
 #define BATCH 64            // packets received at once
 #define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
@@ -65,12 +66,21 @@ struct core {
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
     int bypass;
+    struct faults *faults;  // NULL: none are injected
 };
 
 void core_lock(struct core *core);
 void core_unlock(struct core *core);
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
 void core_flush(struct core *core);
+void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length);
+void core_wake(struct core *core);
+uint64_t core_clock_ns(void);
+
+// Whether the frames of a port in one direction are to go through faults_pass.
+static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
+    return __builtin_expect(core->faults != NULL, 0) && core->faults->lanes[direction][port].active;
+}
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);

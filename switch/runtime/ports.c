@@ -94,6 +94,7 @@ static uint8_t *restore_tag(uint8_t *packet, uint32_t *length, struct msghdr *me
 static void process_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count) {
     struct port *port = &core->ports[number];
     core_lock(core);
+    const int faulty = faults_at(core, FAULT_IN, number);
     for (int i = 0; i < count; i++) {
         uint32_t length = messages[i].msg_len;
         uint8_t *packet = restore_tag(core->vectors[i].iov_base, &length, &messages[i].msg_hdr);
@@ -101,6 +102,8 @@ static void process_batch(struct core *core, uint32_t number, struct mmsghdr *me
         port->received_bytes += length;
         if (messages[i].msg_hdr.msg_flags & MSG_TRUNC)
             core->drops[DROP_RECEIVED_TOO_LONG]++;
+        else if (faulty)
+            faults_pass(core, FAULT_IN, number, &(struct iovec){packet, length}, 1);
         else
             core_process(core, number, packet, length);
     }
@@ -128,6 +131,14 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     return count;
 }
 
+// Until packets come, a delayed frame is due, or somebody says so.
+static void sleep_on(struct core *core, struct pollfd *polled, int count) {
+    struct timespec timeout;
+    uint64_t wakes;
+    ppoll(polled, (nfds_t)count, core->faults ? faults_timeout(core, &timeout) : NULL, NULL);
+    while (polled[0].revents & POLLIN && read(core->wake, &wakes, sizeof wakes) < 0 && errno == EINTR) continue;
+}
+
 static void *forward(void *argument) {
     struct core *core = argument;
     struct mmsghdr messages[BATCH] = {0};
@@ -138,14 +149,16 @@ static void *forward(void *argument) {
     while (!atomic_load(&core->stopping)) {
         int busy = 0;
         for (int i = 1; i < count; i++) busy |= receive_batch(core, numbers[i], messages) > 0;
-        if (!busy) poll(polled, (nfds_t)count, -1);
+        if (core->faults) faults_release(core);
+        if (!busy) sleep_on(core, polled, count);
     }
     return NULL;
 }
 
 int core_start(struct core *core) {
     atomic_store(&core->stopping, 0);
-    core->wake = eventfd(0, EFD_CLOEXEC);
+    faults_reset(core);
+    core->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (core->wake < 0) return -errno;
     int result = pthread_create(&core->thread, NULL, forward, core);
     core->running = result == 0;
@@ -153,12 +166,21 @@ int core_start(struct core *core) {
     return -result;
 }
 
-void core_stop(struct core *core) {
+// Let the thread look up; with the lock, or while nobody else stops it.
+void core_wake(struct core *core) {
     uint64_t one = 1;
+    if (!core->running || pthread_equal(pthread_self(), core->thread)) return;
+    while (write(core->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+}
+
+void core_stop(struct core *core) {
     if (!core->running) return;
     atomic_store(&core->stopping, 1);
-    while (write(core->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+    core_wake(core);
     pthread_join(core->thread, NULL);
-    close(core->wake);
+    core_lock(core);
     core->running = 0;
+    close(core->wake);
+    if (core->faults) faults_clear(core->faults);
+    core_unlock(core);
 }

@@ -23,6 +23,7 @@ enum drop_reason {
     DROP_DIGEST_RING_FULL,  // a digest, not a packet: the control plane is too slow
     DROP_PACKET_IN_RING_FULL,
     DROP_ASSERTION,        // an assert or assume of the program failed
+    DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
     DROP_REASONS
 };
 

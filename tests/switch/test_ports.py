@@ -71,8 +71,8 @@ def receive(opened: socket.socket) -> bytes:
             return data
 
 
-def switch(ports: int, **options: bool) -> Engine:
-    engine = Engine({number: f"s{number}" for number in range(1, ports + 1)}, cpu_port=255, **options)
+def switch(ports: int, *, qdisc_bypass: bool = False) -> Engine:
+    engine = Engine({number: f"s{number}" for number in range(1, ports + 1)}, cpu_port=255, qdisc_bypass=qdisc_bypass)
     engine.load(PROGRAM)
     engine.start()
     return engine

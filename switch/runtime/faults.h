@@ -1,0 +1,73 @@
+// Faults injected at the ports: frames lost, doubled, changed, late or out of order between interface and program.
+#ifndef KOFN_FAULTS_H
+#define KOFN_FAULTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include <time.h>
+
+struct core;
+
+#define FAULT_PORTS 512
+#define DELAYED_MAX 8192        // frames that wait at a time; one more drops the one that is due first
+#define HELD_NS 20000000u       // how long a frame that is to be reordered waits for one that passes it
+
+enum fault_direction { FAULT_IN, FAULT_OUT, FAULT_DIRECTIONS };
+
+// Rules apply one after another; times are from core_start on.
+struct fault_rule {
+    uint32_t port, directions;  // bit 1 << direction
+    double drop, duplicate, corrupt, reorder;  // probabilities
+    uint64_t delay_ns, jitter_ns, from_ns, until_ns;
+    uint32_t first_number, numbers;  // the part of `numbers` that is this rule's; none: every frame
+};
+
+struct fault_counts {
+    uint64_t dropped, duplicated, corrupted, delayed, reordered;
+};
+
+struct frame {
+    uint64_t due_ns, order;  // equal times: in the order of arrival
+    uint64_t delay_ns, own_due_ns;
+    struct frame *next;
+    uint32_t place;  // among those that wait
+    uint32_t port, length;
+    uint8_t direction, hold;
+    uint8_t bytes[];
+};
+
+// One direction of one port.
+struct lane {
+    int active;         // a rule is for it
+    uint64_t random, frames;
+    struct frame *held;  // at most one, and it waits as well
+    struct fault_counts counts;
+};
+
+struct faults {
+    struct fault_rule *rules;
+    uint32_t rule_count;
+    uint32_t *numbers;
+    uint64_t seed, started_ns, order;
+    struct lane lanes[FAULT_DIRECTIONS][FAULT_PORTS];
+    struct frame *waiting[DELAYED_MAX];  // a heap, the one that is due first in front
+    uint32_t waiting_count;
+    struct frame *spent;  // delivered to the program; what is queued may refer to them
+};
+
+// Not while the thread runs. 0 or a negative error number.
+int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t rule_count, const uint32_t *numbers,
+                    uint32_t number_count, uint64_t seed);
+void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five);
+
+void faults_reset(struct core *core);
+void faults_clear(struct faults *faults);
+void faults_free(struct core *core);
+void faults_pass(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
+                 size_t count);
+void faults_release(struct core *core);
+void faults_recycle(struct faults *faults);
+const struct timespec *faults_timeout(struct core *core, struct timespec *timeout);
+
+#endif

@@ -1,0 +1,248 @@
+"""Injected faults at real ports: as often, as late and as reproducible as switch/faults.py and host/faults.py say."""
+
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from switch.engine import Engine
+from switch.entries import FaultCounts
+from switch.errors import FaultError
+from switch.faults import FaultRule, parse_rule
+from tests.switch.test_ports import PROGRAM, alone, links
+from tests.switch.test_rules import LENGTH, request
+
+NONE = FaultCounts(dropped=0, duplicated=0, corrupted=0, delayed=0, reordered=0)
+QUIET_S = 0.15
+
+
+class Lab:
+    """Two hosts at ports 1 and 2 of a switch with faults; nothing but the test's frames is on the wire."""
+
+    def __init__(self, *rules: str, seed: int = 1) -> None:
+        self.one, self.two = self._hosts()
+        self.engine = Engine({1: "s1", 2: "s2"}, faults=tuple(map(parse_rule, rules)), fault_seed=seed)
+        self.engine.load(PROGRAM)
+        self.engine.start()
+
+    @staticmethod
+    def _hosts() -> list[socket.socket]:
+        for scope in ("all", "default"):
+            Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
+        for name in ("s1", "s2"):
+            subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+        return links(2)
+
+    def send(self, numbers: Iterable[int], size: int = 100) -> None:
+        """Frames from port 1 to port 2."""
+        for number in numbers:
+            self.one.send(request(0x23, 2, rest=number.to_bytes(4, "big") + bytes(size)))
+
+    def frames(self) -> list[tuple[float, bytes]]:
+        """(when, frame) of all that port 2's host gets until nothing comes for a while."""
+        got = []
+        self.two.settimeout(QUIET_S)
+        try:
+            while True:
+                frame = self.two.recv(65536)
+                got.append((time.monotonic(), frame))
+        except TimeoutError:
+            return got
+
+    def numbers(self) -> list[int]:
+        return [int.from_bytes(frame[LENGTH : LENGTH + 4], "big") for _, frame in self.frames()]
+
+    def end(self) -> None:
+        self.engine.stop()
+        self.one.close()
+        self.two.close()
+
+
+def fates(*rules: str, count: int, seed: int = 1) -> list[int]:
+    lab = Lab(*rules, seed=seed)
+    lab.send(range(count))
+    got = lab.numbers()
+    lab.end()
+    return got
+
+
+def in_network(body: Callable[[], None]) -> Callable[[], None]:
+    def test() -> None:
+        alone(body)
+
+    test.__name__ = body.__name__
+    return pytest.mark.root(test)
+
+
+@in_network
+def test_rates_are_those_asked_for_and_counted() -> None:
+    lab = Lab("port=2,direction=out,drop=0.1,duplicate=0.2")
+    lab.send(range(3000))
+    copies = Counter(lab.numbers())
+    counts = lab.engine.stats().ports[2].faults_out
+    assert (3000 - len(copies)) / 3000 == pytest.approx(0.1, abs=0.025)
+    assert list(copies.values()).count(2) / 3000 == pytest.approx(0.18, abs=0.03)
+    assert counts.dropped == 3000 - len(copies)
+    assert counts.duplicated == list(copies.values()).count(2)
+    assert lab.engine.stats().ports[2].faults_in == NONE
+
+
+@in_network
+def test_the_same_seed_decides_the_same() -> None:
+    first = fates("port=1,direction=in,drop=0.3", count=300)
+    assert fates("port=1,direction=in,drop=0.3", count=300) == first
+    assert fates("port=1,direction=in,drop=0.3", count=300, seed=2) != first
+    assert fates("port=2,direction=out,drop=0.3", count=300) != first, "each port and direction decides for itself"
+
+
+@in_network
+def test_corruption_flips_one_bit_anywhere() -> None:
+    lab = Lab("port=2,direction=out,corrupt=0.5")
+    lab.send(range(1000), size=20)
+    differences = []
+    for number, (_, frame) in enumerate(lab.frames()):
+        sent = request(0x23, 3, rest=number.to_bytes(4, "big") + bytes(20))
+        differences.append(int.from_bytes(frame, "big") ^ int.from_bytes(sent, "big"))
+    assert len(differences) == 1000
+    assert Counter(one.bit_count() for one in differences)[1] == pytest.approx(500, abs=60)
+    assert {one.bit_count() for one in differences} == {0, 1}
+    assert len({one for one in differences if one}) > 250  # of 392 places
+    assert lab.engine.stats().ports[2].faults_out.corrupted == sum(one > 0 for one in differences)
+
+
+@in_network
+def test_a_delayed_frame_comes_later_and_in_order() -> None:
+    lab = Lab("port=1,direction=in,delay-ms=40", "port=2,delay-ms=30")
+    begun = time.monotonic()
+    lab.send(range(200))
+    got = lab.frames()
+    assert len(got) == 200
+    assert 0.07 <= got[0][0] - begun < 0.3
+    assert [frame[LENGTH + 3] for _, frame in got] == list(range(200))
+
+
+@in_network
+def test_jitter_reorders() -> None:
+    got = fates("port=1,direction=in,jitter-ms=20", count=200)
+    assert sorted(got) == list(range(200))
+    assert got != sorted(got)
+
+
+@in_network
+def test_a_reordered_frame_comes_after_the_next_one() -> None:
+    assert fates("port=1,direction=in,packets=2,reorder=1", count=5) == [0, 2, 1, 3, 4]
+    assert fates("port=2,direction=out,packets=2,reorder=1", "port=2,delay-ms=5", count=5) == [0, 2, 1, 3, 4]
+    assert fates("port=2,direction=out,reorder=1", count=5) == [1, 0, 3, 2, 4]
+
+
+@in_network
+def test_a_reordered_frame_does_not_wait_for_ever() -> None:
+    lab = Lab("port=1,direction=in,reorder=1")
+    begun = time.monotonic()
+    lab.send([7])
+    ((when, _),) = lab.frames()
+    assert 0.02 <= when - begun < 0.2
+
+
+@in_network
+def test_rules_hold_for_their_frames_direction_and_time() -> None:
+    assert fates("port=1,direction=in,packets=3+4,drop=1", count=6) == [0, 1, 4, 5]
+    assert fates("port=1,direction=in,packets=3,duplicate=1", count=4) == [0, 1, 2, 2, 3]
+    assert fates("port=1,direction=out,drop=1", "port=2,direction=in,drop=1", count=3) == [0, 1, 2]
+    lab = Lab("port=1,direction=in,drop=1,from-s=0.3,until-s=0.6")
+    for number in range(3):
+        lab.send([number])
+        time.sleep(0.4 if number == 0 else 0.3)
+    assert lab.numbers() == [0, 2]
+
+
+@in_network
+def test_what_waits_is_bounded_and_given_back() -> None:
+    lab = Lab("port=1,direction=in,delay-ms=1000")
+    lab.send(range(9000), size=0)
+    time.sleep(0.9)
+    got = lab.numbers()
+    assert len(got) == 8192
+    assert got == list(range(9000 - 8192, 9000)), "the oldest were dropped"
+    assert lab.engine.stats().drops["delay queue full"] == 9000 - 8192
+    lab.end()
+    begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(8):
+        lab = Lab("port=1,direction=in,delay-ms=60000")
+        lab.send(range(2000), size=8000)
+        time.sleep(0.05)
+        assert lab.engine.stats().ports[1].faults_in.delayed == 2000
+        lab.end()
+        del lab
+    grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun) / 1024
+    assert grown_mib < 60, "122 MiB were delayed"
+
+
+@in_network
+def test_a_packet_of_the_controller_wakes_the_switch_in_time() -> None:
+    lab = Lab("port=2,direction=out,delay-ms=20")
+    lab.engine.stop()
+    lab.engine = Engine({1: "s1", 2: "s2"}, cpu_port=255, faults=[parse_rule("port=2,delay-ms=20")])
+    lab.engine.load(PROGRAM)
+    lab.engine.start()
+    time.sleep(0.1)  # the packet thread sleeps
+    lab.engine.send(request(0x23, 2, rest=bytes(4)))
+    assert lab.numbers() == [0]
+
+
+@in_network
+def test_the_switch_says_at_its_end_what_it_injected() -> None:
+    one, _ = Lab._hosts()
+    command = [sys.executable, "-m", "switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
+    address = ["--", "--grpc-server-addr", "127.0.0.1:50051"]
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with subprocess.Popen([*command, *address], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "listening" in process.stdout.readline()
+        for _ in range(3):
+            one.send(bytes(60))
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        said = process.stdout.read().splitlines()
+    assert said[0] == "injected at port 1, in: 3 dropped, 0 duplicated, 0 corrupted, 0 delayed, 0 reordered"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("drop=0.1", "port is missing"),
+        ("port=1", "does nothing; one or more of drop, duplicate, corrupt, reorder, delay-ms, jitter-ms above 0"),
+        ("port=1,loss=0.1", "'loss=0.1' is not KEY=VALUE with one of the keys port, direction, drop"),
+        ("port=1,drop", "'drop' is not KEY=VALUE"),
+        ("port=1,drop=1.5", "drop is '1.5'; 0 to 1 is allowed"),
+        ("port=1,drop=nan", "drop is 'nan'"),
+        ("port=one,drop=1", "port is 'one'; a port number"),
+        ("port=1,port=2,drop=1", "port is given twice"),
+        ("port=1,drop=1,direction=send", "direction is 'send'; in, out or both is allowed"),
+        ("port=1,delay-ms=-1", "delay-ms is '-1'; 0 to 3600000"),
+        ("port=1,drop=1,packets=0", "packets is '0'; one or more numbers from 1, as in 3[+]4"),
+        ("port=1,drop=1,from-s=2,until-s=1", "until-s is 1; more than from-s = 2 is allowed"),
+    ],
+)
+def test_a_rule_that_cannot_be_followed_is_refused(text: str, message: str) -> None:
+    with pytest.raises(FaultError, match=message) as refused:
+        parse_rule(text)
+    assert str(refused.value).startswith(f"--fault {text}: ")
+
+
+def test_a_rule_for_a_port_that_is_not_there_is_refused() -> None:
+    with pytest.raises(FaultError, match=r"fault port=3,drop=0\.5: there is no port 3; there are 1, 2"):
+        Engine({1: "s1", 2: "s2"}, faults=[FaultRule(port=3, drop=0.5)])
+
+
+def test_a_rule_reads_back_what_it_writes() -> None:
+    rule = FaultRule(port=3, direction="in", drop=0.1, corrupt=1e-05, delay_ms=2.5, until_s=5.0, packets=(3, 40))
+    assert str(rule) == "port=3,direction=in,drop=0.1,corrupt=1e-05,delay-ms=2.5,until-s=5.0,packets=3+40"
+    assert parse_rule(str(rule)) == rule
