@@ -10,8 +10,14 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define HEAD 74   // Ethernet, IPv4, UDP, 32 bytes of kofn
-#define KIND 42   // the byte with the version and the kind
+#define HEAD 78   // Ethernet, IPv4, UDP, 36 bytes of kofn
+#define KIND 42   // the byte with the version and the kind: kofn's first
+#define GENERATION 50
+#define ITERATION 54
+#define BLOCK 58
+#define SLOT 62
+#define CHECKSUM 64
+#define COUNT 68
 #define RESULT 2  // a kind
 #define BATCH 64  // frames received or sent at once
 #define FRAME 9216

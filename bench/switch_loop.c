@@ -1,11 +1,11 @@
 // Two workers in a closed loop through a switch: how many contributions a second it adds up.
 //
-//   switch_loop SECONDS BYTES WINDOW INTERFACE0 INTERFACE1
+//   switch_loop SECONDS BYTES WINDOW GENERATION INTERFACE0 INTERFACE1
 //
 // Each worker keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result of a block the one
-// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 32 bytes of header,
+// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 36 bytes of header,
 // BYTES of values. Prints contributions per second of both workers together, and how many never had a result. Needs
-// root, and a switch that is set up for job 1 with k = 2, workers 0 and 1 behind the interfaces.
+// root, and a switch that is set up for job 1 with k = 2 and GENERATION, workers 0 and 1 behind the interfaces.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -17,6 +17,8 @@
 #define WINDOW_MAX 4096  // slots
 
 static unsigned values, window;
+static uint32_t generation;
+static uint64_t values_sum;  // of 16-bit words
 static int sockets[2];
 static unsigned long results;
 static uint32_t iterations[2][WINDOW_MAX];  // that each slot's contribution in flight is for
@@ -38,12 +40,16 @@ static uint32_t get32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-static void checksum(uint8_t *ip) {
-    uint32_t sum = 0;
-    put(ip + 10, 0, 2);
-    for (int i = 0; i < 20; i += 2) sum += (uint32_t)ip[i] << 8 | ip[i + 1];
+static uint64_t sum16(const uint8_t *at, unsigned bytes) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < bytes; i += 2) sum += (uint64_t)at[i] << 8 | at[i + 1];
+    return sum;
+}
+
+// The Internet checksum of all that was summed.
+static void put_checksum(uint8_t *at, uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    put(ip + 10, ~sum & 0xffff, 2);
+    put(at, ~sum & 0xffff, 2);
 }
 
 static void prepare(int worker) {
@@ -53,23 +59,25 @@ static void prepare(int worker) {
     put(p + 6, 0x080000000001u + (unsigned)worker, 6);
     put(p + 12, 0x0800, 2);
     put(p + 14, 0x4500, 2);
-    put(p + 16, 60 + values, 2);
+    put(p + 16, 64 + values, 2);
     p[22] = 64, p[23] = 17;
     put(p + 26, 0x0a000001u + (unsigned)worker, 4);
     put(p + 30, 0x0a0000feu, 4);
-    checksum(p + 14);
-    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 40 + values, 2);
+    put_checksum(p + 24, sum16(p + 14, 20));
+    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 44 + values, 2);
     uint8_t *k = p + KIND;
     k[0] = 0x10, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
-    put(k + 20, 7, 2), put(k + 22, 1, 2);
+    put(p + GENERATION, generation, 4), put(p + COUNT, 1, 2);
     for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
+    values_sum = sum16(p + HEAD, values);
 }
 
 // One contribution for `slot` in `iteration` into the batch.
 static void add(int worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t iteration,
                 uint32_t slot) {
     memcpy(sending[at], templates[worker], HEAD);
-    put(sending[at] + 50, iteration, 4), put(sending[at] + 54, slot + 1, 4), put(sending[at] + 58, slot, 4);
+    put(sending[at] + ITERATION, iteration, 4), put(sending[at] + BLOCK, slot + 1, 4), put(sending[at] + SLOT, slot, 2);
+    put_checksum(sending[at] + CHECKSUM, sum16(sending[at] + KIND, HEAD - KIND) + values_sum);
     vectors[at][0] = (struct iovec){sending[at], HEAD};
     vectors[at][1] = (struct iovec){templates[worker] + HEAD, values};
     messages[at].msg_hdr = (struct msghdr){.msg_iov = vectors[at], .msg_iovlen = 2};
@@ -88,7 +96,7 @@ static unsigned turn(int worker) {
     for (int i = 0; i < got; i++) {
         const uint8_t *p = received[i];
         if (in[i].msg_len < HEAD || (p[KIND] & 15) != RESULT) continue;
-        uint32_t iteration = get32(p + 50), slot = get32(p + 58);
+        uint32_t iteration = get32(p + ITERATION), slot = (uint32_t)p[SLOT] << 8 | p[SLOT + 1];
         if (slot >= window || iteration != iterations[worker][slot]) continue;
         results++;
         iterations[worker][slot]++;
@@ -130,18 +138,19 @@ static unsigned long run(double until, int patience_ms) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW INTERFACE0 INTERFACE1\n", argv[0]);
+    if (argc != 7) {
+        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW GENERATION INTERFACE0 INTERFACE1\n", argv[0]);
         return 2;
     }
     double seconds = atof(argv[1]);
     values = (unsigned)atoi(argv[2]), window = (unsigned)atoi(argv[3]);
+    generation = (uint32_t)strtoul(argv[4], NULL, 10);
     if (values > 8192 || values % 256 || window < 1 || window > WINDOW_MAX) {
         fprintf(stderr, "%s: BYTES is a multiple of 256 up to 8192, WINDOW is 1 to %d\n", argv[0], WINDOW_MAX);
         return 2;
     }
     for (int worker = 0; worker < 2; worker++) {
-        sockets[worker] = open_interface(argv[4 + worker]);
+        sockets[worker] = open_interface(argv[5 + worker]);
         prepare(worker);
     }
     for (int worker = 0; worker < 2; worker++) begin(worker);

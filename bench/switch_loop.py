@@ -1,10 +1,11 @@
 """Contributions per second of the embedded switch, of BMv2 and of a bare reflector.  Needs root and cc.
 
-    python bench/switch_loop.py [--target embedded] [--target bmv2] [--rounds 3] [--seconds 2] [--window 64]
+    python bench/switch_loop.py [--target embedded] [--target unchecked] [--rounds 3] [--seconds 2] [--window 64]
 
 Two workers (bench/switch_loop.c) run in a closed loop, k = 2, over the same two veth pairs.  The targets take turns;
 each is a process of its own, started as `kofn run` starts it and set up through P4Runtime as the controller does it.
-The reflector (bench/reflector.c) moves the same frames unread: the limit that the kernel sets.
+The reflector (bench/reflector.c) moves the same frames unread: the limit that the kernel sets.  "unchecked" is the
+embedded switch with the same program, but without the checksum over header and values: embedded/unchecked is its price.
 Everything runs in a network namespace of its own that ends with it.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import shutil
@@ -25,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.entries import Layout
-from controller.push import Program, SwitchLink
+from controller.program import Program
+from controller.push import SwitchLink
+from controller.slots import Slots
 from controller.topology import Host
 from run.config import Job
 
@@ -33,9 +37,11 @@ HERE = Path(__file__).parent
 CLONE_NEWNET = 0x40000000
 SIZES = (1024, 8192)  # bytes of values in a packet, four bytes each
 DEVICE_ID = 9
+GENERATION = 1
 START_S = 30
-COMMANDS = {"embedded": [sys.executable, "-m", "switch"], "bmv2": ["simple_switch_grpc"]}
-TARGETS = ("embedded", "bmv2", "reflector")
+EMBEDDED = [sys.executable, "-m", "switch"]
+COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": ["simple_switch_grpc"]}
+TARGETS = ("embedded", "unchecked", "bmv2", "reflector")
 LAYOUT = Layout(
     job=Job(workers=2),
     hosts=tuple(
@@ -93,19 +99,32 @@ def switch(target: str, folder: Path) -> Iterator[None]:
     command = [*COMMANDS[target], "--no-p4", *ports, "--", "--grpc-server-addr", address, "--cpu-port", "255"]
     with log.open("ab") as out, process(command, stdout=out, stderr=out):
         try:
-            asyncio.run(install(address))
+            asyncio.run(install(address, program(target, folder)))
         except TimeoutError:
             raise SystemExit(f"{target} was not ready within {START_S} s; it said:\n{log.read_text()}") from None
         yield
 
 
-async def install(address: str) -> None:
+def program(target: str, folder: Path) -> Program:
+    """The program that a target runs."""
+    if target != "unchecked":
+        return Program()
+    document = json.loads(Program().blob.read_bytes())
+    document["checksums"] = [one for one in document["checksums"] if one["target"] != ["kofn", "checksum"]]
+    blob = folder / "unchecked.json"
+    blob.write_text(json.dumps(document))
+    return Program(blob=blob)
+
+
+async def install(address: str, program: Program) -> None:
     """Pipeline and entries through P4Runtime, as the controller does it; raises TimeoutError."""
-    link = SwitchLink(address=address, device_id=DEVICE_ID, program=Program(), layout=LAYOUT, k=2)
+    slots = Slots(layout=LAYOUT, k=2)
+    link = SwitchLink(address=address, device_id=DEVICE_ID, program=program, jobs=[slots])
     task = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(START_S):
             await link.ready.wait()
+            await slots.admit(GENERATION, slots.k)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -115,7 +134,8 @@ def measure(target: str, folder: Path, options: argparse.Namespace) -> Iterator[
     """One turn of a target: every packet size."""
     with reflector(folder) if target == "reflector" else switch(target, folder):
         for size in SIZES:
-            command = [str(folder / "switch_loop"), str(options.seconds), str(size), str(options.window), "h1", "h2"]
+            numbers = map(str, (options.seconds, size, options.window, GENERATION))
+            command = [str(folder / "switch_loop"), *numbers, "h1", "h2"]
             rate, lost = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
             yield Measured(target=target, size=size, rate=float(rate), lost=int(lost))
 
