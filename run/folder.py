@@ -2,13 +2,19 @@
 
 runs/NAME-YYYYmmdd-HHMMSS/
   config.toml topology.json     what was run, as it was given
-  effective.toml                the same with every default and the command line's choices
-  run.json                      the command line's choices, passes and their folders
+  effective.toml                the same with every default and the command line's choices: what every process reads
+  run.json                      the command line's choices, jobs, passes and their folders
   boot.log                      the network's own log
+  certs/                        certificates and tokens, while the run goes on
   PASS/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
   PASS/status.jsonl             the controller's view, about twice a second
+  PASS/events.jsonl             what was killed, started and set in mid-run
+  PASS/decisions.jsonl          the controller's journal
   PASS/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
+
+Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a pass's folder holds a folder
+job-ID with the job's files; what all jobs share (the controller's journal, logs of switch and controller) stays above.
 """
 
 import contextlib
@@ -28,10 +34,12 @@ from run.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFolder:
-    """Results of one objective over the whole training."""
+    """Results of one objective over one job's whole training."""
 
     path: Path
     objective: str
+    shared: Path
+    """The pass's own folder: `path`, or above it where several jobs run."""
 
     @property
     def status(self) -> Path:
@@ -41,7 +49,12 @@ class PassFolder:
     @property
     def decisions(self) -> Path:
         """The controller's journal, one JSON object a line."""
-        return self.path / "decisions.jsonl"
+        return self.shared / "decisions.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """What happened to processes in mid-run, one JSON object a line; missing when nothing did."""
+        return self.path / "events.jsonl"
 
     def metrics(self, rank: int) -> Path:
         """A worker's iterations, one JSON object a line."""
@@ -52,8 +65,33 @@ class PassFolder:
         return self.path / f"worker-{rank}.npz"
 
     def log(self, name: str) -> Path:
-        """The output of one process."""
+        """The output of one worker."""
         return self.path / "logs" / f"{name}.log"
+
+    def shared_log(self, name: str) -> Path:
+        """The output of switch or controller."""
+        return self.shared / "logs" / f"{name}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFolder:
+    """One job's results, with a folder for each pass."""
+
+    id: int
+    path: Path
+    stem: str
+    """What the names of its configuration's files begin with."""
+    passes: tuple[PassFolder, ...]
+
+    @property
+    def config(self) -> Path:
+        """The configuration as it was given."""
+        return self.path / f"{self.stem or 'config'}.toml"
+
+    @property
+    def effective(self) -> Path:
+        """The configuration with every default and the command line's choices."""
+        return self.path / f"{self.stem}{'-' if self.stem else ''}effective.toml"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +100,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     started: str  # local time
     target: str
     driver: str  # the one in use once the network is up
-    workers: int
+    jobs: tuple[tuple[int, int], ...]  # (id, workers)
     passes: tuple[tuple[str, str], ...]  # (objective, folder)
 
 
@@ -71,30 +109,28 @@ class RunFolder:
     """One run's results."""
 
     path: Path
-    passes: tuple[PassFolder, ...]
+    jobs: tuple[JobFolder, ...]
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
 
     @classmethod
-    def create(cls, path: Path, objectives: Sequence[str]) -> Self:
+    def create(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
         """Make the folder and its passes; ConfigError if it holds something already."""
+        folder = cls(path=path, jobs=tuple(_job_folder(path, job, objectives, alone=len(jobs) == 1) for job in jobs))
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
-            passes = tuple(
-                PassFolder(path=path / name, objective=objective)
-                for name, objective in zip(pass_names(objectives), objectives, strict=True)
-            )
-            for entry in passes:
-                (entry.path / "logs").mkdir(parents=True)
+            for entry in (entry for job in folder.jobs for entry in job.passes):
+                for logs in (entry.path / "logs", entry.shared / "logs"):
+                    logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
-        return cls(path=path, passes=passes)
+        return folder
 
     @property
-    def config(self) -> Path:
-        """The configuration as it was given."""
-        return self.path / "config.toml"
+    def passes(self) -> list[tuple[PassFolder, ...]]:
+        """Pass after pass, the folder of each job."""
+        return list(zip(*(job.passes for job in self.jobs), strict=True))
 
     @property
     def topology(self) -> Path:
@@ -102,25 +138,39 @@ class RunFolder:
         return self.path / "topology.json"
 
     @property
-    def effective(self) -> Path:
-        """The configuration with every default and the command line's choices."""
-        return self.path / "effective.toml"
+    def certificates(self) -> Path:
+        """Certificates and tokens of this run's processes, while it goes on."""
+        return self.path / "certs"
 
-    def write_record(self, config: Config, *, driver: str) -> None:
+    def write_record(self, configs: Sequence[Config], *, driver: str) -> None:
         """Note what is run; again when more is known."""
         record = Record(
             started=self.started,
-            target=config.network.target,
+            target=configs[0].network.target,
             driver=driver,
-            workers=config.job.workers,
-            passes=tuple((entry.objective, entry.path.name) for entry in self.passes),
+            jobs=tuple((config.job.id, config.job.workers) for config in configs),
+            passes=tuple((entry.objective, entry.shared.name) for entry, *_ in self.passes),
         )
         (self.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-        self.effective.write_text(to_toml(config))
+
+    def write_effective(self, configs: Sequence[Config]) -> None:
+        """Every job's configuration as its processes read it."""
+        for job, config in zip(self.jobs, configs, strict=True):
+            job.effective.write_text(to_toml(config))
 
     def record(self) -> Record:
         """What write_record() wrote."""
         return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Record)
+
+
+def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool) -> JobFolder:
+    """Where a job's files are; nothing is made."""
+    stem = "" if alone else f"job-{job}"
+    passes = tuple(
+        PassFolder(path=path / name / stem, objective=objective, shared=path / name)
+        for name, objective in zip(pass_names(objectives), objectives, strict=True)
+    )
+    return JobFolder(id=job, path=path, stem=stem, passes=passes)
 
 
 def pass_names(objectives: Sequence[str]) -> list[str]:

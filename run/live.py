@@ -1,26 +1,22 @@
-"""The live view of a pass: what the workers wrote merged with what the controller says.
+"""The live view of one job in a pass: what the workers wrote merged with what the controller says.
 
-A rich table on a terminal, one plain line a second elsewhere.  Knows no processes.
+As lines and as a table; run/display.py shows them.  Knows no processes.
 """
 
 import time
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rpc import kofn_pb2
 from run.folder import PassFolder
 from run.metrics import Iteration, Tail, Totals
+from run.stall import STALL_S, START_S, Member, Scene, Watch, explain
 
-PLAIN_INTERVAL_S = 1.0
-
-
-def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is: no markup, no colours by content, no breaks that spoil a path."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+RECENT_S = 5.0
+"""How long before a stall something may have happened to be named as what was just before it."""
 
 
 @dataclass(slots=True)
@@ -33,6 +29,8 @@ class WorkerView:
     loss: float | None = None
     late: int = 0
     finished: str = ""
+    process: str = ""
+    """"killed" or "not started"; empty while the process runs, or has ended by itself."""
     estimate: kofn_pb2.WorkerStatus = field(default_factory=kofn_pb2.WorkerStatus)
 
     def poll(self) -> bool:
@@ -43,14 +41,25 @@ class WorkerView:
             if isinstance(line, Totals):
                 self.finished = line.reason
                 continue
-            self.last = line
+            self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
             self.late += line.late
             self.loss = line.loss if line.loss is not None else self.loss
         return news
 
+    @property
+    def state(self) -> str:
+        """In a word."""
+        said = self.process or self.finished or self.estimate.state
+        return said or ("training" if self.last else "starting")
+
+    def member(self) -> Member:
+        """For the explanation of a stall."""
+        iteration = self.last.iteration if self.last else 0
+        return Member(rank=self.rank, iteration=iteration, state=self.state, silent_s=self.estimate.silent_s)
+
 
 class PassView:
-    """One pass as it goes on."""
+    """One job's part of a pass as it goes on."""
 
     def __init__(self, folder: PassFolder, workers: int, title: str) -> None:
         """Nothing is read before the first poll()."""
@@ -58,6 +67,10 @@ class PassView:
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank))) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
+        self._lines: list[str] = []
+        self._recent: list[tuple[float, str]] = []
+        self._watch = Watch()
+        self._away = False
 
     def begin(self) -> None:
         """The time starts now."""
@@ -68,8 +81,50 @@ class PassView:
         if any([worker.poll() for worker in self.workers]):
             self.last_news = time.monotonic()
 
-    def update(self, status: kofn_pb2.Status) -> None:
-        """Take the controller's word."""
+    def happened(self, words: str) -> None:
+        """Something was done to the run: a line of its own, and a part of the next stall's explanation."""
+        self._recent.append((time.monotonic(), words))
+        self._say(f"event: {words}")
+
+    def watch_stall(self, *, expected: bool) -> None:
+        """Say why nothing moves, if something is expected to."""
+        idle_s = time.monotonic() - self.last_news if expected else 0.0
+        since = self.last_news - RECENT_S
+        self._recent = [entry for entry in self._recent if entry[0] >= since]
+        for line in self._watch.lines(idle_s, STALL_S if self.newest else START_S, self.reason()):
+            self._say(line)
+
+    def reason(self) -> str:
+        """Who waits for whom."""
+        return explain(self._scene())
+
+    def _scene(self) -> Scene:
+        return Scene(
+            members=[worker.member() for worker in self.workers],
+            waiting=self.status.waiting,
+            controller_away=self._away,
+            switch_connected=self.status.switch_connected or not self.status.workers,
+            recent=[words for _, words in self._recent],
+        )
+
+    def _say(self, words: str) -> None:
+        self._lines.append(f"{self._clock()}  {words}")
+
+    def _clock(self) -> str:
+        return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
+
+    def news(self) -> list[str]:
+        """The lines that are to be said once, and have not been yet."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def update(self, status: kofn_pb2.Status | None) -> None:
+        """Take the controller's word; None: it is away."""
+        if self._away != (status is None):
+            self._away = status is None
+            self._say("the controller is away" if self._away else "the controller is back")
+        if status is None:
+            return
         self.status = status
         for estimate in status.worker:
             if estimate.rank < len(self.workers):
@@ -105,7 +160,7 @@ class PassView:
     def headline(self) -> str:
         """Everything but the workers in one line."""
         newest = self.newest
-        parts = [self.title, f"{time.monotonic() - self._begin:6.1f} s"]
+        parts = [self._clock()]
         if newest is None:
             return "  ".join([*parts, "waiting for the workers' first iteration"])
         parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
@@ -123,16 +178,19 @@ class PassView:
         return f"{self.headline()}  late {late}  lambda/injected ms {lambdas}"
 
     def table(self) -> RenderableType:
-        """The whole view as a headline and a row a worker."""
+        """The whole view as a headline, the reason of a stall, and a row a worker."""
+        head = [Text(self.headline(), style="bold")]
+        if self._watch.stall:
+            head.append(Text(self._watch.stall, style="yellow"))
         if self.newest is None:
-            return Text(self.headline(), style="bold")
+            return Group(*head)
         table = Table("worker", box=None, pad_edge=False, header_style="bold")
         for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "last", "state"):
             table.add_column(name, justify="left" if name in ("last", "state") else "right")
         absent = self.absent()
         for worker in self.workers:
             table.add_row(*self._row(worker, worker.rank in absent))
-        return Group(Text(self.headline(), style="bold"), table)
+        return Group(*head, table)
 
     def _row(self, worker: WorkerView, absent: bool) -> list[RenderableType]:
         estimate, last = worker.estimate, worker.last
@@ -148,42 +206,8 @@ class PassView:
             f"{last.injected_mean_s * 1e3:.1f} ms" if last else "-",
             str(worker.late),
             Text("late", style="red") if absent else Text("in sum", style="green") if last else "",
-            worker.finished
-            or ("dead" if self.status.worker and not estimate.live else "training" if last else "starting"),
+            worker.state,
         ]
-
-
-class Display:
-    """Shows a PassView: in place on a terminal, as lines elsewhere, or not at all."""
-
-    def __init__(self, console: Console, view: PassView, *, quiet: bool) -> None:
-        """Use as a context manager."""
-        self._console, self._view, self._quiet = console, view, quiet
-        self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
-        self._printed, self._news = 0.0, -1.0
-
-    def __enter__(self) -> "Display":
-        """Start drawing."""
-        if self._live is not None and not self._quiet:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Draw the last state and give the terminal back."""
-        self.show(last=True)
-        if self._live is not None and not self._quiet:
-            self._live.stop()
-        self._view.close()
-
-    def show(self, *, last: bool = False) -> None:
-        """Draw what the view knows now."""
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.update(self._view.table(), refresh=True)
-        elif self._view.last_news != self._news and (last or time.monotonic() - self._printed >= PLAIN_INTERVAL_S):
-            self._printed, self._news = time.monotonic(), self._view.last_news
-            say(self._console, self._view.line())
 
 
 def _pair(worker: WorkerView) -> str:

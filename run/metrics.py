@@ -1,17 +1,21 @@
 """The workers' metrics files as typed values: read whole, read as they grow, or merged into one file.
 
-The files are written by host/: one JSON object an iteration, and a last one {"summary": ...}.
+The files are written by host/: one JSON object an iteration, and a last one {"summary": ...}.  A worker that was
+killed and started again goes on in the same file: there is a summary of every process that came to its end.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import msgspec
 
+from run.config import Config
 from run.errors import RunError
+from run.events import killed_for_good, never_started, read_happenings
 from run.folder import PassFolder, RunFolder
 
 
@@ -39,14 +43,26 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's whole pass."""
+    """A worker's whole pass, as far as its process lived to tell."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
     packets_sent: int = 0
     packets_received: int = 0
     retransmissions: int = 0
+    checksum_errors: int = 0  # packets that were corrupted on their way to it
+    other_generation: int = 0  # packets of an earlier generation of the slots
+    peer_fetches: int = 0  # times that it asked peers for results
+    resyncs: int = 0  # times that it took a peer's whole state
+    regroups: int = 0
     reason: str = ""
+
+    def plus(self, other: Self) -> Self:
+        """Both together; the reason is the later one's."""
+        numbers = {
+            name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "reason"
+        }
+        return msgspec.structs.replace(self, **numbers, reason=other.reason)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -69,11 +85,12 @@ def parse(line: bytes, source: Path) -> Iteration | Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetrics:
-    """Everything one worker wrote in one pass, in iteration order."""
+    """Everything one worker wrote in one pass, in its order."""
 
     rank: int
     iterations: tuple[Iteration, ...]
-    totals: Totals | None
+    totals: Totals
+    """Of all its processes that came to their end; zeros where none did."""
 
 
 class Tail:
@@ -105,32 +122,44 @@ class Tail:
 
 
 def read_worker(folder: PassFolder, rank: int) -> WorkerMetrics:
-    """A worker's whole file; RunError if there is none or no iteration in it."""
+    """A worker's whole file, which may be missing."""
     tail = Tail(folder.metrics(rank))
     try:
         lines = list(tail.read())
     finally:
         tail.close()
+    totals = Totals()
+    for line in lines:
+        totals = totals.plus(line) if isinstance(line, Totals) else totals
     iterations = tuple(line for line in lines if isinstance(line, Iteration))
-    if not iterations:
-        raise RunError(f"{folder.metrics(rank)}: worker {rank} wrote no iteration; see {folder.log(f'worker-{rank}')}")
-    totals = next((line for line in lines if isinstance(line, Totals)), None)
     return WorkerMetrics(rank=rank, iterations=iterations, totals=totals)
 
 
 def read_pass(folder: PassFolder, workers: int) -> tuple[WorkerMetrics, ...]:
-    """All workers' files of one pass, by rank."""
-    return tuple(read_worker(folder, rank) for rank in range(workers))
+    """All workers' files of one pass, by rank; RunError names one without an iteration that no event explains."""
+    happenings = read_happenings(folder.events)
+    excused = killed_for_good(happenings) | never_started(happenings)
+    metrics = tuple(read_worker(folder, rank) for rank in range(workers))
+    for worker in metrics:
+        name = f"worker-{worker.rank}"
+        if not worker.iterations and name not in excused:
+            raise RunError(
+                f"{folder.metrics(worker.rank)}: worker {worker.rank} wrote no iteration; see {folder.log(name)}"
+            )
+    if not any(worker.iterations for worker in metrics):
+        raise RunError(f"{folder.path}: no worker wrote an iteration; see {folder.path / 'logs'}")
+    return metrics
 
 
-def merge(folder: RunFolder, workers: int) -> Path:
-    """Write metrics.jsonl: every line of every worker with its "pass" and "worker"."""
+def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
+    """Write metrics.jsonl: every line of every worker with its "pass", "job" and "worker"."""
     path = folder.path / "metrics.jsonl"
     with path.open("w") as out:
-        for entry in folder.passes:
-            for rank in range(workers):
+        for job, config in zip(folder.jobs, configs, strict=True):
+            for entry, rank in product(job.passes, range(config.job.workers)):
+                place = {"pass": entry.objective, "job": job.id, "worker": rank}
                 for line in _objects(entry.metrics(rank)):
-                    out.write(json.dumps({"pass": entry.objective, "worker": rank, **line}) + "\n")
+                    out.write(json.dumps({**place, **line}) + "\n")
     return path
 
 

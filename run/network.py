@@ -63,6 +63,8 @@ class Program:
     log: Path
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    endless: bool = False
+    """It runs until it is told to end: an end by itself is a failure whatever its exit code."""
 
 
 class Network:
@@ -131,6 +133,10 @@ class Network:
         """What to tell the user about a process that should not have ended."""
         log = self._programs[name].log
         return RunError(f"{name} ended with exit code {code}; the last lines of {log}:\n{tail(log)}")
+
+    async def kill(self, name: str) -> None:
+        """Send SIGKILL; nothing happens where the process has ended already."""
+        await self._send(do="signal", id=name, signal="KILL")
 
     async def end(self, names: Iterable[str], timeout_s: float = 4.0) -> None:
         """Stop processes: SIGTERM, and SIGKILL for those that do not listen."""

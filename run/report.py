@@ -9,10 +9,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from run.config import Config
-from run.folder import RunFolder
+from run.events import read_happenings
+from run.folder import JobFolder, RunFolder
 from run.plots import PassSeries, accuracy_figure, iteration_figure, lambda_figure
 from run.series import read_series
-from run.summary import Summary
+from run.summary import RunSummary, Summary
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -23,13 +24,29 @@ svg { max-width: 100%; height: auto; } .bad { color: #b00020; font-weight: bold;
 """
 
 
-def write_report(folder: RunFolder, config: Config, summary: Summary) -> Path:
+def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
     """Write the report of a finished run; its path."""
+    parts = [f"<h1>{html.escape(configs[0].run.name)}</h1>"]
+    parts += [f'<p class="bad">{html.escape(reason)}</p>' for reason in summary.failures]
+    parts.append(_facts(folder))
+    for job, config, result in zip(folder.jobs, configs, summary.jobs, strict=True):
+        parts += [f"<h2>Job {job.id}</h2>"] * (len(folder.jobs) > 1)
+        parts += _job(job, config, result)
+    title = html.escape(f"kofn: {configs[0].run.name}")
+    path = folder.path / "report.html"
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+    return path
+
+
+def _job(folder: JobFolder, config: Config, summary: Summary) -> list[str]:
     passes = [read_series(entry, config.job.workers) for entry in folder.passes]
-    parts = [
-        _headline(config, summary),
-        _facts(folder),
+    return [
+        _result(config, summary),
         _summary_table(summary),
+        _events(folder),
         *(svg(figure) for figure in figures(passes, config.run.target_accuracy)),
         "<h2>Configuration</h2>",
         "<p>What was run, with every default and the command line's choices:</p>",
@@ -37,13 +54,6 @@ def write_report(folder: RunFolder, config: Config, summary: Summary) -> Path:
         "<p>The file that was given:</p>",
         f"<pre>{html.escape(folder.config.read_text())}</pre>",
     ]
-    title = html.escape(f"kofn: {config.run.name}")
-    path = folder.path / "report.html"
-    path.write_text(
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
-    return path
 
 
 def figures(passes: Sequence[PassSeries], target: float) -> list[Figure]:
@@ -59,18 +69,22 @@ def svg(figure: Figure) -> str:
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
 
-def _headline(config: Config, summary: Summary) -> str:
-    lines = [f"<h1>{html.escape(config.run.name)}</h1>"]
-    if summary.speedup is not None:
-        first, baseline = summary.passes[0], summary.passes[-1]
-        lines.append(
-            f"<p>{config.job.workers} workers reached {summary.target_accuracy:.1%} accuracy in "
-            f"<b>{first.time_to_target_s:.1f} s</b> with <b>{html.escape(first.objective)}</b> and in "
-            f"<b>{baseline.time_to_target_s:.1f} s</b> with <b>{html.escape(baseline.objective)}</b>: "
-            f"a factor of {summary.speedup:.2f}.</p>"
-        )
-    lines += [f'<p class="bad">{html.escape(reason)}</p>' for reason in summary.failures]
-    return "\n".join(lines)
+def _result(config: Config, summary: Summary) -> str:
+    if summary.speedup is None:
+        return ""
+    first, baseline = summary.passes[0], summary.passes[-1]
+    return (
+        f"<p>{config.job.workers} workers reached {summary.target_accuracy:.1%} accuracy in "
+        f"<b>{first.time_to_target_s:.1f} s</b> with <b>{html.escape(first.objective)}</b> and in "
+        f"<b>{baseline.time_to_target_s:.1f} s</b> with <b>{html.escape(baseline.objective)}</b>: "
+        f"a factor of {summary.speedup:.2f}.</p>"
+    )
+
+
+def _events(folder: JobFolder) -> str:
+    """What was done to the run on purpose."""
+    lines = [f"{entry.objective}: {line.words}" for entry in folder.passes for line in read_happenings(entry.events)]
+    return f"<p>Events:<br>{'<br>'.join(map(html.escape, lines))}</p>" if lines else ""
 
 
 def _facts(folder: RunFolder) -> str:

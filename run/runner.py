@@ -1,34 +1,39 @@
-"""`kofn run`: one configuration from the first check to the report.
+"""`kofn run`: one configuration, or several jobs on one switch, from the first check to the report.
 
 The order: check the machine, write the run folder, make the network, run the passes one after another, remove the
 network, compare the passes.  Whatever happens in between, the network and every process in it are gone afterwards.
 """
 
 import asyncio
+import contextlib
 import errno
 import json
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from msgspec.structs import replace
 from rich.console import Console
 
+from rpc.certificates import make_certificates
+from rpc.errors import SecurityError
 from run import terminal
-from run.config import Config, check_objective
+from run.commands import Commands
+from run.config import Config
+from run.display import say
 from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import RunFolder, default_path, point_latest
-from run.live import say
+from run.jobs import JobPlan, plan_jobs
 from run.metrics import merge
 from run.network import Network
-from run.passes import Commands, Pass
+from run.passes import Pass
 from run.preconditions import check_machine, check_ports
 from run.signals import cancel_on_signal, deferred, interruptible, stopped_by
 from run.state import hold
-from run.summary import summarise
+from run.summary import RunSummary, summarise
 from run.topology import wanted_topology
 
 DEFAULT_CONFIG = Path(__file__).with_name("default.toml")
@@ -39,6 +44,7 @@ Examples:
   kofn run mine.toml --out runs/mine          your own, results in runs/mine
   kofn run --pass round --pass fixed:2        other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
+  kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --json | jq .passes                the summary for another program
 
 \b
@@ -51,16 +57,24 @@ Exit codes: 0 every pass reached its target and is consistent, 1 not so or a pro
 class Plan:
     """What the command line and the configuration together ask for."""
 
-    source: Path
-    config: Config
-    """The command line's choices are in it."""
+    jobs: tuple[JobPlan, ...]
     folder: Path
     as_json: bool
     quiet: bool
 
+    @property
+    def configs(self) -> list[Config]:
+        """Every job's, with what all share."""
+        return [job.config for job in self.jobs]
+
+    @property
+    def shared(self) -> Config:
+        """The first job's: its run and network sections are everyone's."""
+        return self.jobs[0].config
+
 
 @click.command(epilog=EXAMPLES)
-@click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, required=False)
+@click.argument("config", type=click.Path(path_type=Path), nargs=-1)
 @click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
 @click.option(
     "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
@@ -75,7 +89,7 @@ class Plan:
 @click.option("--quiet", is_flag=True, help="No live table.")
 def command(
     *,
-    config: Path,
+    config: tuple[Path, ...],
     target: str | None,
     driver: str | None,
     out: Path | None,
@@ -87,12 +101,15 @@ def command(
 
     CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
     half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.
+
+    Several CONFIGs are as many jobs at once on one switch, each with its own workers, slots and k. The sections [run]
+    and [network] are the first one's, everything else is each job's own; job.id must differ.
     """
     console, errors = Console(stderr=as_json), Console(stderr=True)
     try:
         with interruptible(), terminal.watched():
             plan = make_plan(
-                config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
+                *config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
             )
             sys.exit(carry_out(plan, console))
     except ConfigError as error:
@@ -112,8 +129,7 @@ def command(
 
 
 def make_plan(
-    source: Path,
-    *,
+    *sources: Path,
     target: str | None = None,
     driver: str | None = None,
     out: Path | None = None,
@@ -121,78 +137,84 @@ def make_plan(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Plan:
-    """Read the configuration and let the command line override it; ConfigError if anything is wrong."""
-    config = Config.load(source)
-    for objective in objectives:
-        check_objective(objective, config.job.workers, "--pass")
-    network, passes = config.network, objectives or config.run.passes
-    network = replace(network, target=target or network.target, driver=driver or network.driver)
-    return Plan(
-        source=source,
-        config=replace(config, network=network, run=replace(config.run, passes=passes)),
-        folder=out or default_path(config.run.name),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
+    jobs = plan_jobs(sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives)
+    return Plan(jobs=jobs, folder=out or default_path(jobs[0].config.run.name), as_json=as_json, quiet=quiet)
 
 
 def carry_out(plan: Plan, console: Console) -> int:
     """The whole run; its exit code."""
-    check_machine(plan.config.network.target)
-    topology = wanted_topology(plan.config, plan.source)
+    check_machine(plan.shared.network.target)
+    topology = wanted_topology(plan.shared, plan.jobs[0].source, hosts=sum(one.job.workers for one in plan.configs))
     with hold(plan.folder):
-        check_ports(plan.config.network)
+        check_ports(plan.shared.network)
         folder = prepare(plan, topology)
         try:
-            asyncio.run(train(plan, folder, console))
+            with certificates(plan, folder) as certs:
+                asyncio.run(train(plan, folder, certs, console))
         except LeftoversError:
             raise
         except RunError as error:
-            raise type(error)(f"{error}\n{_kept(folder, plan.config.job.workers)}") from None
+            raise type(error)(f"{error}\n{_kept(folder, plan.configs)}") from None
     with deferred():
         return conclude(plan, folder, console)
 
 
 def prepare(plan: Plan, topology: str) -> RunFolder:
     """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
-    folder = RunFolder.create(plan.folder, plan.config.run.passes)
-    shutil.copyfile(plan.source, folder.config)
+    folder = RunFolder.create(plan.folder, plan.shared.run.passes, [config.job.id for config in plan.configs])
+    for job, planned in zip(folder.jobs, plan.jobs, strict=True):
+        shutil.copyfile(planned.source, job.config)
     folder.topology.write_text(topology)
-    folder.write_record(plan.config, driver=plan.config.network.driver)
+    folder.write_effective(plan.configs)
+    folder.write_record(plan.configs, driver=plan.shared.network.driver)
     point_latest(plan.folder)
     return folder
 
 
-async def train(plan: Plan, folder: RunFolder, console: Console) -> None:
+@contextlib.contextmanager
+def certificates(plan: Plan, folder: RunFolder) -> Iterator[Path | None]:
+    """Certificates and tokens for this run's processes alone, gone afterwards; None where network.tls is false."""
+    if not plan.shared.network.tls:
+        yield None
+        return
+    try:
+        make_certificates(folder.certificates, {config.job.id: config.job.workers for config in plan.configs})
+        yield folder.certificates
+    except SecurityError as error:
+        raise RunError(str(error)) from None
+    finally:
+        shutil.rmtree(folder.certificates, ignore_errors=True)
+
+
+async def train(plan: Plan, folder: RunFolder, certs: Path | None, console: Console) -> None:
     """Network up, passes, network down; InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)
     try:
-        await _train(plan, folder, console)
+        await _train(plan, folder, certs, console)
     except asyncio.CancelledError:
         if not signals:
             raise
         raise stopped_by(signals[0]) from None
 
 
-async def _train(plan: Plan, folder: RunFolder, console: Console) -> None:
+async def _train(plan: Plan, folder: RunFolder, certs: Path | None, console: Console) -> None:
     begin = time.monotonic()
+    settings = plan.shared.network
     network = await Network.start(
-        folder.topology,
-        driver=plan.config.network.driver,
-        management=plan.config.network.management,
-        log=folder.path / "boot.log",
+        folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
     )
     try:
-        folder.write_record(plan.config, driver=network.ready.driver)
+        folder.write_record(plan.configs, driver=network.ready.driver)
         hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
         say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
-        commands = Commands(config=plan.config, folder=folder, target=plan.config.network.target)
-        for number, entry in enumerate(folder.passes):
-            title = f"{entry.objective} ({number + 1} of {len(folder.passes)})"
-            say(console, f"pass {title}: results in {entry.path}")
-            await Pass(network, commands, entry, console, title).run(check=number == 0, quiet=plan.quiet)
+        commands = Commands(network=settings, topology=folder.topology, certificates=certs)
+        for number, (entry, *_) in enumerate(folder.passes):
+            say(console, f"pass {entry.objective} ({number + 1} of {len(folder.passes)}): results in {entry.shared}")
+            one = Pass(network, commands, folder, plan.configs, number=number, console=console)
+            await one.run(check=number == 0, quiet=plan.quiet)
     finally:
         await network.stop()
 
@@ -201,11 +223,14 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     """Merge the metrics, compare the passes, write the report; the exit code."""
     from run.report import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
 
-    merge(folder, plan.config.job.workers)
-    summary = summarise(folder, plan.config)
+    merge(folder, plan.configs)
+    summary = RunSummary(
+        jobs=tuple(summarise(job, config) for job, config in zip(folder.jobs, plan.configs, strict=True))
+    )
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
-    report = write_report(folder, plan.config, summary)
-    console.print(summary.table())
+    report = write_report(folder, plan.configs, summary)
+    for part in summary.parts():
+        console.print(part)
     say(console, f"report: {report}")
     for reason in summary.failures:
         say(Console(stderr=True), f"kofn run: {reason}", style="red")
@@ -214,12 +239,13 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     return 1 if summary.failures else 0
 
 
-def _kept(folder: RunFolder, workers: int) -> str:
+def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:
     """One line about what an unfinished run leaves."""
     lines = sum(
         path.read_bytes().count(b"\n")
-        for entry in folder.passes
-        for rank in range(workers)
+        for job, config in zip(folder.jobs, configs, strict=True)
+        for entry in job.passes
+        for rank in range(config.job.workers)
         if (path := entry.metrics(rank)).exists()
     )
     return f"kept in {folder.path}: logs and {lines} lines of worker metrics; everything else is removed"

@@ -1,15 +1,14 @@
 """From a run's files to the series that the report draws."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from run.folder import PassFolder
 from run.metrics import WorkerMetrics, read_pass
 from run.plots import Floats, PassSeries, Series, WorkerSeries
+from run.recoveries import read_statuses
 from run.summary import first_finishes, start
 
 
@@ -28,14 +27,6 @@ def read_series(folder: PassFolder, workers: int) -> PassSeries:
         expected_ms=_expected(statuses),
         workers=tuple(_worker(worker, statuses) for worker in metrics),
     )
-
-
-def read_statuses(path: Path) -> list[dict[str, Any]]:
-    """The controller's statuses; none if the file is missing (a controller may fail before the first)."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [msgspec.json.decode(line) for line in lines]
 
 
 def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:

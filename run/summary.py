@@ -10,8 +10,10 @@ from rich.table import Table
 
 from run.checks import conservation, identity
 from run.config import Config
-from run.folder import PassFolder, RunFolder
-from run.metrics import Iteration, Totals, WorkerMetrics, read_pass
+from run.events import read_happenings
+from run.folder import JobFolder, PassFolder
+from run.metrics import Iteration, WorkerMetrics, read_pass
+from run.recoveries import read_statuses, recoveries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,21 @@ class PassSummary:
     packets_received: int
     retransmissions: int
     k_iterations: dict[int, int]
+    restarts: int
+    rejoins: int
+    regroups: int
+    longest_stall_s: float
+    """The longest time in which no worker finished an iteration."""
+    checksum_errors: int
+    """Corrupted packets that the workers dropped."""
+    switch_checksum_errors: int
+    """Corrupted packets that the switch dropped, of all jobs."""
+    peer_fetches: int
+    missed_events: tuple[str, ...]
+    """What was to happen and did not, and why."""
     identity_error: str | None
     conservation_error: str | None
+    conservation_unchecked: str | None
 
     def failures(self, target: float) -> list[str]:
         """Why this pass does not count, one sentence each."""
@@ -48,8 +63,9 @@ class PassSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A whole run; the last pass is the baseline."""
+    """One job's whole run; the last pass is the baseline."""
 
+    job: int
     target_accuracy: float
     passes: tuple[PassSummary, ...]
 
@@ -71,6 +87,7 @@ class Summary:
         return {
             "ok": not self.failures,
             "failures": self.failures,
+            "job": self.job,
             "target_accuracy": self.target_accuracy,
             "speedup": self.speedup,
             "passes": [asdict(entry) for entry in self.passes],
@@ -90,8 +107,12 @@ class Summary:
             ["sent", *(_traffic(entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
             ["received", *(_traffic(entry.bytes_received, entry.packets_received) for entry in self.passes)],
             ["retransmissions", *(_integer(entry.retransmissions) for entry in self.passes)],
+            ["corrupted packets dropped", *(_corrupted(entry) for entry in self.passes)],
+            ["peer fetches", *(_integer(entry.peer_fetches) for entry in self.passes)],
+            ["recoveries", *(_recoveries(entry) for entry in self.passes)],
+            ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.passes)],
             ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.passes)],
-            ["gradients conserved", *("NO" if entry.conservation_error else "exactly" for entry in self.passes)],
+            ["gradients conserved", *(_conserved(entry) for entry in self.passes)],
         ]
 
     def headings(self) -> list[str]:
@@ -99,9 +120,9 @@ class Summary:
         names = [entry.objective for entry in self.passes]
         return names if len(names) < 2 else [*names[:-1], f"{names[-1]} (baseline)"]
 
-    def table(self) -> Table:
+    def table(self, heading: str = "") -> Table:
         """For the terminal."""
-        table = Table("", *self.headings(), box=None, pad_edge=False, header_style="bold")
+        table = Table(heading, *self.headings(), box=None, pad_edge=False, header_style="bold")
         for column in table.columns[1:]:
             column.justify = "right"
         for row in self.rows():
@@ -109,13 +130,40 @@ class Summary:
         return table
 
 
-def summarise(folder: RunFolder, config: Config) -> Summary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """All jobs of a run."""
+
+    jobs: tuple[Summary, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """Every reason why the run failed; the job is named where there are several."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].failures
+        return [f"job {job.job}: {reason}" for job in self.jobs for reason in job.failures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the one job's own document, or one of all jobs."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].to_dict()
+        documents = [job.to_dict() for job in self.jobs]
+        return {"ok": not self.failures, "failures": self.failures, "jobs": documents}
+
+    def parts(self) -> list[Table]:
+        """For the terminal: a table a job."""
+        if len(self.jobs) == 1:
+            return [self.jobs[0].table()]
+        return [job.table(f"job {job.job}") for job in self.jobs]
+
+
+def summarise(folder: JobFolder, config: Config) -> Summary:
     """Read every pass's files and compute everything; RunError if a file is missing or damaged."""
     passes = tuple(
         summarise_pass(entry, read_pass(entry, config.job.workers), config.run.target_accuracy)
         for entry in folder.passes
     )
-    return Summary(target_accuracy=config.run.target_accuracy, passes=passes)
+    return Summary(job=folder.id, target_accuracy=config.run.target_accuracy, passes=passes)
 
 
 def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target: float) -> PassSummary:
@@ -126,7 +174,10 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
     finished = first_finishes(workers)
     times = [line.time for line in finished]
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
-    totals = [worker.totals or Totals() for worker in workers]
+    totals = [worker.totals for worker in workers]
+    happenings = read_happenings(folder.events)
+    recovered = recoveries(read_statuses(folder.status), happenings)
+    conserved = conservation(folder, len(workers))
     return PassSummary(
         objective=folder.objective,
         time_to_target_s=None if reached is None else reached.time - begin,
@@ -143,8 +194,17 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         packets_received=sum(entry.packets_received for entry in totals),
         retransmissions=sum(entry.retransmissions for entry in totals),
         k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
+        restarts=recovered.restarts,
+        rejoins=recovered.rejoins,
+        regroups=recovered.regroups,
+        longest_stall_s=float(np.max(np.diff([begin, *sorted(map(_time, lines))]))),
+        checksum_errors=sum(entry.checksum_errors for entry in totals),
+        switch_checksum_errors=recovered.switch_checksum_errors,
+        peer_fetches=sum(entry.peer_fetches for entry in totals),
+        missed_events=tuple(entry.words for entry in happenings if entry.missed),
         identity_error=identity(workers),
-        conservation_error=conservation(folder, len(workers)),
+        conservation_error=conserved.error,
+        conservation_unchecked=conserved.unchecked,
     )
 
 
@@ -189,6 +249,22 @@ def _counts(counts: dict[int, int]) -> str:
 
 def _late(entry: PassSummary) -> str:
     return f"{entry.late_contributions:,} ({', '.join(map(str, entry.late_by_worker))})"
+
+
+def _corrupted(entry: PassSummary) -> str:
+    by_workers, by_switch = entry.checksum_errors, entry.switch_checksum_errors
+    return f"{by_workers:,} by workers, {by_switch:,} by the switch" if by_workers or by_switch else "none"
+
+
+def _recoveries(entry: PassSummary) -> str:
+    counts = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
+    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts if count) or "none"
+
+
+def _conserved(entry: PassSummary) -> str:
+    if entry.conservation_error:
+        return "NO"
+    return f"not checked: {entry.conservation_unchecked}" if entry.conservation_unchecked else "exactly"
 
 
 def _traffic(size: int, packets: int) -> str:

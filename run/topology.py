@@ -11,11 +11,14 @@ from run.network import BOOT, SYSTEM_PYTHON
 TIMEOUT_S = 30.0
 
 
-def wanted_topology(config: Config, source: Path) -> str:
-    """The text of topology.json: the configured file's content, or a star; ConfigError names file and field."""
+def wanted_topology(config: Config, source: Path, *, hosts: int) -> str:
+    """The text of topology.json: the configured file's content, or a star; ConfigError names file and field.
+
+    `hosts` are needed: one for each worker of each job, in this order.
+    """
     network = config.network
     path = None if network.topology is None else source.parent / network.topology
-    argv = [str(SYSTEM_PYTHON), str(BOOT), *_asked(config, path), "--management", network.management]
+    argv = [str(SYSTEM_PYTHON), str(BOOT), *_asked(config, path, hosts), "--management", network.management]
     result = subprocess.run(
         [*argv, "--write-topology", "/dev/stdout"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -23,17 +26,18 @@ def wanted_topology(config: Config, source: Path) -> str:
         detail = result.stderr.strip().removeprefix("boot.py: ").removeprefix(f"{path}: ")
         where = "" if detail.startswith("network.") or path is None else f"network.topology {path}: "
         raise ConfigError(f"{source}: {where}{detail}")
-    hosts = len(json.loads(result.stdout)["hosts"])
-    if hosts != config.job.workers:
+    there = len(json.loads(result.stdout)["hosts"])
+    if there != hosts:
+        workers = f"job.workers is {hosts}" if hosts == config.job.workers else f"job.workers of all jobs are {hosts}"
         raise ConfigError(
-            f"{source}: network.topology {path} has {hosts} hosts, job.workers is {config.job.workers}: "
+            f"{source}: network.topology {path} has {there} hosts, {workers}: "
             "they must be equal, every host is one worker"
         )
     return result.stdout
 
 
-def _asked(config: Config, path: Path | None) -> list[str]:
+def _asked(config: Config, path: Path | None, hosts: int) -> list[str]:
     if path is not None:
         return ["--topology", str(path)]
     rate = config.network.link_mbps
-    return ["--hosts", str(config.job.workers), *([] if rate is None else ["--mbps", str(rate)])]
+    return ["--hosts", str(hosts), *([] if rate is None else ["--mbps", str(rate)])]

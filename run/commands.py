@@ -1,0 +1,80 @@
+"""The command line of every process of a pass."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+from run.config import Network
+from run.folder import PassFolder
+from switch.faults import FaultRule
+
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),  # workers share this machine's cores
+    **dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), ""),  # no proxy knows our addresses
+    "PYTHONUNBUFFERED": "1",  # a log ends with the process's last words
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Made from the run's network and files; the same command line starts a process again."""
+
+    network: Network
+    topology: Path
+    certificates: Path | None
+    """None: plaintext."""
+
+    def switch(self, interfaces: dict[str, str], *, faults: Iterable[FaultRule] = (), fault_seed: int = 0) -> list[str]:
+        """The same flags for both targets; only the embedded one can have faults."""
+        name = [sys.executable, "-m", "switch"] if self.network.target == "embedded" else [_bmv2()]
+        ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
+        address = f"127.0.0.1:{self.network.p4runtime_port}"
+        grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
+        rules = [part for rule in faults for part in ("--fault", str(rule))]
+        rules += ["--fault-seed", str(fault_seed)] if rules else []
+        return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
+
+    def controller(self, configs: Sequence[Path], entry: PassFolder) -> list[str]:
+        """Listens for people on the loopback and for workers on the management network."""
+        return [
+            *(sys.executable, "-m", "controller"),
+            *(part for config in configs for part in ("--config", str(config.resolve()))),
+            *("--topology", str(self.topology.resolve())),
+            *("--objective", entry.objective),
+            *("--decisions", str(entry.decisions.resolve())),
+            *("--p4runtime", f"127.0.0.1:{self.network.p4runtime_port}"),
+            *("--listen", self.loopback()),
+            *("--listen", self.management()),
+            *self._certs(),
+        ]
+
+    def worker(self, config: Path, rank: int, address: str, metrics: Path) -> list[str]:
+        """Finds the controller in the management network."""
+        return [
+            *(sys.executable, "-m", "host"),
+            *("--config", str(config.resolve())),
+            *("--rank", str(rank)),
+            *("--controller", self.management()),
+            *("--address", address),
+            *("--metrics", str(metrics.resolve())),
+            *self._certs(),
+        ]
+
+    def management(self) -> str:
+        """The controller's address for workers: the first one of the management network is the root namespace's."""
+        first = ip_network(self.network.management)[1]
+        return f"{first}:{self.network.controller_port}"
+
+    def loopback(self) -> str:
+        """The controller's address for whoever looks at it."""
+        return f"127.0.0.1:{self.network.controller_port}"
+
+    def _certs(self) -> list[str]:
+        return [] if self.certificates is None else ["--certs", str(self.certificates.resolve())]
+
+
+def _bmv2() -> str:
+    return shutil.which("simple_switch_grpc") or "simple_switch_grpc"

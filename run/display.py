@@ -1,0 +1,62 @@
+"""Shows the views of a pass: a table a job on a terminal, one plain line a second elsewhere."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from run.live import PassView
+
+PLAIN_INTERVAL_S = 1.0
+TABLE_INTERVAL_S = 0.2
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line as it is: no markup, no colours by content, no breaks that spoil a path."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+class Display:
+    """Shows the view of every job: in place on a terminal, as lines elsewhere, or not at all."""
+
+    def __init__(self, console: Console, views: Sequence[PassView], *, quiet: bool) -> None:
+        """Use as a context manager."""
+        self._console, self._views, self._quiet = console, views, quiet
+        self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
+        self._shown_s = 0.0
+        self._news = [-1.0] * len(views)
+
+    def __enter__(self) -> "Display":
+        """Start drawing."""
+        if self._live is not None and not self._quiet:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Draw the last state and give the terminal back."""
+        self.show(last=True)
+        if self._live is not None and not self._quiet:
+            self._live.stop()
+        for view in self._views:
+            view.close()
+
+    def show(self, *, last: bool = False) -> None:
+        """Draw what the views know now: what is said once at once, the rest no more often than can be read."""
+        if self._quiet:
+            return
+        for line in [line for view in self._views for line in view.news()]:
+            say(self._console, line)  # above a live table
+        interval_s = PLAIN_INTERVAL_S if self._live is None else TABLE_INTERVAL_S
+        if last or time.monotonic() - self._shown_s >= interval_s:
+            self._shown_s = time.monotonic()
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            self._live.update(Group(*(view.table() for view in self._views)), refresh=True)
+            return
+        for index, view in enumerate(self._views):
+            if view.last_news != self._news[index]:
+                self._news[index] = view.last_news
+                say(self._console, view.line())

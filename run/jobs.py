@@ -1,0 +1,83 @@
+"""The jobs of a run: each one's configuration with what all share, checked together before anything is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from run.config import SLOTS, WORKERS_MAX, Config, check_objective
+from run.errors import ConfigError
+from run.events import check_story
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job as it will run."""
+
+    source: Path
+    config: Config
+    """The command line's choices are in it, and the first job's run and network sections."""
+
+
+def plan_jobs(
+    sources: Sequence[Path], *, target: str | None, driver: str | None, objectives: tuple[str, ...]
+) -> tuple[JobPlan, ...]:
+    """Read every file, let the command line override the first; ConfigError names the file and the field."""
+    configs = [Config.load(source) for source in sources]
+    run = replace(configs[0].run, passes=objectives or configs[0].run.passes)
+    network = configs[0].network
+    network = replace(network, target=target or network.target, driver=driver or network.driver)
+    jobs = tuple(
+        JobPlan(source=source, config=replace(config, run=run, network=network))
+        for source, config in zip(sources, configs, strict=True)
+    )
+    for job in jobs:
+        _check_alone(job, "--pass" if objectives else "run.passes")
+    _check_together(jobs)
+    return jobs
+
+
+def _check_alone(job: JobPlan, passes: str) -> None:
+    """What was overridden must fit what was not."""
+    try:
+        for objective in job.config.run.passes:
+            check_objective(objective, job.config.job.workers, passes)
+        job.config.check()
+        check_story(job.config.event, job.config.job)
+    except ConfigError as error:
+        raise ConfigError(f"{job.source}: {error}") from None
+
+
+def _check_together(jobs: Sequence[JobPlan]) -> None:
+    """Jobs that fit one switch."""
+    taken: dict[int, Path] = {}
+    for job in jobs:
+        number = job.config.job.id
+        if number in taken:
+            raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
+        taken[number] = job.source
+    workers = [job.config.job.workers for job in jobs]
+    if sum(workers) > WORKERS_MAX:
+        raise ConfigError(
+            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX} together are allowed, "
+            "every one is a port of the switch"
+        )
+    slots = [job.config.job.slots for job in jobs]
+    if (end := slots_end(slots)) > SLOTS:
+        raise ConfigError(
+            f"job.slots of all jobs are {_sum(slots)} and end at {end}: at most {SLOTS} together are allowed, "
+            "each job's begin at a multiple of its own"
+        )
+
+
+def slots_end(slots: Sequence[int]) -> int:
+    """Where the last job's slots end: one job's after another's, each from a multiple of its own number on."""
+    end = 0
+    for number in slots:
+        end = -(-end // number) * number + number
+    return end
+
+
+def _sum(numbers: Sequence[int]) -> str:
+    return " + ".join(map(str, numbers)) + f" = {sum(numbers)}"

@@ -1,0 +1,34 @@
+"""A run's [[fault]] entries for the switch's ports, as the rules that the embedded switch takes."""
+
+from collections.abc import Iterator, Sequence
+
+from run.config import Fault
+from switch.faults import FaultRule
+
+DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
+"""What a worker sends goes into the switch."""
+
+
+def port_rules(faults: Sequence[Fault], ports: Sequence[int]) -> Iterator[FaultRule]:
+    """One rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
+    for fault in faults:
+        if fault.where == "switch":
+            ranks = range(len(ports)) if fault.workers is None else fault.workers
+            for rank in ranks:
+                yield _rule(fault, ports[rank])
+
+
+def _rule(fault: Fault, port: int) -> FaultRule:
+    return FaultRule(
+        port=port,
+        direction=DIRECTIONS[fault.direction],
+        drop=fault.drop,
+        duplicate=fault.duplicate,
+        corrupt=fault.corrupt,
+        reorder=fault.reorder,
+        delay_ms=fault.delay_ms,
+        jitter_ms=fault.jitter_ms,
+        from_s=fault.from_s,
+        until_s=fault.until_s,
+        packets=fault.packets or (),
+    )

@@ -1,0 +1,95 @@
+"""The processes of a pass: started, killed by an event and started again, and which end of one is a failure."""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+
+from run.errors import RunError
+from run.network import Network, Program
+
+KILL_TIMEOUT_S = 5.0
+
+
+class State(Enum):
+    """What has become of a process."""
+
+    ABSENT = "never started"
+    RUNNING = "running"
+    KILLED = "killed"
+    DONE = "ended"
+
+
+class Processes:
+    """Programs by name.
+
+    >>> await processes.launch(program)
+    >>> await processes.kill("worker-2")       # no failure
+    >>> await processes.again("worker-2")      # the same command line
+    >>> for name in await processes.ended(0.2): ...
+    """
+
+    def __init__(self, network: Network) -> None:
+        """Nothing runs."""
+        self._network = network
+        self._programs: dict[str, Program] = {}
+        self._states: dict[str, State] = {}
+        self._exits: dict[asyncio.Future[int], str] = {}
+
+    def state(self, name: str) -> State:
+        """Of a process by name."""
+        return self._states.get(name, State.ABSENT)
+
+    def running(self, names: Sequence[str]) -> bool:
+        """Whether any of these runs."""
+        return any(self.state(name) is State.RUNNING for name in names)
+
+    def keep(self, program: Program) -> None:
+        """Remember how to start a process, for a later again()."""
+        self._programs[program.name] = program
+
+    async def launch(self, program: Program) -> None:
+        """Start a process."""
+        self.keep(program)
+        await self.again(program.name)
+
+    async def again(self, name: str) -> None:
+        """Start a process that does not run, with the command line that is known; its log goes on where it ended."""
+        await self._network.launch(self._programs[name])
+        self._states[name] = State.RUNNING
+        self._exits[asyncio.ensure_future(self._network.exit_of(name))] = name
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL, which is no failure; returns when the process is gone.  RunError if it is not after 5 s."""
+        self._states[name] = State.KILLED
+        for exit_ in [exit_ for exit_, other in self._exits.items() if other == name]:
+            del self._exits[exit_]
+            await self._network.kill(name)
+            try:
+                await asyncio.wait_for(exit_, KILL_TIMEOUT_S)
+            except TimeoutError:
+                raise RunError(f"{name} was not gone {KILL_TIMEOUT_S:.0f} s after a SIGKILL") from None
+
+    async def ended(self, timeout_s: float) -> list[str]:
+        """Wait for the end of any process: those that ended well.  RunError with its last words for one that did not.
+
+        Switch and controller never end by themselves: they do badly whatever their exit code.
+        """
+        if not self._exits:  # all were killed, one is to be started
+            await asyncio.sleep(timeout_s)
+            return []
+        done, _ = await asyncio.wait(self._exits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        names = [(list(self._programs).index(self._exits[exit_]), exit_) for exit_ in done]
+        well = []
+        for _, exit_ in sorted(names, key=lambda pair: pair[0]):
+            name = self._exits.pop(exit_)
+            self._states[name] = State.DONE
+            if exit_.result() != 0 or self._programs[name].endless:
+                raise self._network.died(name, exit_.result())
+            well.append(name)
+        return well
+
+    def forget(self) -> None:
+        """Nobody waits for them any more."""
+        for exit_ in self._exits:
+            exit_.cancel()
+        self._exits.clear()

@@ -1,0 +1,111 @@
+"""Why nothing moves: who waits for whom, in one line, said as soon as it has lasted two seconds.  No I/O, no clock."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+STALL_S = 2.0
+START_S = 5.0
+"""Before the first iteration: starting takes its time."""
+AGAIN_S = 10.0
+"""The same explanation is said again after so long."""
+
+OUT = ("starting", "not started", "killed", "absent", "attached", "joining", "lost")
+"""States in which a worker sends nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What is known of one worker."""
+
+    rank: int
+    iteration: int
+    """The newest that it has finished; 0: none."""
+    state: str
+    silent_s: float = 0.0
+
+    def words(self, newest: int) -> str:
+        """For a person: "worker 2 (killed, at iteration 40)"."""
+        notes = [self.state] if self.state in OUT else []
+        if self.iteration and (self.iteration < newest or not notes):
+            notes.append(f"at iteration {self.iteration}")
+        if self.silent_s >= 1.0:
+            notes.append(f"silent for {self.silent_s:.0f} s")
+        return f"worker {self.rank} ({', '.join(notes)})" if notes else f"worker {self.rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything that an explanation is made of."""
+
+    members: Sequence[Member]
+    waiting: str = ""
+    """The controller's own words."""
+    controller_away: bool = False
+    switch_connected: bool = True
+    recent: Sequence[str] = ()
+    """What has just happened."""
+
+
+def explain(scene: Scene) -> str:
+    """Who waits for whom; without the time that it has lasted, which changes while the reason stays."""
+    parts = [_workers(scene.members)]
+    if scene.controller_away:
+        parts.append("the controller is away: k stays as it is in the switch")
+    else:
+        parts += [f"the controller says: {scene.waiting}"] if scene.waiting else []
+        parts += [] if scene.switch_connected else ["the controller has no connection to the switch"]
+    if scene.recent:
+        parts.append(f"just before: {', '.join(scene.recent)}")
+    return "; ".join(parts)
+
+
+def _workers(members: Sequence[Member]) -> str:
+    """Who is behind or out; where nobody is, what all wait for."""
+    newest = max((member.iteration for member in members), default=0)
+    held_up = [member for member in members if member.iteration < newest or member.state in OUT or member.silent_s >= 1]
+    others = [member for member in members if member not in held_up]
+    if not held_up and not newest:
+        return "all workers are in their first iteration"
+    if not held_up:
+        return f"all workers have finished iteration {newest} and wait for sums of {newest + 1}"
+    names = ", ".join(member.words(newest) for member in held_up)
+    if not others:
+        return f"nobody can go on: {names}"
+    return f"{_names(others)} at iteration {newest} may wait for {names}"
+
+
+def _names(members: Iterable[Member]) -> str:
+    ranks = [str(member.rank) for member in members]
+    return f"worker{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+
+
+class Watch:
+    """Turns a stall into lines: once when it is long enough, again when the reason changes, and its end.
+
+    >>> for line in watch.lines(idle_s, limit_s, reason): ...
+    """
+
+    def __init__(self) -> None:
+        """Nothing stalls."""
+        self.stall = ""
+        """The present stall in one line; empty while things move."""
+        self._said = ""
+        self._said_s = 0.0
+        self._longest_s = 0.0
+
+    def lines(self, idle_s: float, limit_s: float, reason: str) -> list[str]:
+        """What is to be said now, `idle_s` after the last finished iteration; a stall is longer than `limit_s`."""
+        if idle_s < limit_s:
+            return self._over()
+        self._longest_s = idle_s
+        self.stall = f"no iteration for {idle_s:.0f} s: {reason}"
+        if reason == self._said and idle_s - self._said_s < AGAIN_S:
+            return []
+        self._said, self._said_s = reason, idle_s
+        return [self.stall]
+
+    def _over(self) -> list[str]:
+        if not self.stall:
+            return []
+        self.stall = self._said = ""
+        return [f"goes on after {self._longest_s:.1f} s"]

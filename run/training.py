@@ -1,0 +1,152 @@
+"""One job in one pass: its workers' programs, its events carried out, and what is seen of it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rpc.document import document
+from run.commands import ENVIRONMENT, Commands
+from run.config import Config, Event
+from run.errors import RunError
+from run.events import CONTROL_PLANE, Happening, Schedule, action, late_joiners
+from run.folder import JobFolder, PassFolder
+from run.inspector import Inspector
+from run.live import PassView
+from run.network import Host, Program
+from run.port_faults import port_rules
+from run.processes import Processes, State
+from switch.faults import FaultRule
+
+PROJECT = Path(__file__).resolve().parent.parent
+PROGRESS_S = 60.0
+"""A pass in which no worker finishes an iteration for so long is given up."""
+
+
+class Training:
+    """A job's part of a pass.
+
+    >>> await training.start()
+    >>> while training.going_on():
+    ...     await processes.ended(0.2)
+    ...     await training.step(inspector)
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: PassFolder,
+        processes: Processes,
+        *,
+        hosts: Sequence[tuple[str, Host]],
+        prefix: str,
+        title: str,
+    ) -> None:
+        """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's."""
+        self.config, self.folder = config, folder
+        self.view = PassView(folder, config.job.workers, title)
+        self._processes = processes
+        self._hosts = hosts
+        self._schedule = Schedule(config.event)
+        self._prefix = prefix
+        self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
+
+    def process(self, name: str) -> str:
+        """The process that an event's name means."""
+        return name if name in CONTROL_PLANE else self._prefix + name
+
+    def port_rules(self) -> Iterator[FaultRule]:
+        """What the switch is to do to this job's packets."""
+        return port_rules(self.config.fault, [host.port for _, host in self._hosts])
+
+    async def start(self, commands: Commands, job: JobFolder) -> None:
+        """Launch every worker that does not join late."""
+        late = late_joiners(self.config.event)
+        for rank, (node, host) in enumerate(self._hosts):
+            name = f"worker-{rank}"
+            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank))
+            log = self.folder.log(name)
+            program = Program(name=self.process(name), node=node, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT)
+            self._processes.keep(program)
+            if name not in late:
+                await self._processes.again(program.name)
+        self.view.begin()
+
+    def going_on(self) -> bool:
+        """Whether a worker runs, or something is certain to be started."""
+        return self._processes.running(self._workers) or self._schedule.starting
+
+    @property
+    def eventful(self) -> bool:
+        """Whether anything may still happen."""
+        return bool(self._schedule.waiting)
+
+    async def step(self, inspector: Inspector) -> None:
+        """Read what the workers have written, do what is due, notice when nothing moves; RunError if for too long."""
+        self.view.poll()
+        self._schedule.reached(self._iteration, time.monotonic())
+        for event in self._schedule.due(time.monotonic()):
+            self._note(event, await self._carry_out(event, inspector))
+        for worker, name in zip(self.view.workers, self._workers, strict=True):
+            state = self._processes.state(name)
+            worker.process = {State.ABSENT: "not started", State.KILLED: "killed"}.get(state, "")
+        running = self._processes.running(self._workers)
+        self.view.watch_stall(expected=running)
+        if running:
+            self._check_progress()
+
+    def conclude(self) -> None:
+        """Note every event whose iteration never came."""
+        for event in self._schedule.waiting:
+            self._note(event, f"no worker finished iteration {event.at_iteration}")
+
+    async def follow(self, inspector: Inspector) -> None:
+        """Keep the controller's statuses for the table and for the report, until cancelled."""
+        with self.folder.status.open("ab") as out:
+            async for status in inspector.statuses(self.config.job.id):
+                self.view.update(status)
+                if status is not None:
+                    out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
+
+    async def _carry_out(self, event: Event, inspector: Inspector) -> str:
+        """Do it; why not, where there is nothing to do."""
+        what, value = action(event)
+        if what == "objective":
+            if self._processes.state("controller") is not State.RUNNING:
+                return "the controller does not run"
+            return await inspector.set_objective(self.config.job.id, value) or ""
+        name = self.process(value)
+        state = self._processes.state(name)
+        if what == "kill" and state is State.RUNNING:
+            await self._processes.kill(name)
+        elif what == "start" and state in (State.ABSENT, State.KILLED):
+            await self._processes.again(name)
+        else:
+            return {State.ABSENT: "it does not run", State.KILLED: "it does not run", State.DONE: "it has ended"}.get(
+                state, "it runs"
+            )
+        return ""
+
+    def _note(self, event: Event, missed: str) -> None:
+        what, name = action(event)
+        entry = Happening(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
+        with self.folder.events.open("ab") as out:
+            out.write(msgspec.json.encode(entry) + b"\n")
+        self.view.happened(entry.words)
+
+    @property
+    def _iteration(self) -> int:
+        newest = self.view.newest
+        return newest.iteration if newest else 0
+
+    def _check_progress(self) -> None:
+        """A delay of an event is no reason to give up, nor is a long blocking."""
+        slowest_ms = max((entry.mean_ms for entry in self.config.straggler), default=0.0)
+        delay_s = max((event.after_s for event in self.config.event), default=0.0)
+        limit_s = max(PROGRESS_S + delay_s, 20 * slowest_ms / 1e3)
+        if time.monotonic() - self.view.last_news > limit_s:
+            raise RunError(
+                f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "
+                f"{self.view.reason()}; logs: {self.folder.path / 'logs'}"
+            )
