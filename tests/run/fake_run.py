@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from run.config import Config
-from run.folder import RunFolder
+from run.folder import JobFolder, RunFolder
 
 PARAMETERS = 50
 
@@ -99,9 +99,16 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
 
 def write(folder: RunFolder, passes: list[FakePass]) -> None:
     """All files of all passes, and the configuration."""
-    folder.config.write_text('[run]\nname = "fake"\n')
-    folder.write_record(Config(), driver="netns")
-    for entry, fake in zip(folder.passes, passes, strict=True):
+    (job,) = folder.jobs
+    folder.write_record([Config()], driver="netns")
+    folder.write_effective([Config()])
+    write_job(job, passes)
+
+
+def write_job(job: JobFolder, passes: list[FakePass]) -> None:
+    """One job's files of all passes."""
+    job.config.write_text('[run]\nname = "fake"\n')
+    for entry, fake in zip(job.passes, passes, strict=True):
         entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
         for rank in range(fake.workers):
             summary = {"bytes_sent": 1000, "bytes_received": 2000, "packets_sent": 10, "packets_received": 20}

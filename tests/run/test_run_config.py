@@ -147,8 +147,8 @@ def test_results_cannot_go_where_a_file_is(tmp_path: Path) -> None:
 def test_the_effective_configuration_has_every_key_and_the_command_lines_choices(tmp_path: Path) -> None:
     plan = make_plan(DEFAULT_CONFIG, target="bmv2", driver="netns", objectives=("fixed:2",), out=tmp_path)
     path = tmp_path / "effective.toml"
-    path.write_text(to_toml(plan.config))
-    assert Config.load(path) == plan.config
+    path.write_text(to_toml(plan.shared))
+    assert Config.load(path) == plan.shared
     assert 'target = "bmv2"' in path.read_text()
     assert 'passes = ["fixed:2"]' in path.read_text()
     assert "rto_ms" in path.read_text()

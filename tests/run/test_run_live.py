@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fake_run import simulate
 from rich.console import Console
-from rich.text import Text
 
 from rpc import kofn_pb2
+from run.display import Display
 from run.folder import RunFolder
-from run.live import Display, PassView
+from run.live import PassView
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def live(folder: RunFolder) -> Iterator[PassView]:
-    view = PassView(folder.passes[0], 4, "round (1 of 1)")
+    view = PassView(folder.jobs[0].passes[0], 4, "round (1 of 1)")
     yield view
     view.close()
 
 
 def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
-    with folder.passes[0].metrics(rank).open("a") as file:
+    with folder.jobs[0].passes[0].metrics(rank).open("a") as file:
         file.write("\n".join(map(json.dumps, lines)) + end)
 
 
@@ -35,13 +35,12 @@ def test_before_the_first_iteration(live: PassView) -> None:
     live.poll()
     assert "waiting for the workers" in live.headline()
     assert live.line().endswith("waiting for the workers' first iteration")
-    assert isinstance(live.table(), Text)
 
 
 def test_waiting_is_said_once(live: PassView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("run.live.PLAIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr("run.display.PLAIN_INTERVAL_S", 0.0)
     out = tmp_path / "out"
-    with out.open("w") as file, Display(Console(file=file, width=80), live, quiet=False) as display:
+    with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
         display.show()
         display.show()
     assert len(out.read_text().splitlines()) == 1
@@ -94,7 +93,7 @@ def test_the_last_line_says_why_a_worker_ended(live: PassView, folder: RunFolder
 def test_without_a_terminal_plain_lines_come_out(live: PassView, folder: RunFolder, tmp_path: Path) -> None:
     append(folder, 0, simulate().lines[0][0])
     out = tmp_path / "out"
-    with out.open("w") as file, Display(Console(file=file, width=80), live, quiet=False) as display:
+    with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
         live.poll()
         display.show()
     assert out.read_text().count("iteration    1") == 1, "once, though it is shown again at the end"
@@ -103,6 +102,59 @@ def test_without_a_terminal_plain_lines_come_out(live: PassView, folder: RunFold
 
 def test_quiet_shows_nothing(live: PassView, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with out.open("w") as file, Display(Console(file=file), live, quiet=True) as display:
+    with out.open("w") as file, Display(Console(file=file), [live], quiet=True) as display:
         display.show()
     assert out.read_text() == ""
+
+
+def test_a_stall_is_explained_and_its_end_is_said(
+    live: PassView, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("run.live.time.monotonic", lambda: clock[0])
+    live.begin()
+    for rank in range(4):
+        append(folder, rank, *simulate().lines[rank][: 2 if rank else 1])
+    live.poll()
+    live.workers[0].process = "killed"
+    live.happened("worker-0 killed at iteration 1")
+    clock[0] += 3.0
+    live.watch_stall(expected=True)
+    first, stall = live.news()
+    assert first.endswith("event: worker-0 killed at iteration 1")
+    assert "3.0 s  no iteration for 3 s: workers 1, 2, 3 at iteration 2 may wait for worker 0 (killed" in stall
+    assert stall.endswith("just before: worker-0 killed at iteration 1")
+    console = Console(width=250, record=True, file=(tmp_path / "out").open("w"))
+    console.print(live.table())
+    console.file.close()
+    assert "no iteration for 3 s: workers 1, 2, 3" in console.export_text()
+    append(folder, 1, simulate().lines[1][2])
+    live.poll()
+    live.watch_stall(expected=True)
+    assert live.news() == ["round (1 of 1)     3.0 s  goes on after 3.0 s"]
+
+
+def test_nothing_stalls_where_nothing_is_to_move(live: PassView, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.begin()
+    monkeypatch.setattr("run.live.time.monotonic", lambda: live.last_news + 50.0)
+    live.watch_stall(expected=False)
+    assert live.news() == []
+
+
+def test_an_absent_controller_is_said_once(live: PassView) -> None:
+    for status in (kofn_pb2.Status(), None, None, kofn_pb2.Status()):
+        live.update(status)
+    assert [line.partition(" s  ")[2] for line in live.news()] == [
+        "the controller is away",
+        "the controller is back",
+    ]
+
+
+def test_a_worker_that_trains_again_has_not_ended(live: PassView, folder: RunFolder) -> None:
+    lines = simulate().lines[0]
+    append(folder, 0, lines[0], {"summary": {"reason": "stopped"}})
+    live.poll()
+    assert live.workers[0].state == "stopped"
+    append(folder, 0, lines[1])
+    live.poll()
+    assert live.workers[0].state == "training"

@@ -7,14 +7,19 @@ import numpy as np
 from fake_run import two_passes
 
 from run.config import Config
+from run.folder import RunFolder
 from run.plots import running_mean
 from run.report import write_report
-from run.summary import summarise
+from run.summary import RunSummary, summarise
+
+
+def report(folder: RunFolder) -> Path:
+    return write_report(folder, [Config()], RunSummary(jobs=(summarise(folder.jobs[0], Config()),)))
 
 
 def test_report_is_self_contained(tmp_path: Path) -> None:
     folder = two_passes(tmp_path)
-    text = write_report(folder, Config(), summarise(folder, Config())).read_text()
+    text = report(folder).read_text()
     assert text.count("<svg") == 4
     assert "all (baseline)" in text
     assert "a factor of" in text
@@ -29,16 +34,16 @@ def test_report_is_self_contained(tmp_path: Path) -> None:
 
 def test_figures_are_well_formed(tmp_path: Path) -> None:
     folder = two_passes(tmp_path)
-    text = write_report(folder, Config(), summarise(folder, Config())).read_text()
+    text = report(folder).read_text()
     for part in text.split("<svg")[1:]:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
 
 
 def test_report_without_a_single_status(tmp_path: Path) -> None:
     folder = two_passes(tmp_path)
-    for entry in folder.passes:
+    for entry in folder.jobs[0].passes:
         entry.status.unlink()
-    assert write_report(folder, Config(), summarise(folder, Config())).exists()
+    assert report(folder).exists()
 
 
 def test_running_mean_follows_a_step() -> None:

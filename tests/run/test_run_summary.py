@@ -17,11 +17,11 @@ from run.summary import Summary, summarise
 def one_pass(path: Path, fake: FakePass) -> Summary:
     folder = RunFolder.create(path, ["all"])
     write(folder, [fake])
-    return summarise(folder, Config())
+    return summarise(folder.jobs[0], Config())
 
 
 def test_a_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
-    summary = summarise(two_passes(tmp_path), Config())
+    summary = summarise(two_passes(tmp_path).jobs[0], Config())
     assert summary.failures == []
     assert summary.speedup is not None
     assert summary.speedup > 2
@@ -95,14 +95,92 @@ def test_a_worker_without_iterations_is_named(tmp_path: Path) -> None:
 
 def test_a_damaged_line_names_its_file(tmp_path: Path) -> None:
     folder = two_passes(tmp_path)
-    folder.passes[1].metrics(2).write_text('{"iteration": "x"}\n')
+    folder.jobs[0].passes[1].metrics(2).write_text('{"iteration": "x"}\n')
     with pytest.raises(RunError, match=r"all/worker-2.jsonl: not a line of worker metrics"):
-        summarise(folder, Config())
+        summarise(folder.jobs[0], Config())
+
+
+KILLED = '{"time": 1.0, "iteration": 9, "action": "kill", "name": "worker-2"}\n'
+NOT_STARTED = (
+    '{"time": 1.0, "iteration": 9, "action": "start", "name": "worker-2", "missed": "no worker came so far"}\n'
+)
+
+
+def without_worker_2(path: Path, fake: FakePass, story: str) -> Summary:
+    folder = RunFolder.create(path, ["all"])
+    write(folder, [fake])
+    (entry,) = folder.jobs[0].passes
+    entry.sums(2).unlink()
+    entry.events.write_text(story)
+    return summarise(folder.jobs[0], Config())
+
+
+def test_a_worker_that_died_by_itself_is_missed(tmp_path: Path) -> None:
+    (failure,) = without_worker_2(tmp_path, simulate(), "").failures
+    assert "worker 2 died and did not come back; its books are in" in failure
+    assert "all/worker-2.books" in failure
+
+
+def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path) -> None:
+    summary = without_worker_2(tmp_path, simulate(), KILLED)
+    assert summary.failures == []
+    assert summary.passes[0].conservation_unchecked == "what was counted of worker 2, killed"
+    assert ["gradients conserved", "not checked: what was counted of worker 2, killed"] in summary.rows()
+
+
+def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[3]["results"][5] += 1
+    assert without_worker_2(tmp_path / "one", fake, KILLED).failures == [
+        "pass all: workers 0 and 3: 1 elements, the first is 5, the results they applied differ"
+    ]
+    fake = simulate()
+    fake.sums[1]["residual"][7] -= 1
+    assert (
+        "worker 1: 1 elements, the first is 7, its gradients"
+        in without_worker_2(tmp_path / "two", fake, KILLED).failures[0]
+    )
+
+
+def test_a_worker_that_was_never_started_has_nothing_to_be_counted(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2] = []
+    for parts in fake.sums:
+        parts["results"] -= fake.sums[2]["counted"]
+    summary = without_worker_2(tmp_path, fake, NOT_STARTED)
+    assert summary.failures == []
+    assert summary.passes[0].conservation_unchecked is None
+    assert summary.passes[0].missed_events == ("worker-2 not started: no worker came so far",)
+
+
+def test_a_worker_that_came_back_is_one_worker(tmp_path: Path) -> None:
+    fake = simulate()
+    first = {"summary": {"retransmissions": 40, "checksum_errors": 2, "peer_fetches": 3, "reason": "stopped"}}
+    fake.lines[2] = [*fake.lines[2][:60], first, fake.lines[2][59], *fake.lines[2][70:]]
+    summary = one_pass(tmp_path, fake)
+    assert summary.failures == []
+    result = summary.passes[0]
+    assert (result.retransmissions, result.checksum_errors, result.peer_fetches) == (46, 2, 3)
+
+
+def test_a_worker_that_came_back_as_another_replica_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2].insert(60, {**fake.lines[2][59], "params": "dead"})
+    assert "first after iteration 60" in one_pass(tmp_path, fake).failures[0]
+
+
+def test_the_longest_stall_is_from_the_last_to_the_next_finished_iteration(tmp_path: Path) -> None:
+    fake = simulate()
+    for worker in fake.lines:
+        for line in worker[100:]:
+            line["time"] += 7.0
+    stall_s = one_pass(tmp_path, fake).passes[0].longest_stall_s
+    assert 7.0 < stall_s < 7.2
 
 
 def test_the_table_shows_each_pass(tmp_path: Path) -> None:
     console = Console(width=160, record=True, file=(tmp_path / "out").open("w"))
-    console.print(summarise(two_passes(tmp_path / "run"), Config()).table())
+    console.print(summarise(two_passes(tmp_path / "run").jobs[0], Config()).table())
     console.file.close()
     text = console.export_text()
     for words in ("round", "all (baseline)", "time to 95.0% accuracy", "3 (193), 4 (7)", "exactly"):
@@ -111,7 +189,7 @@ def test_the_table_shows_each_pass(tmp_path: Path) -> None:
 
 def test_merged_metrics_know_pass_and_worker(tmp_path: Path) -> None:
     folder = two_passes(tmp_path)
-    lines = [json.loads(line) for line in merge(folder, 4).read_text().splitlines()]
+    lines = [json.loads(line) for line in merge(folder, [Config()]).read_text().splitlines()]
     assert len(lines) == 2 * 4 * 201
     assert (lines[0]["pass"], lines[0]["worker"], lines[0]["iteration"]) == ("round", 0, 1)
     assert (lines[-1]["pass"], lines[-1]["worker"], lines[-1]["summary"]["reason"]) == ("all", 3, "target")

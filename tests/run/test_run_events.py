@@ -1,0 +1,119 @@
+"""What is due when, in which order, what is left of it on paper, and stories that cannot be told."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from run.config import Event, Job
+from run.errors import ConfigError
+from run.events import (
+    Happening,
+    Schedule,
+    action,
+    check_story,
+    killed_for_good,
+    late_joiners,
+    never_started,
+    read_happenings,
+    restarts,
+)
+
+KILL = Event(at_iteration=40, kill="worker-2")
+START = Event(at_iteration=40, start="worker-2", after_s=3.0)
+
+
+def happening(what: str, name: str = "worker-2", missed: str = "") -> Happening:
+    return Happening(time=1.0, iteration=40, action=what, name=name, missed=missed)
+
+
+def test_nothing_is_due_before_its_iteration() -> None:
+    schedule = Schedule([KILL])
+    schedule.reached(39, 1.0)
+    assert schedule.due(1e9) == []
+    assert not schedule.starting
+    schedule.reached(41, 2.0)
+    assert schedule.due(2.0) == [KILL]
+    assert schedule.due(2.0) == [], "only once"
+    assert not schedule.waiting
+
+
+def test_a_delay_counts_from_the_first_worker_that_finished_the_iteration() -> None:
+    schedule = Schedule([START, KILL])
+    schedule.reached(40, 10.0)
+    schedule.reached(41, 11.0)
+    assert schedule.due(12.9) == [KILL]
+    assert schedule.starting, "it is certain to come"
+    assert schedule.due(13.0) == [START]
+    assert not schedule.starting
+
+
+def test_what_comes_due_together_is_done_in_order() -> None:
+    events = [Event(at_iteration=i, objective=f"fixed:{i}") for i in (3, 1, 2)]
+    schedule = Schedule(events)
+    schedule.reached(7, 1.0)
+    assert [action(event)[1] for event in schedule.due(1.0)] == ["fixed:1", "fixed:2", "fixed:3"]
+
+
+def test_equal_events_happen_each_once() -> None:
+    schedule = Schedule([KILL, KILL])
+    schedule.reached(40, 1.0)
+    assert schedule.due(1.0) == [KILL, KILL]
+    assert not schedule.waiting
+
+
+def test_who_is_started_first_joins_late() -> None:
+    events = [Event(at_iteration=9, kill="worker-1"), Event(at_iteration=5, start="worker-1"), KILL, START]
+    assert late_joiners(events) == {"worker-1"}
+
+
+def test_the_fate_of_each_process() -> None:
+    story = [happening("kill"), happening("start"), happening("kill", "switch"), happening("objective", "all")]
+    assert killed_for_good(story) == {"switch"}
+    assert restarts(story) == 1
+    assert restarts([happening("start", "worker-3")]) == 0, "a late start is no recovery"
+    assert killed_for_good([happening("kill", missed="it has ended")]) == set()
+    assert never_started([happening("start", missed="no worker finished iteration 9")]) == {"worker-2"}
+    assert never_started([happening("start"), happening("start", missed="it runs")]) == set()
+
+
+def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert read_happenings(path) == []
+    story = [happening("kill"), happening("objective", "fixed:3")]
+    path.write_bytes(b"".join(msgspec.json.encode(entry) + b"\n" for entry in story))
+    assert read_happenings(path) == story
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (happening("kill"), "worker-2 killed at iteration 40"),
+        (happening("start", "switch"), "switch started at iteration 40"),
+        (happening("objective", "fixed:3"), "objective fixed:3 set at iteration 40"),
+        (happening("kill", missed="it has ended"), "worker-2 not killed: it has ended"),
+        (happening("objective", "all", missed="away"), "objective all not set: away"),
+    ],
+)
+def test_words(entry: Happening, words: str) -> None:
+    assert entry.words == words
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([KILL, Event(at_iteration=50, kill="worker-2")], "event.kill is 'worker-2' at iteration 50: it does not run"),
+        ([KILL, START, START], "event.start is 'worker-2' at iteration 40: it runs already then"),
+        ([Event(at_iteration=1, start="switch")], "event.start is 'switch' at iteration 1: it runs already then"),
+        ([Event(at_iteration=1, start="worker-0")], "job.start_workers is 4, but worker-0 are started later"),
+        ([Event(at_iteration=1, start=f"worker-{rank}") for rank in range(4)], "one must be there from the beginning"),
+    ],
+)
+def test_impossible_stories(events: list[Event], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_story(events, Job())
+
+
+def test_possible_stories() -> None:
+    check_story([START, KILL, Event(at_iteration=9, kill="controller")], Job())
+    check_story([Event(at_iteration=1, start="worker-0")], Job(start_workers=3))
