@@ -1,4 +1,4 @@
-"""`python -m controller`: one job's controller, beside its switch."""
+"""`python -m controller`: the controller of one job or several, beside their switch."""
 
 import asyncio
 import logging
@@ -11,13 +11,18 @@ import click
 import msgspec
 
 from controller.decide import Decider
-from controller.entries import Layout
+from controller.entries import Layout, lay_out
 from controller.errors import ControllerError, StartError
+from controller.jobs import Jobs
 from controller.journal import Journal
-from controller.push import Program, SwitchLink
+from controller.program import Program
+from controller.push import SwitchLink
 from controller.service import serve
 from controller.session import Session
+from controller.slots import Slots
 from controller.topology import read_hosts
+from rpc.errors import SecurityError
+from rpc.security import CONTROLLER, Credentials
 from run.config import Config
 from run.errors import ConfigError
 
@@ -28,34 +33,57 @@ STOP_GRACE_S = 0.5
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--config", required=True, type=click.Path(path_type=Path), help="The run's TOML file.")
+@click.option(
+    "--config",
+    "configs",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A run's TOML file; repeated: one for each job.",
+)
 @click.option("--topology", required=True, type=click.Path(path_type=Path), help="The network's topology.json.")
-@click.option("--objective", help="round, all or fixed:K; the configuration's policy.objective if not given.")
+@click.option("--objective", help="round, all or fixed:K, for every job; policy.objective if not given.")
 @click.option("--p4runtime", default="127.0.0.1:50051", show_default=True, help="The switch's P4Runtime server.")
 @click.option("--listen", multiple=True, default=["127.0.0.1:50052"], show_default=True, help="May be repeated.")
 @click.option("--wait", default=20.0, show_default=True, help="Seconds to wait for the switch.")
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
+@click.option("--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs`; without it: plaintext.")
 @click.option("--log", type=click.Path(path_type=Path), help="Append the log here instead of writing it to stderr.")
 def main(
-    config: Path,
+    configs: tuple[Path, ...],
     topology: Path,
     objective: str | None,
     p4runtime: str,
     listen: tuple[str, ...],
     wait: float,
     decisions: Path | None,
+    certs: Path | None,
     log: Path | None,
 ) -> None:
     """Measure the workers, choose k, push it. Ends at SIGTERM or SIGINT; exit code 2: it could not start."""
     try:
         _log_to(log)
-        settings = _settings(config, objective)
-        layout = Layout(job=settings.job, hosts=read_hosts(topology))
+        settings = [_settings(path, objective) for path in configs]
+        layouts = lay_out([config.job for config in settings], read_hosts(topology))
+        credentials = Credentials.load(certs, CONTROLLER, [config.job.id for config in settings])
         with Journal(decisions) as journal:
-            asyncio.run(_run(settings, layout, journal, p4runtime, listen, wait))
-    except (ControllerError, ConfigError) as error:
+            jobs = Jobs(all=[_session(*pair, journal) for pair in zip(settings, layouts, strict=True)])
+            link = SwitchLink(
+                address=p4runtime,
+                device_id=settings[0].network.device_id,
+                program=Program(),
+                jobs=[session.slots for session in jobs.all],
+            )
+            asyncio.run(_run(jobs, link, listen, wait, credentials))
+    except (ControllerError, ConfigError, SecurityError) as error:
         print(f"controller: {error}", file=sys.stderr)
         sys.exit(EXIT_CANNOT_START)
+
+
+def _session(config: Config, layout: Layout, journal: Journal) -> Session:
+    """One job's session."""
+    decider = Decider(workers=config.job.workers, policy=config.policy)
+    return Session(job=config.job, decider=decider, journal=journal, slots=Slots(layout=layout, k=decider.k))
 
 
 def _log_to(path: Path | None) -> None:
@@ -79,23 +107,17 @@ def _settings(path: Path, objective: str | None) -> Config:
 
 
 async def _run(
-    config: Config, layout: Layout, journal: Journal, p4runtime: str, listen: tuple[str, ...], wait_s: float
+    jobs: Jobs, link: SwitchLink, listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
 ) -> None:
     """Everything, until a signal ends it."""
-    decider = Decider(workers=config.job.workers, policy=config.policy)
-    link = SwitchLink(
-        address=p4runtime, device_id=config.network.device_id, program=Program(), layout=layout, k=decider.k
-    )
-    session = Session(job=config.job.id, decider=decider, journal=journal, put=link.set_k)
-    link.on_arrival = session.arrival
-    server, _ = serve(session, link, listen)
+    server, _ = serve(jobs, link, listen, credentials)
     ended = _signals()
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (link.run(), session.watch(), session.carry())]
+            tasks = [group.create_task(work) for work in (link.run(), jobs.run())]
             if await _ready(link, wait_s, ended):
                 await server.start()
-                _LOG.info("job %d, objective %s, listening at %s", session.job, decider.goal.name, ", ".join(listen))
+                _log_start(jobs, listen, credentials)
                 await ended.wait()
             for task in tasks:
                 task.cancel()
@@ -103,9 +125,18 @@ async def _run(
         await server.stop(STOP_GRACE_S)
     if not ended.is_set():
         raise StartError(
-            f"no switch at {p4runtime} after {wait_s:g} s ({link.fault or 'no answer'}): "
+            f"no switch at {link.address} after {wait_s:g} s ({link.fault or 'no answer'}): "
             "`make run` starts everything, `python -m switch` a switch; --p4runtime gives another address"
         )
+
+
+def _log_start(jobs: Jobs, listen: tuple[str, ...], credentials: Credentials | None) -> None:
+    """What is served, and how."""
+    protection = "plaintext" if credentials is None else "mutual TLS"
+    for session in jobs.all:
+        addresses = ", ".join(listen)
+        goal = session.decider.goal.name
+        _LOG.info("job %d, objective %s, listening at %s (%s)", session.job.id, goal, addresses, protection)
 
 
 def _signals() -> asyncio.Event:

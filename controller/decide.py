@@ -4,6 +4,7 @@ The session drives it in real time; a simulation may drive the same object in vi
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,6 +40,7 @@ class Decider:
     k: int = field(init=False)
     estimate: Estimate | None = None
     choice: Choice | None = None  # over the workers that were live then
+    included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     _decided: int = 0  # iteration of the last decision
@@ -46,10 +48,16 @@ class Decider:
     def __post_init__(self) -> None:
         """Everyone lives, nothing is measured, k is the objective's start value."""
         self.goal = objective(self.policy.objective, self.workers)
+        self.restart(range(self.workers))
+
+    def restart(self, live: Iterable[int]) -> None:
+        """Begin anew with these workers: nothing is measured, k is the objective's start value."""
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
-        self.live = np.ones(self.workers, dtype=np.bool_)
+        self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
-        self.k = check_objective(self.policy.objective, self.workers, "objective") or self.workers
+        self.estimate = self.choice = self.included = None
+        self._decided = 0
+        self.k = self._start_k(self.goal.name)
 
     @property
     def iteration(self) -> int:
@@ -58,19 +66,24 @@ class Decider:
 
     def due(self, now_s: float) -> bool:
         """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
-        return self.iteration >= self._decided + self.policy.decide_every or self._overdue(now_s)
+        enough = self.iteration >= self._decided + self.policy.decide_every
+        return enough or self._inclusion_due() or (self.included is None and self._overdue(now_s))
 
     def decide(self, now_s: float) -> Change | None:
         """Fit, forecast, choose; the change, if there is one."""
         self._decided = self.iteration
-        if not self.live.any() or not self._forecast(now_s):
+        if not self.live.any():
             return None
-        return self._choose(f"{self.goal.name}:", self.policy.margin)
+        known = self._forecast(now_s)
+        if self.included is not None:
+            return self._release(self.included) if self._inclusion_due() else None
+        if (rank := self._excluded()) is not None:
+            return self._include(rank)
+        return self._choose(f"{self.goal.name}:", self.policy.margin) if known else None
 
     def set_objective(self, text: str, now_s: float) -> Change | None:
         """Follow another objective from now on; ConfigError names what is allowed."""
-        goal = objective(text, self.workers)
-        self.goal = goal
+        self.goal, self.included = objective(text, self.workers), None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
         return self._set_k(self._start_k(text), f"objective set to {text}")
@@ -78,18 +91,64 @@ class Decider:
     def lose(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
         self.live[rank] = False
+        if self.included == rank:
+            self.included = None
         count = int(self.live.sum())
         if not count:
             return None
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
-        if self._forecast(now_s):
+        if self._forecast(now_s) and self.included is None:
             return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
         return self._set_k(min(self.k, count), reason)
 
+    def gain(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
+        """A worker takes part, again or late, from this iteration on: n becomes larger, and k with it where it should.
+
+        Its silence counts from now. While it is too early for a choice, k stays "all" where it was that.
+        """
+        everyone = self.k == int(self.live.sum())
+        self.live[rank] = True
+        self.measurements.join(rank, now_s, iteration)
+        count = int(self.live.sum())
+        reason = f"worker {rank} {why}: {count} of {self.workers} live"
+        if self._forecast(now_s) and self.included is None:
+            return self._choose(f"{reason}; {self.goal.name}:", self.policy.margin)
+        wanted = count if self.included is not None else self._start_k(self.goal.name)
+        return self._set_k(wanted if everyone else min(self.k, wanted), reason)
+
     def _start_k(self, text: str) -> int:
         """What an objective begins with: its fixed K, or all live workers."""
-        live = int(self.live.sum())
+        live = max(int(self.live.sum()), 1)
         return min(check_objective(text, self.workers, "objective") or live, live)
+
+    def _excluded(self) -> int | None:
+        """The live worker that was too late most often in a row, where that is too often and not everyone is in."""
+        if not self.policy.include_after or self.k >= self.live.sum():
+            return None
+        rows = {int(rank): self.measurements.track[rank].late_in_a_row for rank in np.flatnonzero(self.live)}
+        rank = max(rows, key=lambda rank: rows[rank])
+        return rank if rows[rank] >= self.policy.include_after else None
+
+    def _inclusion_due(self) -> bool:
+        """Somebody has to be included, or has been."""
+        if self.included is None:
+            return self._excluded() is not None
+        return self.measurements.track[self.included].late_in_a_row == 0
+
+    def _include(self, rank: int) -> Change | None:
+        """Wait for everyone until this worker has been in."""
+        self.included = rank
+        times = self.measurements.track[rank].late_in_a_row
+        count = int(self.live.sum())
+        return self._set_k(count, f"worker {rank} was too late {times} times in a row: all {count} live are waited for")
+
+    def _release(self, rank: int) -> Change | None:
+        """It has been in: the objective's choice again."""
+        self.included = None
+        reason = f"worker {rank} has been in;"
+        if self._warm() and self.estimate is not None:
+            return self._choose(f"{reason} {self.goal.name}:", 0.0)
+        return self._set_k(self._start_k(self.goal.name), f"{reason} {self.goal.name}")
 
     def _overdue(self, now_s: float) -> bool:
         """Someone has been silent for longer than its estimate says."""

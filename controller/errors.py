@@ -2,6 +2,7 @@
 
 ControllerError
  |- TopologyError   the topology file cannot be used
+ |- LayoutError     the jobs do not fit the topology or the switch
  |- PushError       the switch refused something, or the program has not what the controller needs
  |- AttachError     a worker cannot take part
  '- StartError      the controller cannot start: no switch, address in use
@@ -16,6 +17,10 @@ class ControllerError(Exception):
 
 class TopologyError(ControllerError):
     """A topology file that cannot be used; the message names the file and the entry."""
+
+
+class LayoutError(ControllerError):
+    """Jobs that do not fit the topology or the switch; the message names the field."""
 
 
 class PushError(ControllerError):

@@ -14,8 +14,8 @@ from controller.errors import StartError
 class Journal:
     """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
 
-    Every decision: time, iteration, k, previous_k, reason, lambda_s, expected_s.
-    Every iteration: time, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
+    Every decision: time, job, iteration, k, previous_k, reason, lambda_s, expected_s.
+    Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -36,12 +36,13 @@ class Journal:
         if self._file is not None:
             self._file.close()
 
-    def decision(self, decider: Decider, change: Change) -> None:
+    def decision(self, job: int, decider: Decider, change: Change) -> None:
         """One change of k."""
         expected = decider.choice.expected_s.tolist() if decider.choice else []
         self._write(
             {
                 "time": time.time(),
+                "job": job,
                 "iteration": change.iteration,
                 "k": change.k,
                 "previous_k": change.previous_k,
@@ -51,11 +52,12 @@ class Journal:
             }
         )
 
-    def sample(self, decider: Decider) -> None:
+    def sample(self, job: int, decider: Decider) -> None:
         """The state at a new iteration."""
         self._write(
             {
                 "time": time.time(),
+                "job": job,
                 "iteration": decider.iteration,
                 "k": decider.k,
                 "lambda_s": _lambda(decider),

@@ -103,6 +103,14 @@ class Measurements:
         for track in self.track:
             track.began_s = now_s
 
+    def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
+        """A worker begins in mid-job, in this iteration: it has been silent, or late in a row, since now only."""
+        track = self.track[rank]
+        track.began_s, track.late_in_a_row = now_s, 0
+        if not self._front:  # nothing is known yet, but the job goes on: reports of that iteration are not absurd
+            self._front = self.iteration = max(iteration - 1, 0)
+            self._first_s[self._front] = now_s
+
     def report(self, rank: int, report: Report, now_s: float) -> bool:
         """Take a report; False where it was refused."""
         if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):

@@ -1,55 +1,38 @@
 """The controller's side of P4Runtime: pipeline, entries, k, digests, counters.
 
-    link = SwitchLink(address="127.0.0.1:50051", device_id=0, program=Program(), layout=layout, on_arrival=take)
+    slots = Slots(layout=layout, k=4, on_arrival=take)
+    link = SwitchLink(address="127.0.0.1:50051", device_id=0, program=Program(), jobs=[slots])
     task = asyncio.create_task(link.run())
     await link.ready.wait()
-    await link.set_k(3)
+    await slots.admit(generation, k)
 
-The first connection pushes the pipeline, which empties every slot; a later one (the switch restarted, or the connection
-broke) pushes it only where the switch has lost it. Either then brings the switch's entries to what they should be.
-Knows nothing of how k is chosen.
+One connection for all jobs. Connecting (at first, or again because the switch restarted or the connection broke) pushes
+the pipeline only where the switch does not run it, and brings the switch's entries to what they should be. Each job is
+then told what the switch had of it. Knows nothing of how k is chosen.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
 
 import finsy as fy
 from finsy.proto import p4r
 
-from controller.entries import COUNTER, DIGEST, VERDICT_TYPE, Layout, all_entries, digest_entry, job_entry
+from controller.entries import COUNTER, DIGEST, VERDICT_TYPE, digest_entry, find_jobs, fixed_entries
 from controller.errors import PushError
 from controller.measure import Arrival
+from controller.program import HANDSHAKE_S, Program, check_primary, ensure, read, read_all
+from controller.slots import Slots
 from controller.updates import describe, difference
 
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 0.25
 RETRY_MAX_S = 2.0
-HANDSHAKE_S = 30.0
 COUNTERS_EVERY_S = 1.0
 _DIGEST_QUEUE = 1024
-
-_BUILD = Path(__file__).parents[1] / "p4src" / "build"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """The compiled P4 program."""
-
-    p4info: Path = _BUILD / "kofn.p4info.txtpb"
-    blob: Path = _BUILD / "kofn.json"
-
-    def options(self, device_id: int, *, force: bool) -> fy.SwitchOptions:
-        """How finsy shall connect; PushError names a file that is not there."""
-        for path in (self.p4info, self.blob):
-            if not path.is_file():
-                raise PushError(f"{path}: no such file; `make p4` builds it where p4c is installed")
-        return fy.SwitchOptions(p4info=self.p4info, p4blob=self.blob, p4force=force, device_id=device_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,25 +42,29 @@ class SwitchLink:
     address: str
     device_id: int
     program: Program
-    layout: Layout
-    k: int
-    on_arrival: Callable[[Arrival], object] = lambda arrival: None
+    jobs: Sequence[Slots]
     counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""  # why it is not connected
     _switch: fy.Switch | None = None
-    _pushed: bool = False
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # an installation reads before it writes
     _retry_s: float = RETRY_S
     _overheard: "_Overheard" = field(init=False)
 
     def __post_init__(self) -> None:
         """Not connected yet."""
         self._overheard = _Overheard()
+        for slots in self.jobs:
+            slots.write, slots.away = self._write, self._away
 
     @property
     def connected(self) -> bool:
         """True while the switch is installed and answers."""
         return self._switch is not None
+
+    def _away(self) -> str:
+        """Why there is no switch at this moment; empty: there is one."""
+        return "" if self.connected else f"the switch does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
         """Connect, install and serve, again and again, until cancelled."""
@@ -94,50 +81,41 @@ class SwitchLink:
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
-    async def set_k(self, k: int) -> None:
-        """Put k into force, at once or when the switch is back and ours. PushError where it refuses."""
-        self.k = k
-        if self._switch is None or not self._switch.is_primary:
+    async def _write(self, slots: Slots) -> None:
+        """Bring one job's entry into the switch; without one nothing: it comes with the next installation."""
+        async with self._writing:
+            if self._switch is None or not self._switch.is_primary or not slots.generation:
+                return  # (a generation may be lost while its write waits)
+            schema = self._switch.p4info
+            try:
+                with self._cancelled_only_by_us():
+                    await self._put(self._switch, slots)
+            except fy.P4ClientError as error:
+                raise PushError(describe(error, schema)) from error
+            except AssertionError as error:  # what finsy says while it closes its client
+                raise PushError("the connection to the switch broke") from error
+
+    async def _put(self, switch: fy.Switch, slots: Slots) -> None:
+        """Another k is one MODIFY; a new generation takes the place of whatever entry there is."""
+        if slots.tried:
+            await switch.modify([slots.entry()])
             return
-        schema = self._switch.p4info
-        try:
-            with self._cancelled_only_by_us():
-                await self._switch.modify([job_entry(self.layout.job, k)])
-        except fy.P4ClientError as error:
-            raise PushError(describe(error, schema)) from error
-        except AssertionError as error:  # what finsy says while it closes its client
-            raise PushError("the connection to the switch broke") from error
+        slots.tried = True  # from here on it may be there, even if the answer is lost
+        await switch.delete([slots.entry()], strict=False)
+        await switch.insert([slots.entry()])
 
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
-        if not self._pushed:
-            await self._push()
+        if await ensure(self.program, self.address, self.device_id):
+            _LOG.info("switch %s: program pushed", self.address)
         switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=False))
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
         self._overheard.error = None
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(HANDSHAKE_S):
                 await stack.enter_async_context(switch)
-            _check_primary(switch)
+            check_primary(switch)
             await self._serve(switch)
-
-    async def _push(self) -> None:
-        """Push the pipeline: every slot is empty then.
-
-        In a connection of its own, because finsy would push again whenever a longer one becomes primary again.  The
-        multicast groups are deleted before: BMv2 keeps them through a push but forgets having them, so inserting one
-        again would double its replicas.
-        """
-        before = fy.Switch("switch", self.address, fy.SwitchOptions(device_id=self.device_id))
-        async with asyncio.timeout(HANDSHAKE_S), before as switch:
-            _check_primary(switch)
-            if switch.p4info.exists:
-                groups = [group async for group in _read(switch, [fy.P4MulticastGroupEntry()])]
-                await switch.delete(groups, strict=False)
-        pushing = fy.Switch("switch", self.address, self.program.options(self.device_id, force=True))
-        async with asyncio.timeout(HANDSHAKE_S), pushing as switch:
-            _check_primary(switch)
-        self._pushed = True
 
     @contextlib.contextmanager
     def _cancelled_only_by_us(self) -> Iterator[None]:
@@ -175,18 +153,29 @@ class SwitchLink:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _install(self, switch: fy.Switch) -> None:
-        """Bring the switch's entries to what they should be, then switch digests on."""
-        try:
-            wanted = all_entries(self.layout, self.k)
-            updates = difference(await read_all(switch), wanted, switch.p4info)
-            await switch.write(updates)
-            await switch.delete([digest_entry(self.layout)], strict=False)
-            await switch.insert([digest_entry(self.layout)])
-        except fy.P4ClientError as error:
-            raise PushError(describe(error, switch.p4info)) from error
-        self._switch, self.fault, self._retry_s = switch, "", RETRY_S
+        """Bring the switch's entries to what they should be, then switch digests on, then tell the jobs."""
+        async with self._writing:
+            try:
+                present = await read_all(switch)
+                found = find_jobs(present, switch.p4info)
+                layouts = [slots.layout for slots in self.jobs]
+                wanted = [
+                    *fixed_entries(layouts),
+                    *(e for slots in self.jobs for e in slots.prepare(found.get(slots.job))),
+                ]
+                updates = difference(present, wanted, switch.p4info)
+                await switch.write(updates)
+                await switch.delete([digest_entry(layouts)], strict=False)
+                await switch.insert([digest_entry(layouts)])
+            except fy.P4ClientError as error:
+                raise PushError(describe(error, switch.p4info)) from error
+            self._switch, self.fault, self._retry_s = switch, "", RETRY_S
+        _LOG.info("switch %s: installed (%d updates, %d entries)", self.address, len(updates), len(wanted))
+        latest = max((entry.generation for entry in found.values()), default=0)
+        for slots in self.jobs:
+            slots.latest = max(slots.latest, latest)
+            slots.tell()
         self.ready.set()
-        _LOG.info("switch %s: installed (%d of %d entries were missing)", self.address, len(updates), len(wanted))
 
     async def _stay_installed(self, switch: fy.Switch) -> None:
         """Whoever was primary for a while (a person with a shell) may have left anything behind."""
@@ -197,17 +186,18 @@ class SwitchLink:
     async def _listen(self, switch: fy.Switch) -> None:
         """Pass arrivals on."""
         names = verdict_names(switch.p4info)
+        jobs = {slots.job: slots for slots in self.jobs}
         async for digests in switch.read_digests(DIGEST, queue_size=_DIGEST_QUEUE):
             for arrival in digests:
-                if arrival["job"] == self.layout.job.id:
-                    self.on_arrival(_arrival(arrival, names))
+                if arrival["job"] in jobs:
+                    jobs[arrival["job"]].on_arrival(_arrival(arrival, names))
 
     async def count(self) -> dict[str, int]:
         """Read the counters: packets by verdict. PushError while there is no switch."""
         if self._switch is None:
             raise PushError(f"switch {self.address} is not connected")
         names = verdict_names(self._switch.p4info)
-        entries = [entry async for entry in _read(self._switch, [fy.P4CounterEntry(COUNTER)])]
+        entries = [entry async for entry in read(self._switch, [fy.P4CounterEntry(COUNTER)])]
         return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
 
     async def _keep_counting(self) -> None:
@@ -234,33 +224,9 @@ class _Overheard(logging.Handler):
             self.error = record.exc_info[1]
 
 
-def _check_primary(switch: fy.Switch) -> None:
-    """PushError when another controller has the switch."""
-    if not switch.is_primary:
-        raise PushError(f"another controller with election id {switch.primary_id} is primary")
-
-
 def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
     """Verdicts by value, from p4info."""
     return {value: name for name, value in schema.type_info.serializable_enums[VERDICT_TYPE].members.items()}
-
-
-async def read_all(switch: fy.Switch) -> list[Any]:
-    """All table entries and multicast groups but for the program's own, which nobody can change."""
-    everything = [entity async for entity in _read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])]
-    return [entity for entity in everything if not _is_fixed(entity, switch.p4info)]
-
-
-def _is_fixed(entity: Any, schema: fy.P4Schema) -> bool:
-    """True for default actions and for entries of constant tables (BMv2 does not mark those themselves)."""
-    if not isinstance(entity, fy.P4TableEntry):
-        return False
-    return entity.is_default_action or schema.tables[entity.table_id].is_const
-
-
-def _read(switch: fy.Switch, kinds: list[Any]) -> AsyncIterator[Any]:
-    """Entities of these kinds; finsy's own annotation says coroutine where it has an async generator."""
-    return cast(AsyncIterator[Any], switch.read(kinds))
 
 
 def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:

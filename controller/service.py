@@ -1,4 +1,4 @@
-"""gRPC around a session: Coordinator for the workers, Inspector for the command line and other onlookers."""
+"""gRPC around the sessions: Coordinator for the workers, Inspector for the command line and other onlookers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,11 +7,14 @@ from typing import Any, TypeAlias
 import grpc
 
 from controller.errors import AttachError, StartError
+from controller.jobs import Jobs
+from controller.members import Outbox, Stream
 from controller.push import SwitchLink
-from controller.session import Seat, Session
+from controller.session import Session
 from controller.status import status
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
+from rpc.security import CONTROLLER, OPERATOR, Credentials, add_port, grpc_server, permit
 from run.errors import ConfigError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -33,45 +36,47 @@ WATCH_LEAST_S = 0.05
 class Coordinator(kofn_pb2_grpc.CoordinatorServicer):
     """The workers' side."""
 
-    def __init__(self, session: Session) -> None:
-        """All calls are about this session."""
-        self._session = session
+    def __init__(self, jobs: Jobs) -> None:
+        """A worker's Hello says which job's session it talks to."""
+        self._jobs = jobs
 
     async def Attach(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Context
     ) -> AsyncIterator[pb.ControllerMessage]:
         """One worker's stream: from its Hello until either side ends it."""
-        seat = await self._seat(request_iterator, context)
-        reader = asyncio.create_task(self._read(seat, request_iterator))
+        session, stream = await self._join(request_iterator, context)
+        reader = asyncio.create_task(self._read(session, stream, request_iterator))
         try:
-            while (message := await _next(seat.outbox, reader)) is not None:
-                yield message
+            while (message := await _next(stream.outbox, reader)) is not None:
+                if isinstance(message, AttachError):
+                    await context.abort(message.code, str(message))
+                else:
+                    yield message
         finally:
             reader.cancel()
-            self._session.leave(seat.rank)
+            session.leave(stream)
 
-    async def _seat(self, messages: AsyncIterator[pb.WorkerMessage], context: Context) -> Seat:
-        """The seat of who says Hello; anyone else is told why not."""
+    async def _join(self, messages: AsyncIterator[pb.WorkerMessage], context: Context) -> tuple[Session, Stream]:
+        """The stream of who says Hello; anyone else is told why not."""
         first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a Hello")
+        hello = first.hello
+        await permit(context, ("worker", hello.job, hello.rank))
         try:
-            return self._session.attach(first.hello)
+            session = self._jobs.of_hello(hello)
+            return session, session.attach(hello)
         except AttachError as error:
             await context.abort(error.code, str(error))
         raise AssertionError("context.abort raises")
 
-    async def _read(self, seat: Seat, messages: AsyncIterator[pb.WorkerMessage]) -> None:
-        """Take reports until the worker has said all."""
+    async def _read(self, session: Session, stream: Stream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
+        """Take what the worker says until it has said all."""
         async for message in messages:
-            match message.WhichOneof("message"):
-                case "report":
-                    self._session.report(seat.rank, message.report)
-                case "finished":
-                    self._session.finish(seat.rank, message.finished.reason)
+            session.take(stream, message)
 
 
-async def _next(outbox: asyncio.Queue[pb.ControllerMessage], reader: asyncio.Task[None]) -> pb.ControllerMessage | None:
+async def _next(outbox: Outbox, reader: asyncio.Task[None]) -> pb.ControllerMessage | AttachError | None:
     """What to send next; None once the worker has closed its side and everything is sent."""
     if not outbox.empty():
         return outbox.get_nowait()
@@ -89,47 +94,64 @@ async def _next(outbox: asyncio.Queue[pb.ControllerMessage], reader: asyncio.Tas
 class Inspector(kofn_pb2_grpc.InspectorServicer):
     """The onlookers' side."""
 
-    def __init__(self, session: Session, link: SwitchLink) -> None:
-        """All calls are about this session and switch."""
-        self._session, self._link = session, link
+    def __init__(self, jobs: Jobs, link: SwitchLink) -> None:
+        """A request says which job it is about; 0: the first one."""
+        self._jobs, self._link = jobs, link
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: N802
         """What is known now."""
-        return status(self._session, self._link)
+        return self._status(await self._session(request.job, context))
 
     async def WatchStatus(  # noqa: N802
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.Status]:
         """A status now and after each change, at most one each interval."""
+        session = await self._session(request.job, context)
         interval_s = max(request.interval_s or WATCH_INTERVAL_S, WATCH_LEAST_S)
         shown = None
         while True:
-            if shown != (version := (self._session.version, self._link.connected)):
+            if shown != (version := (session.version, self._link.connected)):
                 shown = version
-                yield status(self._session, self._link)
+                yield self._status(session)
             await asyncio.sleep(interval_s)
 
     async def SetObjective(self, request: pb.Objective, context: Context) -> pb.Status:  # noqa: N802
         """Follow another objective at once."""
+        session = await self._session(request.job, context)
         try:
-            self._session.set_objective(request.objective)
+            session.set_objective(request.objective)
         except ConfigError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return status(self._session, self._link)
+        return self._status(session)
+
+    async def _session(self, job: int, context: Context) -> Session:
+        """The job's session; the caller is told which jobs there are. Workers may look at their own only."""
+        await permit(context, (OPERATOR,), (CONTROLLER,), ("worker", job))
+        try:
+            return self._jobs.find(job)
+        except AttachError as error:
+            await context.abort(error.code, str(error))
+        raise AssertionError("context.abort raises")
+
+    def _status(self, session: Session) -> pb.Status:
+        """One job's status."""
+        return status(session, self._link, list(self._jobs.sessions))
 
 
-def serve(session: Session, link: SwitchLink, addresses: Sequence[str]) -> tuple[grpc.aio.Server, list[int]]:
+def serve(
+    jobs: Jobs, link: SwitchLink, addresses: Sequence[str], credentials: Credentials | None = None
+) -> tuple[grpc.aio.Server, list[int]]:
     """A server, not yet started, and its ports (port 0 takes a free one); StartError names an address in use."""
-    server = grpc.aio.server(options=KEEPALIVE)
-    kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(session), server)
-    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(session, link), server)
-    return server, [_bind(server, address) for address in addresses]
+    server = grpc_server(credentials, KEEPALIVE)
+    kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(jobs), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(jobs, link), server)
+    return server, [_bind(server, address, credentials) for address in addresses]
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, credentials: Credentials | None) -> int:
     """Listen at one address."""
     try:
-        port = server.add_insecure_port(address)
+        port = add_port(server, address, credentials)
     except RuntimeError:
         port = 0
     if port == 0:

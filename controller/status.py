@@ -2,11 +2,13 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from controller.choose import Forecast, round_costs
 from controller.decide import Change, Decider
+from controller.members import Seat
 from controller.push import SwitchLink
 from controller.session import Session
 from rpc import kofn_pb2 as pb
@@ -14,37 +16,41 @@ from rpc import kofn_pb2 as pb
 _STARTED_S = time.monotonic()
 
 
-def status(session: Session, link: SwitchLink) -> pb.Status:
-    """What is known now."""
+def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
+    """What is known now of one of these jobs."""
     decider = session.decider
     estimate = decider.estimate
     return pb.Status(
-        job=session.job,
-        workers=session.workers,
-        live=int(decider.live.sum()) if session.started else len(session.seats),
+        job=session.job.id,
+        workers=decider.workers,
+        live=int(decider.live.sum()) if session.started else len(session.members.attached),
         k=decider.k,
         objective=decider.goal.name,
         iteration=decider.iteration,
         service_s=estimate.service_s if estimate else 0.0,
         event_s=estimate.event_s if estimate else 0.0,
-        worker=[_worker(session, rank) for rank in range(session.workers)],
+        worker=[_worker(session, seat) for seat in session.members.seats],
         expected=_expected(decider),
         changes=[_change(change) for change in decider.changes],
         counters=link.counters,
         switch_address=link.address,
         switch_connected=link.connected,
         uptime_s=time.monotonic() - _STARTED_S,
+        generation=session.life.generation,
+        regroups=session.life.regroups,
+        jobs=jobs,
+        waiting=session.waiting.text,
     )
 
 
-def _worker(session: Session, rank: int) -> pb.WorkerStatus:
-    """One worker's measurements and estimate."""
-    decider = session.decider
+def _worker(session: Session, seat: Seat) -> pb.WorkerStatus:
+    """One worker's place, measurements and estimate."""
+    decider, rank = session.decider, seat.rank
     estimate, measured = decider.estimate, decider.measurements
     track = measured.track[rank]
     return pb.WorkerStatus(
         rank=rank,
-        live=rank in session.seats and bool(decider.live[rank]),
+        live=seat.stream is not None and bool(decider.live[rank]),
         iteration=track.reached,
         lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
         lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
@@ -59,6 +65,8 @@ def _worker(session: Session, rank: int) -> pb.WorkerStatus:
         silent_s=decider.silent_s[rank],
         disagreements=measured.views.count[rank],
         disagreement=measured.views.latest[rank],
+        state=seat.state,
+        attachments=seat.attachments,
     )
 
 

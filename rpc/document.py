@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 
 def document(message: Message) -> dict[str, Any]:
-    """All fields of a message that has scalars, repeated messages and maps of scalars (a map's keys are sorted)."""
+    """All fields of a message that has scalars, repeated fields and maps of scalars (a map's keys are sorted)."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
@@ -19,4 +19,4 @@ def _plain(value: Any) -> Any:
         return value
     if hasattr(value, "items"):
         return dict(sorted(value.items()))
-    return [document(entry) for entry in value]
+    return [document(entry) if isinstance(entry, Message) else entry for entry in value]

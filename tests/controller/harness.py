@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,17 @@ import grpc
 
 from controller.decide import Decider
 from controller.entries import Layout
+from controller.jobs import Jobs
 from controller.journal import Journal
-from controller.push import Program, SwitchLink
+from controller.program import Program
+from controller.push import SwitchLink
 from controller.service import serve
 from controller.session import Session
+from controller.slots import Slots
 from controller.topology import Host
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
+from rpc.security import Credentials
 from run.config import Job, Policy
 
 NO_SWITCH = "127.0.0.1:1"
@@ -32,24 +36,34 @@ def star(hosts: int) -> tuple[Host, ...]:
 
 @dataclass(kw_only=True)
 class Running:
-    session: Session
+    jobs: Jobs
     address: str
     channel: grpc.aio.Channel
+
+    @property
+    def session(self) -> Session:
+        return self.jobs.all[0]
 
     @property
     def inspector(self) -> Any:
         return kofn_pb2_grpc.InspectorStub(self.channel)
 
+    async def status(self, job: int = 0) -> pb.Status:
+        answer: pb.Status = await self.inspector.GetStatus(pb.StatusRequest(job=job))
+        return answer
+
     def worker(self, rank: int, *, job: int = 1) -> "Worker":
         call = kofn_pb2_grpc.CoordinatorStub(self.channel).Attach()
         return Worker(rank=rank, job=job, call=call)
 
-    async def start_all(self) -> list["Worker"]:
-        workers = [self.worker(rank) for rank in range(self.session.workers)]
+    async def start_all(self, job: int = 1, ranks: Iterable[int] | None = None) -> list["Worker"]:
+        """Attach these workers (all) and be welcomed."""
+        session = self.jobs.sessions[job]
+        workers = [self.worker(rank, job=job) for rank in ranks or range(session.job.workers)]
         for worker in workers:
             await worker.hello()
         for worker in workers:
-            assert (await worker.next()).HasField("welcome")
+            await worker.expect("welcome")
         return workers
 
 
@@ -59,45 +73,87 @@ class Worker:
     job: int
     call: Any
 
-    async def hello(self) -> None:
-        hello = pb.Hello(job=self.job, rank=self.rank, peer_address=f"10.9.9.{self.rank}:50053")
-        await self.call.write(pb.WorkerMessage(hello=hello))
+    async def hello(self, iteration: int = 0, generation: int = 0, address: str | None = None) -> None:
+        address = address or f"10.9.{self.job}.{self.rank}:50053"
+        hello = pb.Hello(job=self.job, rank=self.rank, peer_address=address, iteration=iteration, generation=generation)
+        await self.say(hello=hello)
 
     async def report(self, iteration: int, first_block_s: float, **fields: Any) -> None:
-        report = pb.Report(iteration=iteration, first_block_s=first_block_s, **fields)
-        await self.call.write(pb.WorkerMessage(report=report))
+        await self.say(report=pb.Report(iteration=iteration, first_block_s=first_block_s, **fields))
 
     async def finish(self, reason: str) -> None:
-        await self.call.write(pb.WorkerMessage(finished=pb.Finished(reason=reason)))
+        await self.say(finished=pb.Finished(reason=reason))
+
+    async def ready(self, iteration: int) -> None:
+        await self.say(ready=pb.Ready(iteration=iteration))
+
+    async def regrouped(self, generation: int) -> None:
+        await self.say(regrouped=pb.Regrouped(generation=generation))
+
+    async def say(self, **message: Any) -> None:
+        await self.call.write(pb.WorkerMessage(**message))
 
     async def next(self) -> pb.ControllerMessage:
+        """What the controller says next, whatever it is."""
         async with asyncio.timeout(10):
             message = await self.call.read()
         assert message is not grpc.aio.EOF, f"stream of worker {self.rank} ended"
         return message
 
+    async def expect(self, kind: str) -> Any:
+        """The next message that is no news of others (peers, k); it must be of this kind."""
+        news = {"peers", "decision"} - {kind}
+        while (message := await self.next()).WhichOneof("message") in news:
+            continue
+        assert message.HasField(kind), message
+        return getattr(message, kind)
+
+
+def setup(job: Job, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> Session:
+    """A session whose slots no switch serves yet."""
+    decider = Decider(workers=job.workers, policy=Policy(**policy))
+    slots = Slots(layout=Layout(job=job, hosts=star(hosts or job.workers)), k=decider.k)
+    return Session(job=job, decider=decider, journal=journal or Journal(None), slots=slots)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *sessions: Session, switch: str | None = None, credentials: Credentials | None = None
+) -> AsyncIterator[Running]:
+    """A controller of these sessions, with the switch at this address or with none."""
+    jobs = Jobs(all=sessions)
+    link = SwitchLink(
+        address=switch or NO_SWITCH, device_id=0, program=Program(), jobs=[session.slots for session in sessions]
+    )
+    server, (port,) = serve(jobs, link, ["127.0.0.1:0"], credentials)
+    tasks = [asyncio.create_task(work) for work in (jobs.run(), *([link.run()] if switch else []))]
+    if switch:
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+    else:
+        for session in sessions:
+            session.slots.away = str  # as if one answered: nothing is said about it
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    try:
+        async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            yield Running(jobs=jobs, address=address, channel=channel)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop(0)
+
 
 @contextlib.asynccontextmanager
 async def controller(
-    workers: int = 4, *, objective: str = "round", journal: Path | None = None, **policy: Any
+    workers: int = 4, *, journal: Path | None = None, start_workers: int | None = None, **policy: Any
 ) -> AsyncIterator[Running]:
-    decider = Decider(workers=workers, policy=Policy(objective=objective, **policy))
-    layout = Layout(job=Job(workers=workers), hosts=star(workers))
-    link = SwitchLink(address=NO_SWITCH, device_id=0, program=Program(), layout=layout, k=decider.k)
+    """One job's controller without a switch."""
     with Journal(journal) as lines:
-        session = Session(job=1, decider=decider, journal=lines, put=link.set_k)
-        server, (port,) = serve(session, link, ["127.0.0.1:0"])
-        await server.start()
-        tasks = [asyncio.create_task(work) for work in (session.watch(), session.carry())]
-        address = f"127.0.0.1:{port}"
-        try:
-            async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                yield Running(session=session, address=address, channel=channel)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await server.stop(0)
+        session = setup(Job(workers=workers, start_workers=start_workers), journal=lines, **policy)
+        async with serving(session) as running:
+            yield running
 
 
 async def until(condition: Any) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import finsy as fy
 import pytest
 
-from controller.entries import Layout, all_entries, job_entry
-from controller.errors import PushError
-from controller.push import Program, SwitchLink, read_all
+from controller.entries import Found, Layout, fixed_entries, job_entry, lay_out
+from controller.errors import LayoutError, PushError
+from controller.program import Program, ensure, read_all
+from controller.push import SwitchLink
+from controller.slots import Slots
 from controller.updates import difference
 from run.config import Job
 from tests.controller.harness import star, until
@@ -26,10 +28,17 @@ def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchPro
         yield process
 
 
+GENERATION = 1_700_000_000
+
+
+def a_job(workers: int = 4, k: int = 4, **fields: int) -> Slots:
+    job = Job(workers=workers, **fields)
+    return Slots(layout=Layout(job=job, hosts=star(workers)), k=k)
+
+
 @contextlib.asynccontextmanager
-async def linked(switch: SwitchProcess, workers: int = 4, k: int = 4) -> AsyncIterator[SwitchLink]:
-    layout = Layout(job=Job(workers=workers), hosts=star(workers))
-    link = SwitchLink(address=switch.address, device_id=0, program=Program(), layout=layout, k=k)
+async def linked(switch: SwitchProcess, *jobs: Slots) -> AsyncIterator[SwitchLink]:
+    link = SwitchLink(address=switch.address, device_id=0, program=Program(), jobs=jobs)
     task = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(60):
@@ -40,21 +49,26 @@ async def linked(switch: SwitchProcess, workers: int = 4, k: int = 4) -> AsyncIt
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def missing(switch: SwitchProcess, link: SwitchLink, k: int) -> list[str]:
-    """What the switch's entries lack or have too much, as a second client sees it."""
-    options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1)
+async def missing(switch: SwitchProcess, slots: Slots, k: int | None, generation: int = GENERATION) -> list[str]:
+    """What the switch's entries lack or have too much, as a second client sees it; k None: no entry of the job."""
+    options = fy.SwitchOptions(p4info=Program().p4info, device_id=0, initial_election_id=1)
     async with fy.Switch("onlooker", switch.address, options) as onlooker:
         present = await read_all(onlooker)
-        return [str(update) for update in difference(present, all_entries(link.layout, k), onlooker.p4info)]
+        entries = [] if k is None else [job_entry(slots.layout.job, k, generation, slots.layout.base)]
+        wanted = [*fixed_entries([slots.layout]), *entries]
+        return [str(update) for update in difference(present, wanted, onlooker.p4info)]
 
 
 def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        async with linked(switch) as link:
+        job = a_job()
+        async with linked(switch, job) as link:
             assert link.connected
-            assert await missing(switch, link, 4) == []
-            await link.set_k(2)
-            assert await missing(switch, link, 2) == []
+            assert await missing(switch, job, None) == []
+            await job.admit(GENERATION, 4)
+            assert await missing(switch, job, 4) == []
+            await job.set_k(2)
+            assert await missing(switch, job, 2) == []
             await until(lambda: link.counters)
             assert link.counters.keys() >= VERDICTS_SEEN
             assert set(link.counters.values()) == {0}
@@ -62,44 +76,115 @@ def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> N
     asyncio.run(scenario())
 
 
-def test_a_restarted_switch_is_installed_again_with_the_latest_k(switch: SwitchProcess) -> None:
+def test_an_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        async with linked(switch) as link:
-            switch.kill()
-            await until(lambda: not link.connected)
-            await link.set_k(3)  # no error: it is put into force when the switch is back
-            switch.start()
-            async with asyncio.timeout(60):
-                while not link.connected:
-                    await asyncio.sleep(0.01)
-            assert await missing(switch, link, 3) == []
+        switch.kill()
+        job = a_job()
+        link = SwitchLink(address=switch.address, device_id=0, program=Program(), jobs=[job])
+        task = asyncio.create_task(link.run())
+        await job.admit(GENERATION, 4)
+        await job.set_k(3)
+        switch.start()
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        assert await missing(switch, job, 3) == []
+        task.cancel()
 
     asyncio.run(scenario())
 
 
-def test_a_second_controller_takes_over_what_the_first_one_left(switch: SwitchProcess) -> None:
+def test_a_restarted_switch_lets_nothing_in_until_the_session_says_so(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        async with linked(switch, workers=4):
-            pass
-        async with linked(switch, workers=2, k=1) as link:
-            assert await missing(switch, link, 1) == []
+        lost: list[str] = []
+        job = a_job()
+        job.on_lost = lost.append
+        async with linked(switch, job) as link:
+            await job.admit(GENERATION, 4)
+            switch.kill()
+            await until(lambda: not link.connected)
+            await job.set_k(3)  # no error: it is put into force with the next generation
+            assert job.away().startswith("the switch does not answer")
+            switch.start()
+            async with asyncio.timeout(60):
+                while not lost:
+                    await asyncio.sleep(0.01)
+            assert lost == [f"the switch has no entry of job 1, not generation {GENERATION}"]
+            assert await missing(switch, job, None) == []
+            await job.admit(GENERATION + 7, 3)
+            assert await missing(switch, job, 3, GENERATION + 7) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_later_controller_finds_what_the_first_one_left_and_pushes_nothing(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 3)
+        later, found = a_job(), []
+        later.on_found = found.append
+        async with linked(switch, later):
+            assert found == [Found(job=1, k=3, generation=GENERATION)]
+            assert await missing(switch, later, 3) == []
+            later.adopt()
+            await later.set_k(2)
+            assert await missing(switch, later, 2) == []
+
+    asyncio.run(scenario())
+
+
+def test_another_jobs_controller_takes_over_what_the_first_one_left(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+        other = a_job(workers=2, k=1, id=7)
+        async with linked(switch, other):
+            assert other.latest == GENERATION
+            assert await missing(switch, other, None) == []
+            await other.admit(GENERATION + 1, 1)
+            assert await missing(switch, other, 1, GENERATION + 1) == []
+
+    asyncio.run(scenario())
+
+
+def test_another_program_is_replaced_once_without_doubled_groups(switch: SwitchProcess, tmp_path: Path) -> None:
+    """BMv2 keeps multicast groups through a push while its P4Runtime forgets them."""
+    other = tmp_path / "other.json"
+    other.write_text(Program().blob.read_text() + " ")  # the same, but for its cookie
+
+    async def scenario() -> None:
+        job = a_job()
+        link = SwitchLink(address=switch.address, device_id=0, program=Program(blob=other), jobs=[job])
+        task = asyncio.create_task(link.run())
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await ensure(Program(), switch.address, 0)
+        assert not await ensure(Program(), switch.address, 0)
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+            assert await missing(switch, job, 4) == []
 
     asyncio.run(scenario())
 
 
 def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        async with linked(switch) as link:
+        job = a_job()
+        async with linked(switch, job) as link:
+            await job.admit(GENERATION, 4)
             options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1000)
             async with fy.Switch("person", switch.address, options) as person:
-                await person.modify([job_entry(link.layout.job, 1)])
+                await person.modify([job_entry(job.layout.job, 1, GENERATION)])
                 assert link._switch is not None
                 await until(lambda: not link._switch.is_primary)
-                await link.set_k(2)  # no error: it is put into force when the person leaves
-                assert len(await missing(switch, link, 1)) == 0
+                await job.set_k(2)  # no error: it is put into force when the person leaves
+                assert len(await missing(switch, job, 1)) == 0
             await until(lambda: link._switch.is_primary)
             async with asyncio.timeout(10):
-                while await missing(switch, link, 2):
+                while await missing(switch, job, 2):
                     await asyncio.sleep(0.02)
 
     asyncio.run(scenario())
@@ -107,20 +192,37 @@ def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None
 
 def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        async with linked(switch) as link:
-            link.layout = Layout(job=Job(id=9, workers=4), hosts=star(4))  # its entry was never inserted
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+            job.layout = Layout(job=Job(id=9, workers=4), hosts=star(4))  # its entry was never inserted
             with pytest.raises(PushError) as error:
-                await link.set_k(2)
+                await job.set_k(2)
             for words in ("MODIFY", "jobs", "job=0x9", "set_job(k=0x2", "NOT_FOUND"):
                 assert words in str(error.value)
 
     asyncio.run(scenario())
 
 
+def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        layouts = lay_out([Job(id=3, workers=2, slots=256), Job(id=5, workers=3, slots=1024)], star(6))
+        jobs = [Slots(layout=layout, k=2) for layout in layouts]
+        async with linked(switch, *jobs):
+            for job in jobs:
+                await job.admit(GENERATION, 2)
+            options = fy.SwitchOptions(p4info=Program().p4info, device_id=0, initial_election_id=1)
+            async with fy.Switch("onlooker", switch.address, options) as onlooker:
+                present = await read_all(onlooker)
+                wanted = [*fixed_entries(layouts), *(job.entry() for job in jobs)]
+                assert difference(present, wanted, onlooker.p4info) == []
+
+    asyncio.run(scenario())
+
+
 def test_nobody_answers() -> None:
     async def scenario() -> None:
-        layout = Layout(job=Job(workers=2), hosts=star(2))
-        link = SwitchLink(address="127.0.0.1:1", device_id=0, program=Program(), layout=layout, k=2)
+        link = SwitchLink(address="127.0.0.1:1", device_id=0, program=Program(), jobs=[a_job()])
         task = asyncio.create_task(link.run())
         await until(lambda: link.fault)
         assert not link.connected
@@ -131,15 +233,46 @@ def test_nobody_answers() -> None:
     asyncio.run(scenario())
 
 
+def entries(layout: Layout, k: int) -> list[object]:
+    return [*fixed_entries([layout]), job_entry(layout.job, k, GENERATION)]
+
+
 def test_difference_is_what_is_missing_changed_or_too_much() -> None:
     schema = fy.P4Schema(Program().p4info)
     layout = Layout(job=Job(workers=2), hosts=star(2))
-    assert difference(all_entries(layout, 2), all_entries(layout, 2), schema) == []
-    (update,) = difference(all_entries(layout, 2), all_entries(layout, 1), schema)
+    assert difference(entries(layout, 2), entries(layout, 2), schema) == []
+    (update,) = difference(entries(layout, 2), entries(layout, 1), schema)
     assert update.type == update.MODIFY
-    (update,) = difference([*all_entries(layout, 2), job_entry(Job(id=5), 1)], all_entries(layout, 2), schema)
+    (update,) = difference([*entries(layout, 2), job_entry(Job(id=5), 1, 1)], entries(layout, 2), schema)
     assert update.type == update.DELETE
     fewer = Layout(job=Job(workers=1), hosts=star(2))
-    updates = difference(all_entries(layout, 2), all_entries(fewer, 2), schema)
+    updates = difference(entries(layout, 2), entries(fewer, 2), schema)
     kinds = [update.Type.Name(update.type) for update in updates]
     assert kinds == ["DELETE"] * 3 + ["MODIFY"]  # members, owners, hosts of the second; the job's group
+
+
+def test_layouts_follow_one_another() -> None:
+    first, second = lay_out([Job(id=1, workers=2, slots=256), Job(id=2, workers=3, slots=1024)], star(5))
+    assert [host.name for host in first.members] == ["h1", "h2"]
+    assert [host.name for host in second.members] == ["h3", "h4", "h5"]
+    assert (first.base, second.base) == (0, 1024)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        ([Job(id=1, workers=2), Job(id=1, workers=2)], "job.id is 1 in two configurations: each job needs its own"),
+        (
+            [Job(id=1, workers=2, slots=4096), Job(id=2, workers=2, slots=256)],
+            "job.slots is 256: the switch has 4096, 4096 of them are earlier jobs'",
+        ),
+        (
+            [Job(id=1, workers=3), Job(id=2, workers=2)],
+            "job.workers is 2: the topology has 4 hosts, 3 of them are earlier jobs'",
+        ),
+    ],
+)
+def test_jobs_that_do_not_fit_are_named(jobs: list[Job], words: str) -> None:
+    with pytest.raises(LayoutError) as error:
+        lay_out(jobs, star(4))
+    assert str(error.value) == words

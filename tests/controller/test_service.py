@@ -27,38 +27,57 @@ def test_all_start_together() -> None:
             workers = [running.worker(rank) for rank in (2, 0, 1)]
             for worker in workers[:2]:
                 await worker.hello()
-            await until(lambda: len(running.session.seats) == 2)
+            await until(lambda: len(running.session.members.attached) == 2)
             assert not running.session.started
             await workers[2].hello()
             for worker in workers:
-                welcome = (await worker.next()).welcome
-                assert (welcome.workers, welcome.k, welcome.first_iteration) == (3, 3, 1)
+                welcome = await worker.expect("welcome")
+                assert (welcome.workers, welcome.k, welcome.first_iteration, welcome.running) == (3, 3, 1, False)
+                assert welcome.generation == running.session.life.generation > time.time() - 60
                 assert [(peer.rank, peer.address) for peer in welcome.peers] == [
-                    (rank, f"10.9.9.{rank}:50053") for rank in range(3)
+                    (rank, f"10.9.1.{rank}:50053") for rank in range(3)
                 ]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
-    ("rank", "job", "code", "words"),
+    ("fields", "code", "words"),
     [
-        (4, 1, grpc.StatusCode.INVALID_ARGUMENT, "rank 4: job 1 has the ranks 0 to 3"),
-        (1, 7, grpc.StatusCode.INVALID_ARGUMENT, "job 7: this controller runs job 1"),
-        (0, 1, grpc.StatusCode.ALREADY_EXISTS, "worker 0 of job 1 is attached already"),
+        ({"rank": 4}, "INVALID_ARGUMENT", "rank 4: job 1 has the ranks 0 to 3"),
+        ({"job": 7}, "INVALID_ARGUMENT", "job 7: this controller runs job 1"),
+        ({"peer_address": "here"}, "INVALID_ARGUMENT", "peer_address 'here' of worker 1: HOST:PORT is expected"),
+        (
+            {"iteration": 5},
+            "INVALID_ARGUMENT",
+            "worker 1 is in iteration 5 of no generation: both or none are known",
+        ),
+        (
+            {"iteration": 5, "generation": 2**32 - 1},
+            "INVALID_ARGUMENT",
+            "worker 1: generation 4294967295 is in the future (it is a time in seconds)",
+        ),
+        (
+            {"rank": 0, "peer_address": "10.9.8.7:50053"},
+            "ALREADY_EXISTS",
+            "worker 0 of job 1 is attached from 10.9.1.0, this is 10.9.8.7: "
+            "a rank has one worker (one that vanished is given up after 5 s)",
+        ),
     ],
 )
-def test_unsuitable_workers_are_told_why(rank: int, job: int, code: grpc.StatusCode, words: str) -> None:
+def test_unsuitable_workers_are_told_why(fields: dict[str, object], code: str, words: str) -> None:
     async def scenario() -> None:
         async with controller() as running:
             first = running.worker(0)
             await first.hello()
-            await until(lambda: running.session.seats)
-            other = running.worker(rank, job=job)
-            await other.hello()
+            await until(lambda: running.session.members.attached)
+            other = running.worker(1)
+            good = {"job": 1, "rank": 1, "peer_address": "10.9.1.1:50053"}
+            await other.say(hello=pb.Hello(**{**good, **fields}))
             error = await refusal(other.call)
-            assert error.code() is code
+            assert error.code() is grpc.StatusCode[code]
             assert error.details() == words
+            assert len(running.session.members.attached) == 1
 
     asyncio.run(scenario())
 
@@ -75,22 +94,16 @@ def test_hello_comes_first() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_may_leave_and_return_before_the_start_but_not_after() -> None:
+def test_a_worker_may_leave_and_return_before_the_start() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             worker = running.worker(0)
             await worker.hello()
-            await until(lambda: running.session.seats)
+            await until(lambda: running.session.members.attached)
             worker.call.cancel()
-            await until(lambda: not running.session.seats)
-            workers = await running.start_all()
-            workers[0].call.cancel()
-            await until(lambda: len(running.session.seats) == 1)
-            late = running.worker(0)
-            await late.hello()
-            error = await refusal(late.call)
-            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert error.details() == "job 1 has started: worker 0 cannot join any more"
+            await until(lambda: not running.session.members.attached)
+            await running.start_all()
+            assert [entry.attachments for entry in (await running.status()).worker] == [2, 1]
 
     asyncio.run(scenario())
 
@@ -109,7 +122,7 @@ def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
                 await until(lambda iteration=iteration: running.session.decider.iteration >= iteration)
             await until(lambda: running.session.decider.k == 3)
             for worker in workers:
-                assert (await worker.next()).decision.k == 3
+                assert (await worker.expect("decision")).k == 3
             status = await running.inspector.GetStatus(pb.StatusRequest())
             assert (status.k, status.live, status.workers, status.objective) == (3, 4, 4, "round")
             assert status.worker[3].lambda_s > 20 * status.worker[0].lambda_s
@@ -132,7 +145,7 @@ def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
             workers = await running.start_all()
             workers[2].call.cancel()
             for worker in workers[:2]:
-                assert (await worker.next()).decision.k == 3
+                assert (await worker.expect("decision")).k == 3
             status = await running.inspector.GetStatus(pb.StatusRequest())
             assert (status.live, status.k) == (3, 3)
             assert [worker.live for worker in status.worker] == [True, True, False, True]
@@ -167,8 +180,8 @@ def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
                 assert await vanishing.stdout.readline() == b"welcome\n"
                 vanishing.send_signal(signal.SIGSTOP)  # its connection stays open and nobody answers: as if unplugged
                 stopped_s = time.monotonic()
-                assert (await staying.next()).HasField("welcome")
-                assert (await staying.next()).decision.k == 1
+                await staying.expect("welcome")
+                assert (await staying.expect("decision")).k == 1
                 assert time.monotonic() - stopped_s < 8
             finally:
                 vanishing.kill()
@@ -183,15 +196,13 @@ def test_stop_when_all_live_workers_have_finished() -> None:
             workers = await running.start_all()
             await workers[0].finish("target")
             await workers[1].finish("target")
-            await until(lambda: sum(bool(seat.finished) for seat in running.session.seats.values()) == 2)
+            await until(lambda: sum(bool(seat.finished) for seat in running.session.members.seats) == 2)
             assert not running.session.stopped
             workers[2].call.cancel()  # the last one never finishes, but it is gone
-            messages = [await workers[0].next(), await workers[0].next()]
-            assert sorted(message.WhichOneof("message") for message in messages) == ["decision", "stop"]
-            stop = next(message.stop for message in messages if message.HasField("stop"))
-            assert stop.reason == "target"
+            assert (await workers[0].expect("stop")).reason == "target"
             await workers[0].call.done_writing()
-            assert await workers[0].call.read() is grpc.aio.EOF
+            while await workers[0].call.read() is not grpc.aio.EOF:  # k, perhaps
+                continue
             assert (await workers[0].call.code()) is grpc.StatusCode.OK
 
     asyncio.run(scenario())
@@ -202,7 +213,7 @@ def test_a_worker_that_was_stopped_is_not_waited_for() -> None:
         async with controller(3) as running:
             workers = await running.start_all()
             await workers[0].finish("stopped")
-            assert (await workers[1].next()).decision.k == 2
+            assert (await workers[1].expect("decision")).k == 2
             assert not running.session.stopped
 
     asyncio.run(scenario())
@@ -214,7 +225,7 @@ def test_objectives_take_effect_at_once_or_say_what_is_allowed() -> None:
             workers = await running.start_all()
             status = await running.inspector.SetObjective(pb.Objective(objective="fixed:2"))
             assert (status.k, status.objective) == (2, "fixed:2")
-            assert (await workers[0].next()).decision.k == 2
+            assert (await workers[0].expect("decision")).k == 2
             assert (await running.inspector.SetObjective(pb.Objective(objective="all"))).k == 4
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await running.inspector.SetObjective(pb.Objective(objective="fixed:9"))

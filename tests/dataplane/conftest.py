@@ -5,15 +5,19 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import finsy as fy
 import pytest
 
 from controller.entries import Layout
 from controller.measure import Arrival
-from controller.push import Program, SwitchLink
+from controller.program import Program, push
+from controller.push import SwitchLink
+from controller.slots import Slots
 from host.worker import EventLoop
 from run.config import Job
 from tests.controller.harness import star
 from tests.controller.switches import SwitchProcess, running
+from tests.dataplane.frames import GENERATION
 from tests.dataplane.lab import Lab, lab
 from tests.targets import TARGETS
 
@@ -33,10 +37,8 @@ class DataPlane:
         """A fresh pipeline (all slots empty) and the entries of one job."""
         self.arrivals.clear()
         layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
-        self._link = SwitchLink(
-            address=self.switch.address, device_id=0, program=Program(), layout=layout, k=k,
-            on_arrival=self.arrivals.append,
-        )  # fmt: skip
+        self._slots = Slots(layout=layout, k=k, on_arrival=self.arrivals.append)
+        self._link = SwitchLink(address=self.switch.address, device_id=0, program=Program(), jobs=[self._slots])
         self._task = self.loop.run(self._connect())
 
     def uninstall(self) -> None:
@@ -44,7 +46,7 @@ class DataPlane:
         self.loop.run(self._disconnect())
 
     def set_k(self, k: int) -> None:
-        self.loop.run(self._link.set_k(k))
+        self.loop.run(self._slots.set_k(k))
 
     def await_arrivals(self, count: int) -> list[Arrival]:
         self.loop.run(self._until(lambda: len(self.arrivals) >= count))
@@ -55,9 +57,20 @@ class DataPlane:
         return {name: packets for name, packets in self.loop.run(self._link.count()).items() if packets}
 
     async def _connect(self) -> asyncio.Task[None]:
+        await self._until_it_answers()
         task = asyncio.create_task(self._link.run())
+        await self._slots.admit(GENERATION, self._slots.k)
         await self._until(lambda: self._link.connected)
         return task
+
+    async def _until_it_answers(self) -> None:
+        """Push, as soon as the switch has started."""
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return await push(Program(), self.switch.address, 0)
+                except fy.P4ClientError:
+                    await asyncio.sleep(0.05)
 
     async def _disconnect(self) -> None:
         self._task.cancel()

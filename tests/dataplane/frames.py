@@ -10,6 +10,9 @@ from scapy.packet import Raw
 
 from host import packets, wire
 
+GENERATION = 1
+"""Of the job's slots in these tests: the program is pushed for each one, so nothing is left of another."""
+
 SERVICE_MAC, SERVICE_IP = "02:6b:6f:66:6e:fe", "10.0.0.254"
 
 
@@ -51,7 +54,7 @@ def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **
     """Port and frame of a contribution of 32-bit values."""
     words = len(values) * 4 // wire.WORD_BYTES
     base = wire.Header(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
-    header = base._replace(**fields)
+    header = base._replace(**{"generation": GENERATION, **fields})
     return worker + 1, frame(worker + 1, header, wire.pack_values(values.astype(np.int32)))
 
 
@@ -60,4 +63,5 @@ def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> 
     header = wire.Header(
         kind=wire.Kind.PULL, job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block
     )
-    return worker + 1, frame(worker + 1, header._replace(**fields), bytes(words * wire.WORD_BYTES))
+    header = header._replace(**{"generation": GENERATION, **fields})
+    return worker + 1, frame(worker + 1, header, bytes(words * wire.WORD_BYTES))

@@ -7,7 +7,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from host.wire import Flag, Header, Kind
 from tests.dataplane.conftest import HOSTS, DataPlane
-from tests.dataplane.frames import Answer, contribution, frame, host_mac, parse, pull
+from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
 pytestmark = pytest.mark.root
 
@@ -171,7 +171,7 @@ def test_four_bit_lanes(plane: DataPlane) -> None:
 
 
 def header(**fields: int) -> Header:
-    return Header(job=1, worker=0, words=1, iteration=1)._replace(**fields)
+    return Header(job=1, generation=GENERATION, worker=0, words=1, iteration=1)._replace(**fields)
 
 
 def truncated(sent: bytes) -> bytes:
@@ -187,6 +187,7 @@ GOOD = frame(1, header(), bytes(256))
 INTRUDERS = {
     "WRONG_PORT": [frame(1, header(worker=1), bytes(256)), frame(1, header(worker=200), bytes(256))],
     "UNKNOWN_JOB": [frame(1, header(job=2), bytes(256))],
+    "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
     "UNKNOWN_LANES": [frame(1, header(lanes=4), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
     "BAD_VERSION": [frame(1, header(version=2), bytes(256)), frame(1, header(version=0), bytes(256))],

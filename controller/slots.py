@@ -1,0 +1,84 @@
+"""One job's slots in the switch, as its session sees them: who may use them, and what became of them.
+
+The switch's entry of the job holds k and the generation. As long as the session has admitted no generation, whatever
+entry is there stays: workers may be training with it. Knows nothing of connections: `push.SwitchLink` gives `write`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import finsy as fy
+
+from controller.entries import Found, Layout, job_entry
+from controller.measure import Arrival
+
+
+async def _unwritten(slots: "Slots") -> None:
+    """There is no switch."""
+
+
+def _unheard(news: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Slots:
+    """What the job's entry shall be, and whom to tell what the switch says."""
+
+    layout: Layout
+    k: int
+    generation: int = 0  # admitted by the session; 0: none
+    found: Found | None = None  # what the switch had when it was connected last
+    tried: bool = False  # the admitted generation has been written, or may have been
+    latest: int = 0  # the highest generation that was ever seen in the switch, of any job
+    write: Callable[["Slots"], Awaitable[None]] = _unwritten
+    on_arrival: Callable[[Arrival], object] = _unheard
+    on_lost: Callable[[str], object] = _unheard  # the admitted generation's slots are gone; why, in words
+    on_found: Callable[[Found | None], object] = _unheard  # none is admitted, and this is there
+    away: Callable[[], str] = str  # why the switch does not answer; empty: it does
+    _news: str = ""  # what on_lost is still to be told
+
+    @property
+    def job(self) -> int:
+        """The job's id."""
+        return self.layout.job.id
+
+    async def set_k(self, k: int) -> None:
+        """Put k into force, at once or when the switch is back and ours. PushError where it refuses."""
+        self.k = k
+        if self.generation:
+            await self.write(self)
+
+    async def admit(self, generation: int, k: int) -> None:
+        """Let packets of this generation in, at once or when the switch is back. PushError where it refuses."""
+        self.generation, self.k, self.tried = generation, k, False
+        await self.write(self)
+
+    def adopt(self) -> None:
+        """Go on with what was found: k and generation."""
+        assert self.found is not None
+        self.generation, self.k, self.tried = self.found.generation, self.found.k, True
+
+    def prepare(self, found: Found | None) -> list[fy.P4TableEntry]:
+        """The job's entry as it shall be where `found` is now: none where the admitted generation's slots are lost."""
+        self.found = found
+        if self.generation and self.tried and (found is None or found.generation != self.generation):
+            now = "no entry" if found is None else f"generation {found.generation}"
+            self._news = f"the switch has {now} of job {self.job}, not generation {self.generation}"
+            self.generation = 0
+        if self.generation:
+            self.tried = True  # from here on it may be there, even if the answer to the write is lost
+            return [self.entry()]
+        return [] if found is None else [job_entry(self.layout.job, found.k, found.generation, self.layout.base)]
+
+    def entry(self) -> fy.P4TableEntry:
+        """The entry of the admitted generation."""
+        return job_entry(self.layout.job, self.k, self.generation, self.layout.base)
+
+    def tell(self) -> None:
+        """The switch is as `prepare` wanted it: the session hears what that means."""
+        words, self._news = self._news, ""
+        if words:
+            self.on_lost(words)
+        elif not self.generation:
+            self.on_found(self.found)
