@@ -1,0 +1,118 @@
+"""What `kofn doctor` checks while a run is going on: its controller, its switch, its workers.  It makes nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.errors import SecurityError
+from rpc.failures import refused_handshake
+from rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from run.config import Config
+from run.errors import ConfigError
+from run.hops import Hop, HopError
+from run.state import Running
+
+CALL_S = 3.0
+MOVING_S = 5.0
+POLL_S = 0.25
+
+
+class RunningHops:
+    """The hops through a run that somebody else has started."""
+
+    def __init__(self, run: Running) -> None:
+        """Nothing is asked yet."""
+        self._run, self._folder = run, Path(run.folder)
+        self._statuses: list[kofn_pb2.Status] = []
+        """One a job."""
+
+    def hops(self) -> list[Hop]:
+        """In the order in which they rest on each other."""
+        checks: dict[str, Callable[[], Awaitable[str]]] = {
+            "run": self._configuration,
+            "controller": self._controller,
+            "switch": self._switch,
+            "workers": self._workers,
+            "progress": self._progress,
+        }
+        return [Hop(name=name, check=check) for name, check in checks.items()]
+
+    async def _configuration(self) -> str:
+        """It has written what it runs."""
+        files = sorted(self._folder.glob("*effective.toml"))
+        if not files:
+            raise HopError(f"pid {self._run.pid} has not written {self._folder} yet", "wait a second, try again")
+        try:
+            network = Config.load(files[0]).network
+        except ConfigError as error:
+            raise HopError(str(error), "kofn stop ends that run") from None
+        self._address = f"127.0.0.1:{network.controller_port}"
+        self._certs = self._folder / "certs" if network.tls else None
+        return f"pid {self._run.pid}, {self._folder}: no network of its own is made, that run's is looked at"
+
+    async def _controller(self) -> str:
+        """It answers the operator, for each of its jobs."""
+        first = await self._status(0)
+        self._statuses = [first, *[await self._status(job) for job in first.jobs if job != first.job]]
+        jobs = ", ".join(str(status.job) for status in self._statuses)
+        return (
+            f"{self._address} answers ({'plaintext' if self._certs is None else 'certificate and token'}), job {jobs}"
+        )
+
+    async def _status(self, job: int) -> kofn_pb2.Status:
+        """A job's status; HopError says why there is none."""
+        try:
+            credentials = Credentials.load(self._certs, OPERATOR)
+            async with channel(credentials, self._address, CONTROLLER) as line:
+                request = kofn_pb2.StatusRequest(job=job)
+                answer: kofn_pb2.Status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(request, timeout=CALL_S)
+                return answer
+        except SecurityError as error:
+            raise HopError(str(error), "certificates live as long as their run: has it just ended?") from None
+        except grpc.aio.AioRpcError as error:
+            reason = refused_handshake(error, secure=self._certs is not None)
+            detail = f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}"
+            raise HopError(detail, f"see the controller.log below {self._folder}") from None
+
+    async def _switch(self) -> str:
+        """The controller has it, and what it has counted."""
+        status = self._statuses[0]
+        if not status.switch_connected:
+            detail = f"the controller has no connection to {status.switch_address}"
+            raise HopError(detail, f"see switch.log and controller.log below {self._folder}")
+        counted = [f"{verdict} {number}" for verdict, number in sorted(status.counters.items()) if number]
+        return f"{status.switch_address} is connected; counted: {', '.join(counted) or 'nothing yet'}"
+
+    async def _workers(self) -> str:
+        """All are live."""
+        missing = [
+            f"worker {worker.rank} of job {status.job} ({worker.state or 'not live'})"
+            for status in self._statuses
+            for worker in status.worker
+            if not worker.live
+        ]
+        if missing:
+            raise HopError(f"{', '.join(missing)}", f"see worker-R.log below {self._folder}")
+        return (
+            ", ".join(f"{status.live} of {status.workers} of job {status.job}" for status in self._statuses) + " live"
+        )
+
+    async def _progress(self) -> str:
+        """Every job moves on."""
+        moved = []
+        for before in self._statuses:
+            status = before
+            for _ in range(int(MOVING_S / POLL_S)):
+                if status.iteration > before.iteration:
+                    break
+                await asyncio.sleep(POLL_S)
+                status = await self._status(before.job)
+            else:
+                waiting = status.waiting or "nobody knows for what"
+                detail = f"job {status.job} stays at iteration {status.iteration} for {MOVING_S:.0f} s: {waiting}"
+                raise HopError(detail, "kofn status, kofn lambda: who is silent?")
+            moved.append(f"job {status.job}: iteration {before.iteration} -> {status.iteration}, k = {status.k}")
+        return "; ".join(moved)
