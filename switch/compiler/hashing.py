@@ -1,6 +1,7 @@
 """Hashes over fields and payload: checksums and the `hash` extern."""
 
 from switch.compiler import codec
+from switch.compiler.csum16 import Constant, emit_csum16
 from switch.compiler.layout import identifier, literal, mask_of
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Calculation, Checksum, Expression, FieldOf
@@ -10,14 +11,16 @@ ALGORITHMS = ("csum16", "crc16", "crc32", "crcCCITT", "xor16", "identity")
 Input = tuple[Expression, int]
 
 
-def emit_hash(low: Lowering, calculation: Calculation) -> str:
-    """A C name that holds the hash; fields of invalid headers are left out."""
+def emit_hash(low: Lowering, calculation: Calculation, kept: str = "", constant: Constant | None = None) -> str:
+    """A C expression of the hash; fields of invalid headers are left out.  See emit_csum16 for `kept`."""
     if calculation.algorithm not in ALGORITHMS:
         raise low.refuse(f"hash algorithm {calculation.algorithm} (of {', '.join(ALGORITHMS)})")
     inputs = [part for part in calculation.inputs if part is not None]
     payload = None in calculation.inputs
     if payload and calculation.inputs[-1] is not None:
         raise low.refuse("a checksum with fields after the payload")
+    if calculation.algorithm == "csum16":
+        return emit_csum16(low, calculation, kept, constant)
     total = (sum(width for _, width in inputs) + 7) // 8
     name, buffer, used = low.block.name("hash"), low.block.name("bytes"), low.block.name("used")
     low.block.add(f"uint64_t {name}, {used} = {sum(width for _, width in inputs)};")
@@ -88,11 +91,11 @@ def emit_verify(low: Lowering, checksum: Checksum) -> None:
         low.block.add(f"bad |= {value} != {low.narrow(checksum.target)};")
 
 
-def emit_update(low: Lowering, checksum: Checksum) -> None:
-    """Set the field when the condition holds."""
+def emit_update(low: Lowering, checksum: Checksum, kept: str, constant: Constant) -> None:
+    """Set the field when the condition holds; `constant` tells what is the same in all copies of a packet."""
     condition = "1" if checksum.condition is None else low.truth(checksum.condition)
     target = low.layout.header(checksum.target.header)
     width = target.type.field(checksum.target.field).width
     with low.block.braces(f"if ({condition})"):
-        value = emit_hash(low, checksum.calculation)
+        value = emit_hash(low, checksum.calculation, kept, constant)
         low.block.add(f"{target.struct}.{identifier(checksum.target.field)} = {value} & {literal(mask_of(width))};")

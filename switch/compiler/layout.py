@@ -88,6 +88,13 @@ class Layout:
         valid = f"D->valid[{self._stack_valid[stack]} + {index}]"
         return HeaderRef(struct=f"D->{identifier(stack)}[{index}]", valid=valid, type=self.program.stacks[stack].type)
 
+    def in_stack(self, name: str) -> tuple[str, int] | None:
+        """The stack and the index of a header that is an element of one."""
+        if name not in self._member_of:
+            return None
+        stack, number = self._member_of[name]
+        return stack.name, number
+
     def next_index(self, stack: str) -> str:
         """The lvalue of a stack's `nextIndex`."""
         return f"D->next[{self.stacks[stack]}]"
@@ -103,6 +110,8 @@ class Layout:
         lines += ["struct state {", "    struct core *core;", "    struct instance *in;", "    const uint8_t *packet;"]
         lines += ["    const uint8_t *tail;", "    uint32_t tail_bytes;", "    uint64_t flushes;"]
         lines += ["    uint32_t length, at, size, truncate, learn;", "    uint8_t exit;"]
+        checksums = len(self.program.checksums) + 1
+        lines += [f"    uint64_t sums[{checksums}];", f"    uint8_t summed[{checksums}];"]
         lines += [f"    uint8_t valid[{self.valid_count + 1}];", f"    uint32_t next[{len(self.stacks) + 1}];"]
         lines += [f"    {member}" for member in self._members()]
         return [*lines, "};"]

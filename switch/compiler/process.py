@@ -12,7 +12,7 @@ from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
-from switch.compiler.program import DROP_PORT, Expression, LearnList, Program
+from switch.compiler.program import DROP_PORT, Expression, FieldOf, LearnList, Program
 from switch.errors import ProgramError
 
 META = "standard_metadata"
@@ -73,10 +73,22 @@ class ProcessWriter:
     def _update(self) -> list[str]:
         block = Block(self._unit)
         block.add("(void)D;")
-        for checksum in self._program.checksums:
+        for number, checksum in enumerate(self._program.checksums):
             if checksum.update:
-                emit_update(Translator(self._layout, block, place=checksum.place), checksum)
+                low = Translator(self._layout, block, place=checksum.place)
+                emit_update(low, checksum, str(number), self._is_constant)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _is_constant(self, expression: Expression) -> bool:
+        """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
+        if not isinstance(expression, FieldOf) or expression.header == META:
+            return False
+        stack = self._layout.in_stack(expression.header)
+        return not (
+            expression.header in self._headers
+            or (stack is not None and stack[0] in self._stacks)
+            or self._fields & {(expression.header, expression.field), (expression.header, "$valid$")}
+        )
 
     def _learn(self) -> list[str]:
         block = Block(self._unit)
@@ -227,6 +239,7 @@ class ProcessWriter:
             zero.append(f"{member} = 0;" if field.width <= 64 else f"memset({member}, 0, sizeof {member});")
         body = [
             "memset(D->valid, 0, sizeof D->valid);",
+            "memset(D->summed, 0, sizeof D->summed);",
             "memset(D->next, 0, sizeof D->next);",
             f"memset(&D->{META}_, 0, sizeof D->{META}_);",
             "D->at = 0; D->exit = 0; D->learn = 0; D->truncate = UINT32_MAX; D->tail = NULL;",
