@@ -1,14 +1,16 @@
 """`kofn clean` and `kofn stop`: what is left of a run that did not end by itself."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
 import click
 
+from run.folder import CERTIFICATES
 from run.network import BOOT, SYSTEM_PYTHON
-from run.state import running
+from run.state import abandoned, running
 
 STOP_TIMEOUT_S = 10.0
 CLEAN_TIMEOUT_S = 60.0
@@ -42,7 +44,7 @@ def stop() -> None:
 
 @click.command()
 def command() -> None:
-    """Remove namespaces, interfaces and processes that a crashed run left behind.
+    """Remove namespaces, interfaces, processes and certificates that a crashed run left behind.
 
     Touches only what kofn made; safe to repeat.  A run that is going on must be stopped first (kofn stop).
     """
@@ -53,6 +55,7 @@ def command() -> None:
         click.echo("kofn clean: needs root: sudo .venv/bin/kofn clean", err=True)
         sys.exit(1)
     click.echo("kofn clean: looking for leftovers of earlier runs")
+    remove_certificates()
     try:
         code = subprocess.run([SYSTEM_PYTHON, BOOT, "--clean"], check=False, timeout=CLEAN_TIMEOUT_S).returncode
     except subprocess.TimeoutExpired:
@@ -62,3 +65,10 @@ def command() -> None:
         click.echo(f"kofn clean: mininet/boot.py --clean failed with exit code {code}", err=True)
         sys.exit(1)
     click.echo("kofn clean: done")
+
+
+def remove_certificates() -> None:
+    """Those of a run that was killed: nobody accepts them any more, but they are keys."""
+    folder = abandoned()
+    if folder is not None:
+        shutil.rmtree(folder / CERTIFICATES, ignore_errors=True)

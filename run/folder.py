@@ -31,6 +31,9 @@ from run.config import Config
 from run.effective import to_toml
 from run.errors import ConfigError
 
+CERTIFICATES = "certs"
+"""The folder of certificates in a run's folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFolder:
@@ -140,7 +143,7 @@ class RunFolder:
     @property
     def certificates(self) -> Path:
         """Certificates and tokens of this run's processes, while it goes on."""
-        return self.path / "certs"
+        return self.path / CERTIFICATES
 
     def write_record(self, configs: Sequence[Config], *, driver: str) -> None:
         """Note what is run; again when more is known."""

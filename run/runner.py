@@ -21,6 +21,7 @@ from rich.console import Console
 from rpc.certificates import make_certificates
 from rpc.errors import SecurityError
 from run import terminal
+from run.clean import remove_certificates
 from run.commands import Commands
 from run.config import Config
 from run.display import say
@@ -146,6 +147,7 @@ def carry_out(plan: Plan, console: Console) -> int:
     """The whole run; its exit code."""
     check_machine(plan.shared.network.target)
     topology = wanted_topology(plan.shared, plan.jobs[0].source, hosts=sum(one.job.workers for one in plan.configs))
+    remove_certificates()
     with hold(plan.folder):
         check_ports(plan.shared.network)
         folder = prepare(plan, topology)

@@ -1,5 +1,6 @@
 """Why nothing moves: who waits for whom, in one line, said as soon as it has lasted two seconds.  No I/O, no clock."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,9 @@ START_S = 5.0
 """Before the first iteration: starting takes its time."""
 AGAIN_S = 10.0
 """The same explanation is said again after so long."""
+
+TIME = re.compile(r"\d+(\.\d+)? s\b")
+"""Times pass while a reason stays the same."""
 
 OUT = ("starting", "not started", "killed", "absent", "attached", "joining", "lost")
 """States in which a worker sends nothing."""
@@ -99,9 +103,10 @@ class Watch:
             return self._over()
         self._longest_s = idle_s
         self.stall = f"no iteration for {idle_s:.0f} s: {reason}"
-        if reason == self._said and idle_s - self._said_s < AGAIN_S:
+        same = TIME.sub("", reason)
+        if same == self._said and idle_s - self._said_s < AGAIN_S:
             return []
-        self._said, self._said_s = reason, idle_s
+        self._said, self._said_s = same, idle_s
         return [self.stall]
 
     def _over(self) -> list[str]:

@@ -51,11 +51,22 @@ def start_time(pid: int) -> int | None:
 
 def running() -> Running | None:
     """The run that is going on, if any."""
+    record = _recorded()
+    return record if record and record.alive() else None
+
+
+def abandoned() -> Path | None:
+    """The folder of the latest run, if that was killed before it could clean up."""
+    record = _recorded()
+    return Path(record.folder) if record and not record.alive() else None
+
+
+def _recorded() -> Running | None:
+    """What the state file says; an orderly end leaves it empty."""
     try:
-        record = msgspec.json.decode(state_path().read_bytes(), type=Running)
+        return msgspec.json.decode(state_path().read_bytes(), type=Running)
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
         return None
-    return record if record.alive() else None
 
 
 @contextlib.contextmanager
