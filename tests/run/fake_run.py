@@ -123,3 +123,9 @@ def two_passes(path: Path) -> RunFolder:
     folder = RunFolder.create(path, ["round", "all"])
     write(folder, [simulate(k=lambda i: 4 if i < 8 else 3), simulate()])
     return folder
+
+
+def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
+    """Lines of a worker of the first job's first pass, as they come."""
+    with folder.jobs[0].passes[0].metrics(rank).open("a") as file:
+        file.write("\n".join(map(json.dumps, lines)) + end)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 CONFIG = """
@@ -51,15 +51,17 @@ class RealRun:
         target: float = EASY,
         deadline_s: float = 900,
         config: str = CONFIG,
+        others: Sequence[str] = (),
         terminal: int | None = None,
     ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.out = folder / "out"
-        path = folder / "tiny.toml"
-        path.write_text(config.format(target=target, deadline_s=deadline_s))
+        paths = [folder / f"tiny-{number}.toml" for number in range(1 + len(others))]
+        for path, text in zip(paths, [config.format(target=target, deadline_s=deadline_s), *others], strict=True):
+            path.write_text(text)
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
-        command = [sys.executable, "-c", KOFN, "run", str(path), "--out", str(self.out), *arguments]
+        command = [sys.executable, "-c", KOFN, "run", *map(str, paths), "--out", str(self.out), *arguments]
         if terminal is not None:
             command = ["setsid", "--ctty", sys.executable, "-c", LEADER, *command]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -129,9 +131,10 @@ class RealRun:
         return self.process.wait(timeout_s)
 
     def leftovers(self) -> list[str]:
-        """Processes and interfaces that should not be there any more."""
+        """Processes, interfaces and certificates that should not be there any more."""
+        certificates = [str(path) for path in self.out.glob("certs")]
         processes = [_read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode() for pid in self.processes()]
-        return processes + self._interfaces()
+        return certificates + processes + self._interfaces()
 
     def _interfaces(self) -> list[str]:
         if self._namespace is None:

@@ -1,11 +1,10 @@
 """The live view merges what workers wrote with what the controller says."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_run import simulate
+from fake_run import append, simulate
 from rich.console import Console
 
 from rpc import kofn_pb2
@@ -24,11 +23,6 @@ def live(folder: RunFolder) -> Iterator[PassView]:
     view = PassView(folder.jobs[0].passes[0], 4, "round (1 of 1)")
     yield view
     view.close()
-
-
-def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
-    with folder.jobs[0].passes[0].metrics(rank).open("a") as file:
-        file.write("\n".join(map(json.dumps, lines)) + end)
 
 
 def test_before_the_first_iteration(live: PassView) -> None:

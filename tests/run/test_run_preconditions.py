@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from run.clean import remove_certificates
 from run.config import Network
 from run.errors import RunError
 from run.folder import RunFolder, pass_names, point_latest
@@ -101,6 +102,20 @@ def test_a_stale_record_is_nobody(tmp_path: Path) -> None:
     started = start_time(os.getpid())
     (tmp_path / "state" / "running").write_text(text.replace(str(started), "17"))
     assert running() is None
+
+
+def test_the_certificates_of_a_killed_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "one" / "certs").mkdir(parents=True)
+    (tmp_path / "one" / "summary.json").touch()
+    with hold(tmp_path / "one"):
+        remove_certificates()
+        assert (tmp_path / "one" / "certs").exists(), "that run goes on"
+        text = (tmp_path / "state" / "running").read_text()
+    remove_certificates()
+    assert (tmp_path / "one" / "certs").exists(), "that run ended in order"
+    (tmp_path / "state" / "running").write_text(text.replace(str(start_time(os.getpid())), "17"))
+    remove_certificates()
+    assert [entry.name for entry in (tmp_path / "one").iterdir()] == ["summary.json"]
 
 
 def test_pass_folders_are_distinct() -> None:

@@ -54,3 +54,10 @@ def test_said_once_then_when_the_reason_changes_then_now_and_then() -> None:
     assert watch.lines(0.1, 2.0, "b") == ["goes on after 14.0 s"]
     assert watch.stall == ""
     assert watch.lines(0.1, 2.0, "b") == []
+
+
+def test_passing_time_is_no_new_reason() -> None:
+    watch = Watch()
+    assert len(watch.lines(2.0, 2.0, "waiting for worker 2 since 1 s, silent for 2.5 s")) == 1
+    assert watch.lines(3.0, 2.0, "waiting for worker 2 since 2 s, silent for 3.5 s") == []
+    assert len(watch.lines(3.1, 2.0, "waiting for worker 3 since 2 s, silent for 3.5 s")) == 1

@@ -1,0 +1,240 @@
+"""Whose end is a failure and whose is not; an event is carried out once, by the right process, and noted."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fake_run import append, simulate
+
+from run.commands import Commands
+from run.config import Config, Event, Job
+from run.config import Network as Settings
+from run.errors import RunError
+from run.events import read_happenings
+from run.folder import RunFolder
+from run.inspector import Inspector
+from run.network import Host, Network, Program
+from run.processes import Processes, State
+from run.training import Training
+
+
+class FakeNetwork:
+    """Ends processes when it is told to."""
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        self.closing = ExitStack()
+        self._exits: dict[str, asyncio.Future[int]] = {}
+
+    async def launch(self, program: Program) -> int:
+        self.launched.append(program.name)
+        self._exits[program.name] = asyncio.get_running_loop().create_future()
+        return 1
+
+    async def exit_of(self, name: str) -> int:
+        return await asyncio.shield(self._exits[name])
+
+    async def kill(self, name: str) -> None:
+        self.exit(name, -9)
+
+    def exit(self, name: str, code: int) -> None:
+        self._exits[name].set_result(code)
+
+    def died(self, name: str, code: int) -> RunError:
+        return RunError(f"{name} ended with exit code {code}; the last lines of its log")
+
+
+class FakeInspector:
+    """Remembers the objectives."""
+
+    def __init__(self, answer: str | None = None) -> None:
+        self.objectives: list[tuple[int, str]] = []
+        self._answer = answer
+
+    async def set_objective(self, job: int, objective: str) -> str | None:
+        self.objectives.append((job, objective))
+        return self._answer
+
+
+def program(name: str, *, endless: bool = False) -> Program:
+    return Program(name=name, node="h1", argv=["x"], log=Path("x.log"), cwd=Path(), endless=endless)
+
+
+def in_loop(test: Callable[[FakeNetwork, Processes], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        network = FakeNetwork()
+        processes = Processes(cast(Network, network))
+        with network.closing:
+            await test(network, processes)
+        processes.forget()
+
+    asyncio.run(run())
+
+
+def test_a_good_end_is_no_failure_and_a_bad_one_is() -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        await processes.launch(program("worker-0"))
+        await processes.launch(program("worker-1"))
+        assert await processes.ended(0.01) == []
+        network.exit("worker-1", 0)
+        await asyncio.sleep(0)
+        assert await processes.ended(1.0) == ["worker-1"]
+        assert processes.state("worker-1") is State.DONE
+        network.exit("worker-0", -9)
+        await asyncio.sleep(0)
+        with pytest.raises(RunError, match="worker-0 ended with exit code -9; the last lines"):
+            await processes.ended(1.0)
+
+    in_loop(test)
+
+
+def test_a_controller_never_ends_well_by_itself() -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        await processes.launch(program("controller", endless=True))
+        network.exit("controller", 0)
+        with pytest.raises(RunError, match="controller ended with exit code 0"):
+            await processes.ended(1.0)
+
+    in_loop(test)
+
+
+def test_who_is_killed_is_missed_by_nobody_and_may_come_back() -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        await processes.launch(program("switch", endless=True))
+        await processes.kill("switch")
+        assert processes.state("switch") is State.KILLED
+        assert await processes.ended(0.01) == [], "also with no process left at all"
+        await processes.again("switch")
+        assert network.launched == ["switch", "switch"]
+        network.exit("switch", -9)
+        with pytest.raises(RunError, match="switch ended with exit code -9"):
+            await processes.ended(1.0)
+
+    in_loop(test)
+
+
+def test_a_process_that_does_not_die_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("run.processes.KILL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(FakeNetwork, "kill", lambda self, name: asyncio.sleep(0))
+
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        await processes.launch(program("worker-0"))
+        with pytest.raises(RunError, match="worker-0 was not gone"):
+            await processes.kill("worker-0")
+
+    in_loop(test)
+
+
+HOSTS = [(f"h{rank + 1}", Host(ip="", mac="", management="", port=rank + 1, interface="")) for rank in range(3)]
+
+
+async def started(
+    tmp_path: Path,
+    network: FakeNetwork,
+    processes: Processes,
+    *events: Event,
+    start_workers: int = 3,
+    prefix: str = "",
+) -> tuple[RunFolder, Training]:
+    folder = RunFolder.create(tmp_path / "run", ["all"])
+    config = Config(job=Job(workers=3, start_workers=start_workers), event=events)
+    (entry,) = folder.jobs[0].passes
+    training = Training(config, entry, processes, hosts=HOSTS, prefix=prefix, title="all")
+    network.closing.callback(training.view.close)
+    await training.start(Commands(network=Settings(), topology=tmp_path, certificates=None), folder.jobs[0])
+    return folder, training
+
+
+def test_a_story_is_carried_out(tmp_path: Path) -> None:
+    events = [
+        Event(at_iteration=1, objective="fixed:2"),
+        Event(at_iteration=2, kill="worker-0"),
+        Event(at_iteration=2, start="worker-0", after_s=0.05),
+        Event(at_iteration=2, start="worker-2"),
+        Event(at_iteration=900, kill="worker-1"),
+    ]
+
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes, *events, start_workers=2, prefix="job-1-")
+        inspector = FakeInspector()
+        await processes.launch(program("controller", endless=True))
+        assert network.launched == ["job-1-worker-0", "job-1-worker-1", "controller"], "one joins late"
+        append(folder, 0, *simulate().lines[0][:2])
+        await training.step(cast(Inspector, inspector))
+        assert inspector.objectives == [(1, "fixed:2")]
+        assert processes.state("job-1-worker-0") is State.KILLED
+        assert network.launched[3:] == ["job-1-worker-2"]
+        assert training.view.workers[0].state == "killed"
+        for name in ("job-1-worker-1", "job-1-worker-2"):
+            network.exit(name, 0)
+        await processes.ended(1.0)
+        assert training.going_on(), "worker 0 is going to be started"
+        await asyncio.sleep(0.06)
+        await training.step(cast(Inspector, inspector))
+        assert network.launched[4:] == ["job-1-worker-0"]
+        network.exit("job-1-worker-0", 0)
+        await processes.ended(1.0)
+        assert not training.going_on()
+        training.conclude()
+        assert [entry.words for entry in read_happenings(folder.jobs[0].passes[0].events)] == [
+            "objective fixed:2 set at iteration 2",
+            "worker-0 killed at iteration 2",
+            "worker-2 started at iteration 2",
+            "worker-0 started at iteration 2",
+            "worker-1 not killed: no worker finished iteration 900",
+        ]
+        assert len(training.view.news()) == 5
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Event(at_iteration=1, kill="worker-0"), "worker-0 not killed: it has ended"),
+        (Event(at_iteration=1, start="worker-0"), "worker-0 not started: it has ended"),
+        (Event(at_iteration=1, start="worker-1"), "worker-1 not started: it runs"),
+        (Event(at_iteration=1, objective="all"), "objective all not set: the controller does not answer"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tmp_path: Path, event: Event, words: str) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes)
+        training._schedule._waiting = [event]
+        await processes.launch(program("controller", endless=True))
+        network.exit("worker-0", 0)
+        await processes.ended(1.0)
+        append(folder, 0, simulate().lines[0][0])
+        await training.step(cast(Inspector, FakeInspector("the controller does not answer")))
+        (entry,) = read_happenings(folder.jobs[0].passes[0].events)
+        assert entry.words == words
+
+    in_loop(test)
+
+
+def test_an_objective_without_a_controller(tmp_path: Path) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes, Event(at_iteration=1, objective="all"))
+        append(folder, 0, simulate().lines[0][0])
+        inspector = FakeInspector()
+        await training.step(cast(Inspector, inspector))
+        (entry,) = read_happenings(folder.jobs[0].passes[0].events)
+        assert entry.words == "objective all not set: the controller does not run"
+        assert inspector.objectives == []
+
+    in_loop(test)
+
+
+def test_a_run_that_does_not_move_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes)
+        append(folder, 0, simulate().lines[0][0])
+        await training.step(cast(Inspector, FakeInspector()))
+        monkeypatch.setattr("run.training.time.monotonic", lambda: training.view.last_news + 61.0)
+        with pytest.raises(RunError, match=r"no worker finished an iteration for 60 s; .*; worker 0 at iteration 1"):
+            await training.step(cast(Inspector, FakeInspector()))
+
+    in_loop(test)
