@@ -207,6 +207,7 @@ class Lifecycle:
     def _open(self, now_s: float) -> None:
         """Have the switch let a new generation in; `_begin` follows."""
         self.generation = self._next_generation()
+        self.decider.restart(seat.rank for seat in self.members.fresh)
         self._enter(Phase.OPENING, now_s)
         self._admit()
 
