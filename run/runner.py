@@ -34,7 +34,8 @@ from run.passes import Pass
 from run.preconditions import check_machine, check_ports
 from run.signals import cancel_on_signal, deferred, interruptible, stopped_by
 from run.state import hold
-from run.summary import RunSummary, summarise
+from run.summarise import summarise
+from run.summary import RunSummary
 from run.topology import wanted_topology
 
 DEFAULT_CONFIG = Path(__file__).with_name("default.toml")

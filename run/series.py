@@ -9,7 +9,7 @@ from run.folder import PassFolder
 from run.metrics import WorkerMetrics, read_pass
 from run.plots import Floats, PassSeries, Series, WorkerSeries
 from run.recoveries import read_statuses
-from run.summary import first_finishes, start
+from run.summarise import first_finishes, start
 
 
 def read_series(folder: PassFolder, workers: int) -> PassSeries:

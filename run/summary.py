@@ -1,19 +1,9 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from rich.table import Table
-
-from run.checks import conservation, identity
-from run.config import Config
-from run.events import read_happenings
-from run.folder import JobFolder, PassFolder
-from run.metrics import Iteration, WorkerMetrics, read_pass
-from run.recoveries import read_statuses, recoveries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,78 +145,6 @@ class RunSummary:
         if len(self.jobs) == 1:
             return [self.jobs[0].table()]
         return [job.table(f"job {job.job}") for job in self.jobs]
-
-
-def summarise(folder: JobFolder, config: Config) -> Summary:
-    """Read every pass's files and compute everything; RunError if a file is missing or damaged."""
-    passes = tuple(
-        summarise_pass(entry, read_pass(entry, config.job.workers), config.run.target_accuracy)
-        for entry in folder.passes
-    )
-    return Summary(job=folder.id, target_accuracy=config.run.target_accuracy, passes=passes)
-
-
-def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target: float) -> PassSummary:
-    """One pass from its workers' lines and sums."""
-    lines = [line for worker in workers for line in worker.iterations]
-    begin = start(workers)
-    reached = min((line for line in lines if (line.accuracy or 0.0) >= target), key=_time, default=None)
-    finished = first_finishes(workers)
-    times = [line.time for line in finished]
-    late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
-    totals = [worker.totals for worker in workers]
-    happenings = read_happenings(folder.events)
-    recovered = recoveries(read_statuses(folder.status), happenings)
-    conserved = conservation(folder, len(workers))
-    return PassSummary(
-        objective=folder.objective,
-        time_to_target_s=None if reached is None else reached.time - begin,
-        iterations_to_target=None if reached is None else reached.iteration,
-        duration_s=max(map(_time, lines)) - begin,
-        iterations=finished[-1].iteration,
-        best_accuracy=max(line.accuracy or 0.0 for line in lines),
-        median_iteration_s=float(np.median(np.diff([begin, *times]))),
-        late_contributions=sum(late),
-        late_by_worker=late,
-        bytes_sent=sum(entry.bytes_sent for entry in totals),
-        bytes_received=sum(entry.bytes_received for entry in totals),
-        packets_sent=sum(entry.packets_sent for entry in totals),
-        packets_received=sum(entry.packets_received for entry in totals),
-        retransmissions=sum(entry.retransmissions for entry in totals),
-        k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
-        restarts=recovered.restarts,
-        rejoins=recovered.rejoins,
-        regroups=recovered.regroups,
-        longest_stall_s=float(np.max(np.diff([begin, *sorted(map(_time, lines))]))),
-        checksum_errors=sum(entry.checksum_errors for entry in totals),
-        switch_checksum_errors=recovered.switch_checksum_errors,
-        peer_fetches=sum(entry.peer_fetches for entry in totals),
-        missed_events=tuple(entry.words for entry in happenings if entry.missed),
-        identity_error=identity(workers),
-        conservation_error=conserved.error,
-        conservation_unchecked=conserved.unchecked,
-    )
-
-
-def start(workers: Sequence[WorkerMetrics]) -> float:
-    """When the first worker began its first iteration, Unix time."""
-    starts = (line.started for worker in workers for line in worker.iterations)
-    return min(start for start in starts if start is not None)
-
-
-def first_finishes(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
-    """Of every iteration the line of the replica that finished it first, by iteration."""
-    first: dict[int, Iteration] = {}
-    for worker in workers:
-        for line in worker.iterations:
-            best = first.setdefault(line.iteration, line)
-            if line.time < best.time:
-                first[line.iteration] = line
-    return [first[iteration] for iteration in sorted(first)]
-
-
-def _time(line: Iteration) -> float:
-    return line.time
 
 
 def _seconds(value: float | None) -> str:

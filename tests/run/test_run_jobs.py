@@ -17,7 +17,8 @@ from run.metrics import merge
 from run.port_faults import port_rules
 from run.report import write_report
 from run.runner import command
-from run.summary import RunSummary, summarise
+from run.summarise import summarise
+from run.summary import RunSummary
 
 
 def files(tmp_path: Path, *texts: str) -> list[Path]:

@@ -10,7 +10,8 @@ from run.config import Config
 from run.folder import RunFolder
 from run.plots import running_mean
 from run.report import write_report
-from run.summary import RunSummary, summarise
+from run.summarise import summarise
+from run.summary import RunSummary
 
 
 def report(folder: RunFolder) -> Path:

@@ -11,7 +11,8 @@ from run.config import Config
 from run.errors import RunError
 from run.folder import RunFolder
 from run.metrics import merge
-from run.summary import Summary, summarise
+from run.summarise import summarise
+from run.summary import Summary
 
 
 def one_pass(path: Path, fake: FakePass) -> Summary:
