@@ -20,6 +20,9 @@ FITS = (0.4, 1.9)
 DISAGREEING = 0.05
 """Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
 
+ADMITTED = frozenset(("ADMITTED", "CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "NOT_READY"))
+"""Verdicts (p4src/headers.p4) on packets of workers that may speak; every other one is a reason for a drop."""
+
 PIPE_WIDTH = 100_000
 """Columns where no terminal sets a limit: nothing is wrapped."""
 
@@ -29,7 +32,7 @@ def line(status: pb.Status) -> str:
     lambdas = " ".join(f"{1e3 * worker.lambda_s:.1f}" for worker in status.worker)
     return (
         f"iteration {status.iteration}: k = {status.k} of {status.live} live ({status.objective}), "
-        f"lambda [{lambdas}] ms"
+        f"lambda [{lambdas}] ms" + (f"; waiting: {status.waiting}" if status.waiting else "")
     )
 
 
@@ -108,20 +111,45 @@ def _cheaper(answer: pb.Status, best: int) -> str:
 
 
 def _headline(answer: pb.Status) -> Text:
-    """Job, k, iteration."""
+    """Job, k, iteration; then what it waits for, if it does."""
     lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
-    return Text(
+    line = Text(
         f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
         f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
         style="bold",
     )
+    others = [str(job) for job in answer.jobs if job != answer.job]
+    if others:
+        line.append(
+            f"\nother job{'s' * (len(others) > 1)} of this controller (--job): {', '.join(others)}", style="none"
+        )
+    if answer.waiting:
+        line.append(f"\nwaiting: {answer.waiting}", style="bold yellow")
+    return line
 
 
 def _switch(answer: pb.Status) -> Text:
-    """The switch and its counters that are not 0."""
+    """The switch, the job's generation, and the packets of all jobs by what became of them."""
     state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
-    counts = " ".join(f"{name}={count:,}" for name, count in sorted(answer.counters.items()) if count)
-    return Text(f"switch {answer.switch_address}: {state}" + (f"\npackets: {counts}" if counts else ""))
+    lines = [f"switch {answer.switch_address}: {state}" + _generation(answer)]
+    admitted = {name: count for name, count in answer.counters.items() if name in ADMITTED}
+    dropped = {name: count for name, count in answer.counters.items() if name not in ADMITTED}
+    lines += [f"packets: {_counters(admitted)}"] if any(admitted.values()) else []
+    lines += [f"dropped: {_counters(dropped)}"] if any(dropped.values()) else []
+    return Text("\n".join(lines))
+
+
+def _generation(answer: pb.Status) -> str:
+    """Since when the job's slots hold, and how often they were begun anew."""
+    if not answer.generation:
+        return ""
+    times = f", regrouped {answer.regroups} time{'s' * (answer.regroups > 1)}" if answer.regroups else ""
+    return f", generation {answer.generation}{times}"
+
+
+def _counters(counters: dict[str, int]) -> str:
+    """Those that are not 0."""
+    return " ".join(f"{name}={count:,}" for name, count in sorted(counters.items()) if count)
 
 
 def _model(answer: pb.Status) -> Text:
@@ -171,12 +199,14 @@ def _disagreement(worker: pb.WorkerStatus) -> Text:
 def _remark(worker: pb.WorkerStatus) -> str:
     """What a person should notice about a worker: the one thing that matters most."""
     if not worker.live:
-        return "not live"
+        return worker.state or "not live"
+    if worker.state in ("attached", "joining"):
+        return worker.state
     if worker.silent_s:
         return f"silent {1e3 * worker.silent_s:.0f} ms"
     if worker.dispersion and worker.samples >= 8 and not FITS[0] <= worker.dispersion <= FITS[1]:
         return "not Poisson"
-    return ""
+    return f"attached {worker.attachments} times" if worker.attachments > 1 else ""
 
 
 def _changes(answer: pb.Status) -> RenderableType:

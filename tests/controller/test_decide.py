@@ -175,3 +175,119 @@ def test_decisions_come_every_so_many_iterations() -> None:
     running.iterate(5)
     assert running.decider.estimate is not None
     assert not running.decider.due(running.now_s)
+
+
+@pytest.mark.parametrize(
+    ("objective", "lost_k", "back_k"), [("all", 2, 3), ("round", 2, 3), ("fixed:2", 2, 2), ("fixed:3", 2, 3)]
+)
+def test_a_worker_that_is_back_is_counted_at_once_even_before_warm_up(objective: str, lost_k: int, back_k: int) -> None:
+    decider = Decider(workers=3, policy=Policy(objective=objective))
+    decider.lose(1, "lost", 0.0)
+    assert decider.k == lost_k
+    decider.gain(1, "is back", 5.0, 40)
+    assert decider.live.all()
+    assert decider.k == back_k
+    if back_k != lost_k:
+        assert decider.changes[-1].reason == "worker 1 is back: 3 of 3 live"
+
+
+def test_a_slow_worker_that_is_back_is_not_waited_for() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    for iteration in range(1, 30):
+        running.iterate(iteration)
+    assert running.decider.k == 3
+    running.decider.lose(2, "lost", running.now_s)
+    running.decider.gain(2, "is back", running.now_s, 30)
+    assert (running.decider.k, int(running.decider.live.sum())) == (3, 4)
+
+
+def test_who_is_back_has_been_silent_only_since_then() -> None:
+    running = cluster(lambda rank, iteration: 0.001)
+    for iteration in range(1, 10):
+        running.iterate(iteration)
+    running.decider.lose(2, "lost", running.now_s)
+    for iteration in range(10, 20):
+        running.iterate(iteration)
+    running.decider.gain(2, "is back", running.now_s, 20)
+    assert running.decider.measurements.silent_s(running.now_s + 0.5)[2] == pytest.approx(0.5)
+
+
+def test_all_may_be_lost_and_come_back() -> None:
+    decider = Decider(workers=3, policy=Policy())
+    for rank in range(3):
+        decider.lose(rank, "lost", 0.0)
+    for rank in range(3):
+        decider.gain(rank, "is back", 1.0)
+    assert decider.k == 3
+
+
+def test_a_later_decider_takes_reports_of_an_iteration_far_on() -> None:
+    decider = Decider(workers=2, policy=Policy())
+    decider.measurements.join(0, 1.0, 50_000)
+    assert decider.measurements.report(0, Report(iteration=50_000, first_block_s=0.01), 1.1)
+    assert decider.measurements.silent_s(2.0)[1] == 0.0
+    decider.measurements.join(1, 1.2, 49_990)
+    assert decider.measurements.report(1, Report(iteration=49_990, first_block_s=0.01), 1.3)
+
+
+def test_a_worker_that_was_too_late_too_often_is_waited_for_once() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=10)
+    forced = []
+    for iteration in range(1, 60):
+        running.iterate(iteration)
+        if running.decider.included is not None:
+            forced.append(iteration)
+            assert running.decider.k == 4
+    inclusions = [change for change in running.changes if "too late 10 times in a row" in change.reason]
+    assert len(inclusions) >= 3
+    assert inclusions[0].reason == "worker 2 was too late 10 times in a row: all 4 live are waited for"
+    assert inclusions[0].k == 4
+    releases = [change for change in running.changes if change.reason.startswith("worker 2 has been in; round: E_3[T]")]
+    assert releases and releases[0].k == 3
+    assert len(forced) <= 2 * len(inclusions), "for one iteration, and until it is reported"
+    late = running.decider.measurements.track[2].late_in_a_row
+    assert late <= 10
+
+
+def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
+    decider = Decider(workers=3, policy=Policy(objective="fixed:2", include_after=2, warm_up=99))
+    for iteration in (1, 2):
+        for rank in range(3):
+            late = rank == 0
+            decider.measurements.report(
+                rank, Report(iteration=iteration, first_block_s=0.01, late=late), float(iteration)
+            )
+    assert decider.due(2.0)
+    change = decider.decide(2.0)
+    assert change is not None
+    assert (change.k, decider.included) == (3, 0)
+    decider.gain(0, "is back", 2.0)
+    assert decider.k == 3
+    assert decider.measurements.report(0, Report(iteration=3, first_block_s=0.01), 3.0)
+    change = decider.decide(3.0)
+    assert change is not None
+    assert (change.k, change.reason) == (2, "worker 0 has been in; fixed:2")
+
+
+@pytest.mark.parametrize("end", ["lost", "objective"])
+def test_inclusion_ends_with_its_worker_or_by_a_persons_word(end: str) -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=5)
+    iteration = 0
+    while running.decider.included is None:
+        iteration += 1
+        running.iterate(iteration)
+    if end == "lost":
+        running.decider.lose(2, "lost", running.now_s)
+        assert running.decider.k == 3
+    else:
+        running.decider.set_objective("fixed:2", running.now_s)
+        assert running.decider.k == 2
+    assert running.decider.included is None
+
+
+def test_nobody_is_included_by_default() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    for iteration in range(1, 100):
+        running.iterate(iteration)
+    assert running.decider.k == 3
+    assert running.decider.measurements.track[2].late_in_a_row > 20

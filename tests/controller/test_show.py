@@ -2,10 +2,13 @@
 
 import io
 
+import finsy as fy
 import pytest
 from rich.console import Console, RenderableType
 
 from controller import show
+from controller.program import Program
+from controller.push import verdict_names
 from rpc import kofn_pb2 as pb
 
 
@@ -81,3 +84,43 @@ def test_disagreements_are_told_where_they_are_a_share(disagreements: int, repor
 
 def test_a_lost_worker_shows_in_the_first_line() -> None:
     assert "k = 2 of 3 live workers (n = 4)," in printed(show.status(answer(live=3)))[0]
+
+
+def test_dropped_packets_are_told_apart_by_reason() -> None:
+    counters = {"ADDED": 5, "NOT_READY": 1, "WRONG_PORT": 3, "OLD_GENERATION": 1200, "BAD_KIND": 0, "LATE": 0}
+    lines = printed(show.status(answer(counters=counters)))
+    assert "packets: ADDED=5 NOT_READY=1" in lines
+    assert "dropped: OLD_GENERATION=1,200 WRONG_PORT=3" in lines
+    assert not any(line.startswith("dropped") for line in printed(show.status(answer())))
+
+
+def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
+    verdicts = set(verdict_names(fy.P4Schema(Program().p4info)).values())
+    assert verdicts > show.ADMITTED
+    reasons = {"WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH", "BAD_CHECKSUM", "OLD_GENERATION"}
+    assert reasons < verdicts - show.ADMITTED
+
+
+def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
+    waiting = answer(waiting="regrouping: waiting for worker 2 since 3 s", jobs=[7, 255, 9], generation=1, regroups=2)
+    lines = printed(show.status(waiting), width=100)
+    assert lines[1:3] == [
+        "other jobs of this controller (--job): 7, 9",
+        "waiting: regrouping: waiting for worker 2 since 3 s",
+    ]
+    assert lines[3] == "switch 127.0.0.1:50051: connected, generation 1, regrouped 2 times"
+    assert show.line(waiting).endswith("; waiting: regrouping: waiting for worker 2 since 3 s")
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"state": "lost", "live": False}, "lost"),
+        ({"state": "joining", "live": False, "attachments": 2}, "joining"),
+        ({"state": "training", "attachments": 3}, "attached 3 times"),
+        ({"state": "training", "attachments": 1}, ""),
+    ],
+)
+def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
+    lines = printed(show.lambdas(answer(worker=[worker(0, **{"dispersion": 1.0, **fields})])))
+    assert lines[-1].rsplit("123456", 1)[1].strip() == remark
