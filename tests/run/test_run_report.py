@@ -47,6 +47,18 @@ def test_report_without_a_single_status(tmp_path: Path) -> None:
     assert report(folder).exists()
 
 
+def test_events_are_told_and_a_worker_that_never_came_is_drawn_empty(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    for entry in folder.jobs[0].passes:
+        entry.metrics(3).unlink()
+        entry.events.write_text(
+            '{"time": 1.0, "iteration": 9, "action": "start", "name": "worker-3", "missed": "no worker came so far"}\n'
+        )
+    text = report(folder).read_text()
+    assert "round: worker-3 not started: no worker came so far" in text
+    assert text.count("<svg") == 4
+
+
 def test_running_mean_follows_a_step() -> None:
     values = np.array([1.0] * 20 + [5.0] * 20)
     smooth = running_mean(values, 5)
