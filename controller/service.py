@@ -14,7 +14,7 @@ from controller.session import Session
 from controller.status import status
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
-from rpc.security import CONTROLLER, OPERATOR, Credentials, add_port, grpc_server, permit
+from rpc.security import OPERATOR, Credentials, add_port, grpc_server, permit
 from run.errors import ConfigError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -125,8 +125,8 @@ class Inspector(kofn_pb2_grpc.InspectorServicer):
         return self._status(session)
 
     async def _session(self, job: int, context: Context) -> Session:
-        """The job's session; the caller is told which jobs there are. Workers may look at their own only."""
-        await permit(context, (OPERATOR,), (CONTROLLER,), ("worker", job))
+        """The job's session, for operators only; they are told which jobs there are."""
+        await permit(context, (OPERATOR,))
         try:
             return self._jobs.find(job)
         except AttachError as error:

@@ -21,7 +21,7 @@ from controller.slots import Slots
 from controller.topology import Host
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
-from rpc.security import Credentials
+from rpc.security import CONTROLLER, Credentials, channel
 from run.config import Job, Policy
 
 NO_SWITCH = "127.0.0.1:1"
@@ -52,8 +52,8 @@ class Running:
         answer: pb.Status = await self.inspector.GetStatus(pb.StatusRequest(job=job))
         return answer
 
-    def worker(self, rank: int, *, job: int = 1) -> "Worker":
-        call = kofn_pb2_grpc.CoordinatorStub(self.channel).Attach()
+    def worker(self, rank: int, *, job: int = 1, line: grpc.aio.Channel | None = None) -> "Worker":
+        call = kofn_pb2_grpc.CoordinatorStub(line or self.channel).Attach()
         return Worker(rank=rank, job=job, call=call)
 
     async def start_all(self, job: int = 1, ranks: Iterable[int] | None = None) -> list["Worker"]:
@@ -136,8 +136,8 @@ async def serving(
     await server.start()
     address = f"127.0.0.1:{port}"
     try:
-        async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            yield Running(jobs=jobs, address=address, channel=channel)
+        async with channel(None, address, CONTROLLER) as line:
+            yield Running(jobs=jobs, address=address, channel=line)
     finally:
         for task in tasks:
             task.cancel()
