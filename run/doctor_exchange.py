@@ -23,7 +23,7 @@ from host.wire import (
     unpack_values,
 )
 
-EXCHANGE_S = 5.0
+EXCHANGE_S = 3.0
 RESEND_S = 0.25
 LANES = WORD_BYTES // 4
 
@@ -50,12 +50,24 @@ class Exchange:
     plan: Plan
     generation: int
     iteration: int
-    transport: Transport
+    _transport: Transport | None = None
     _answers: dict[int, tuple[Header, bytes]] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _strange: str = ""
 
-    def take(self, datagrams: list[bytes]) -> None:
+    def close(self) -> None:
+        """Give the socket back, if there is one."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _open(self) -> Transport:
+        """The socket, from the first packet on; OSError where it cannot be had."""
+        if self._transport is None:
+            self._transport = Transport(self.plan.service)
+            self._transport.listen(asyncio.get_running_loop(), self._take)
+        return self._transport
+
+    def _take(self, datagrams: list[bytes]) -> None:
         """Keep what has come, by block."""
         for datagram in datagrams:
             try:
@@ -95,11 +107,11 @@ class Exchange:
 
     async def _answer(self, number: int, datagram: bytes) -> tuple[Header, bytes]:
         """Send again and again until there is one."""
-        sent, deadline = 0, time.monotonic() + EXCHANGE_S
+        transport, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
         while number not in self._answers:
             if time.monotonic() > deadline:
                 raise ProbeError(f"no answer to {sent} packets of {len(datagram)} bytes{self._strange}")
-            self.transport.send(datagram)
+            transport.send(datagram)
             sent += 1
             self._news.clear()
             try:

@@ -65,7 +65,7 @@ class Hosts:
         checks = [check for check in self._checks if check.name.split()[0] == kind]
         for check in checks:
             if not check.ok:
-                raise HopError(f"{check.name}: {check.detail}", advice)
+                raise HopError(f"{check.name.removeprefix(kind).strip()}: {check.detail}", advice)
         if not checks:
             raise HopSkipped("a single host has nobody to send to")
         return by_detail({check.name.removeprefix(kind).strip(): check.detail for check in checks})

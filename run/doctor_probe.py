@@ -5,6 +5,7 @@ the first one that fails.  Everything goes the way that a worker's goes: same ce
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,6 @@ from typing import TypeAlias
 import grpc
 import msgspec
 
-from host.transport import Transport
 from host.wire import WORDS_MAX
 from rpc import kofn_pb2, kofn_pb2_grpc
 from rpc.failures import refused_handshake
@@ -95,11 +95,12 @@ async def attach(plan: Plan, line: grpc.aio.Channel) -> tuple[Attached, kofn_pb2
 
 async def take_leave(call: Attached) -> None:
     """Finish, and stay until all have: one that goes earlier would lower k for the others."""
-    await call.write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason="target")))
-    async with asyncio.timeout(ATTACH_S):
-        while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
-            if message.HasField("stop"):
-                return
+    with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):  # there is nothing more to find out
+        await call.write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason="target")))
+        async with asyncio.timeout(ATTACH_S):
+            while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
+                if message.HasField("stop"):
+                    return
 
 
 async def probe(plan: Plan) -> None:
@@ -110,13 +111,7 @@ async def probe(plan: Plan) -> None:
         if credentials is not None:
             await step("access", lambda: intrude(plan, credentials))
         call, welcome = await attach_step(plan, line)
-        exchange = Exchange(
-            plan=plan,
-            generation=welcome.generation,
-            iteration=welcome.first_iteration,
-            transport=Transport(plan.service),
-        )
-        exchange.transport.listen(asyncio.get_running_loop(), exchange.take)
+        exchange = Exchange(plan=plan, generation=welcome.generation, iteration=welcome.first_iteration)
         try:
             alone, small, large = plan.rank, plan.workers, plan.workers + 1  # blocks
             await step("contribution", lambda: exchange.block(alone, words=1, alone=True))
@@ -124,7 +119,7 @@ async def probe(plan: Plan) -> None:
             await step("largest packet", lambda: exchange.block(large, words=WORDS_MAX, alone=False))
             await take_leave(call)
         finally:
-            exchange.transport.close()
+            exchange.close()
 
 
 async def attach_step(plan: Plan, line: grpc.aio.Channel) -> tuple[Attached, kofn_pb2.Welcome]:
@@ -146,9 +141,9 @@ async def step(name: str, work: Callable[[], Awaitable[str]]) -> None:
     """Do it and print what came of it."""
     try:
         line = Step(step=name, ok=True, detail=await work())
-    except ProbeError as error:
+    except (ProbeError, OSError) as error:
         print(msgspec.json.encode(Step(step=name, ok=False, detail=str(error))).decode(), flush=True)
-        raise
+        raise ProbeError(str(error)) from error
     print(msgspec.json.encode(line).decode(), flush=True)
 
 
