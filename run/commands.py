@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
+from host.wire import PORT
 from run.config import Network
 from run.folder import PassFolder
 from switch.faults import FaultRule
@@ -34,7 +35,7 @@ class Commands:
         address = f"127.0.0.1:{self.network.p4runtime_port}"
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
-        rules += ["--fault-seed", str(fault_seed)] if rules else []
+        rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(PORT)] if rules else []
         return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
 
     def controller(self, configs: Sequence[Path], entry: PassFolder) -> list[str]:

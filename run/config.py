@@ -130,7 +130,7 @@ class Fault(Section, frozen=True):
     reorder: Probability = 0.0  # held back until the next one has passed, 20 ms at most
     delay_ms: NotNegative = 0.0  # of every packet
     jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
-    from_s: NotNegative = 0.0  # since the worker, or the switch, started
+    from_s: NotNegative = 0.0  # since the worker started; at the switch: since the first packet of the worker's port
     until_s: NotNegative = math.inf
 
     def check(self, target: str) -> None:

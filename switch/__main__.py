@@ -46,7 +46,13 @@ async def run(options: Options) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    engine = Engine(options.ports, cpu_port=options.cpu_port, faults=options.faults, fault_seed=options.fault_seed)
+    engine = Engine(
+        options.ports,
+        cpu_port=options.cpu_port,
+        faults=options.faults,
+        fault_seed=options.fault_seed,
+        fault_udp_port=options.fault_udp_port or 0,
+    )
     if options.program is not None:
         await asyncio.to_thread(_load, engine, options.program)
     engine.start()

@@ -41,6 +41,7 @@ class Engine:
         qdisc_bypass: bool = False,
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
+        fault_udp_port: int = 0,
     ) -> None:
         """`ports`: port number (0..510) to interface name; the interfaces are opened by `start`.
 
@@ -49,8 +50,9 @@ class Engine:
 
         An interface that goes down or is removed is logged; the other ports go on.
 
-        `faults` are injected between the interfaces and the program.  A port and direction has random numbers of its
-        own: the same seed and frames have the same fate, from each `start` on.
+        `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
+        to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
+        fate, from each `start` on.
         """
         for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
             if not 0 <= port <= PORT_MAX:
@@ -71,16 +73,16 @@ class Engine:
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._running = False
         self._swaps = 0  # as the runtime counts them in digests
-        self._set_faults(faults, fault_seed)
+        self._set_faults(faults, fault_seed, fault_udp_port)
 
-    def _set_faults(self, rules: Sequence[FaultRule], seed: int) -> None:
+    def _set_faults(self, rules: Sequence[FaultRule], seed: int, udp_port: int) -> None:
         for rule in rules:
             if rule.port not in self._ports:
                 known = ", ".join(map(str, self._ports)) or "none"
                 raise FaultError(f"fault {rule}: there is no port {rule.port}; there are {known}")
         if rules:
             array, numbers, count = native_rules(rules)
-            if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed) < 0:
+            if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed, udp_port) < 0:
                 raise SwitchError("not enough memory for the rules for injected faults")
 
     def __del__(self) -> None:

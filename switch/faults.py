@@ -1,7 +1,7 @@
 """Faults that the switch injects at its ports, as typed rules and as the text of `--fault`.
 
-What a rule does is carried out by runtime/faults.c.  Times count from the start of the packet thread, frames from 1 for
-each port and direction.
+What a rule does is carried out by runtime/faults.c.  Times count from the first frame of the port on, frames from 1
+for each port and direction; where faults are for one UDP port (`--fault-udp-port`) no other frame is looked at.
 """
 
 import math

@@ -70,7 +70,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
     "core_set_faults": (
         c_int,
-        [c_void_p, POINTER(CFaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64],
+        [c_void_p, POINTER(CFaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64, c_uint32],
     ),
     "core_fault_counts": (None, [c_void_p, c_uint32, c_uint32, Limbs]),
     "core_read": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),

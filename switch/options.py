@@ -37,7 +37,7 @@ injected faults, KEY=VALUE with commas between:
   drop, duplicate, corrupt, reorder probabilities; corrupt flips one bit of the frame, reorder holds it back
                                     until the next one has passed, 20 ms at most
   delay-ms, jitter-ms               delay, and more delay, uniform from 0
-  from-s, until-s                   when, since the switch started
+  from-s, until-s                   when, since the first frame of the port
   packets=N+N+...                   only these frames of the port and direction, counted from 1
 
 examples:
@@ -65,6 +65,7 @@ class Options:
     cpu_port: int | None
     faults: tuple[FaultRule, ...]
     fault_seed: int
+    fault_udp_port: int | None  # only packets to it have faults
     log_level: str
     log_console: bool
     log_file: Path | None
@@ -97,6 +98,7 @@ def parse(arguments: Sequence[str]) -> Options:
         cpu_port=_cpu_port(aimed.cpu_port, ports),
         faults=tuple(map(parse_rule, told.fault)),
         fault_seed=told.fault_seed,
+        fault_udp_port=told.fault_udp_port,
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
@@ -165,6 +167,7 @@ def _general_parser() -> _Parser:
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
+    add("--fault-udp-port", type=_port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
     add("--log-console", action="store_true", help="log to standard output")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
@@ -190,7 +193,7 @@ def _unsigned(text: str) -> int:
 
 def _port_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port, 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP or UDP port, 1 to 65535")
     return int(text)
 
 

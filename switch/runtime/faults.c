@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bits.h"
 #include "core.h"
 
 // Random numbers: splitmix64, a stream for each lane, so that a lane's decisions depend on its own frames alone.
@@ -148,7 +149,7 @@ static int scripted(const struct faults *faults, const struct fault_rule *rule, 
 
 static int in_force(const struct faults *faults, const struct fault_rule *rule, const struct lane *lane,
                     const struct frame *frame, uint64_t now_ns) {
-    uint64_t elapsed_ns = now_ns - faults->started_ns;
+    uint64_t elapsed_ns = now_ns - faults->started_ns[frame->port];
     return rule->port == frame->port && rule->directions >> frame->direction & 1 && elapsed_ns >= rule->from_ns &&
            elapsed_ns < rule->until_ns && scripted(faults, rule, lane->frames);
 }
@@ -172,12 +173,20 @@ static void apply(struct core *core, struct lane *lane, struct frame *frame, uin
     set_out(core, lane, frame, now_ns);
 }
 
+// UDP over IPv4 to the port that the rules are for.
+static int wanted(const struct faults *faults, const struct frame *frame) {
+    const uint8_t *ip = frame->bytes + 14;
+    if (!faults->udp_port) return 1;
+    if (frame->length < 34 || load_bytes(frame->bytes + 12, 2) != 0x0800 || ip[9] != 17) return 0;
+    uint32_t udp = 14 + 4 * (ip[0] & 15u);
+    return frame->length >= udp + 8 && load_bytes(frame->bytes + udp + 2, 2) == faults->udp_port;
+}
+
 // A frame of a lane that has rules.
 void faults_pass(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
                  size_t count) {
     struct lane *lane = &core->faults->lanes[direction][port];
     uint32_t length = 0;
-    lane->frames++;
     for (size_t i = 0; i < count; i++) length += (uint32_t)parts[i].iov_len;
     struct frame *frame = new_frame(core, length);
     if (!frame) return;
@@ -185,7 +194,14 @@ void faults_pass(struct core *core, enum fault_direction direction, uint32_t por
     frame->direction = (uint8_t)direction;
     uint8_t *to = frame->bytes;
     for (size_t i = 0; i < count; to += parts[i++].iov_len) memcpy(to, parts[i].iov_base, parts[i].iov_len);
-    apply(core, lane, frame, 0, core_clock_ns());
+    if (!wanted(core->faults, frame)) {
+        deliver(core, frame);
+        return;
+    }
+    uint64_t now_ns = core_clock_ns(), *started_ns = &core->faults->started_ns[port];
+    if (!*started_ns) *started_ns = now_ns;
+    lane->frames++;
+    apply(core, lane, frame, 0, now_ns);
 }
 
 // Frames whose time has come go on.
@@ -239,6 +255,7 @@ void faults_reset(struct core *core) {
     if (!faults) return;
     faults_clear(faults);
     memset(faults->lanes, 0, sizeof faults->lanes);
+    memset(faults->started_ns, 0, sizeof faults->started_ns);
     for (uint32_t i = 0; i < FAULT_DIRECTIONS * FAULT_PORTS; i++) {
         struct lane *lane = &faults->lanes[i / FAULT_PORTS][i % FAULT_PORTS];
         lane->random = i;
@@ -247,7 +264,6 @@ void faults_reset(struct core *core) {
     for (uint32_t i = 0; i < faults->rule_count; i++)
         for (int direction = 0; direction < FAULT_DIRECTIONS; direction++)
             faults->lanes[direction][faults->rules[i].port].active |= faults->rules[i].directions >> direction & 1;
-    faults->started_ns = core_clock_ns();
 }
 
 void faults_free(struct core *core) {
@@ -267,7 +283,7 @@ static void *copy_of(const void *from, size_t bytes) {
 }
 
 int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t rule_count, const uint32_t *numbers,
-                    uint32_t number_count, uint64_t seed) {
+                    uint32_t number_count, uint64_t seed, uint32_t udp_port) {
     struct faults *faults = calloc(1, sizeof *faults);
     if (!faults) return -ENOMEM;
     faults_free(core);
@@ -276,6 +292,7 @@ int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t 
     faults->numbers = copy_of(numbers, number_count * sizeof *numbers);
     faults->rule_count = rule_count;
     faults->seed = seed;
+    faults->udp_port = udp_port;
     if (faults->rules && faults->numbers) {
         faults_reset(core);
         return 0;

@@ -15,7 +15,7 @@ struct core;
 
 enum fault_direction { FAULT_IN, FAULT_OUT, FAULT_DIRECTIONS };
 
-// Rules apply one after another; times are from core_start on.
+// Rules apply one after another; times are from the first frame of the port on.
 struct fault_rule {
     uint32_t port, directions;  // bit 1 << direction
     double drop, duplicate, corrupt, reorder;  // probabilities
@@ -49,7 +49,9 @@ struct faults {
     struct fault_rule *rules;
     uint32_t rule_count;
     uint32_t *numbers;
-    uint64_t seed, started_ns, order;
+    uint64_t seed, order;
+    uint32_t udp_port;  // only frames to it are touched and counted; 0: every frame
+    uint64_t started_ns[FAULT_PORTS];  // 0: not yet
     struct lane lanes[FAULT_DIRECTIONS][FAULT_PORTS];
     struct frame *waiting[DELAYED_MAX];  // a heap, the one that is due first in front
     uint32_t waiting_count;
@@ -58,7 +60,7 @@ struct faults {
 
 // Not while the thread runs. 0 or a negative error number.
 int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t rule_count, const uint32_t *numbers,
-                    uint32_t number_count, uint64_t seed);
+                    uint32_t number_count, uint64_t seed, uint32_t udp_port);
 void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five);
 
 void faults_reset(struct core *core);

@@ -26,9 +26,10 @@ QUIET_S = 0.15
 class Lab:
     """Two hosts at ports 1 and 2 of a switch with faults; nothing but the test's frames is on the wire."""
 
-    def __init__(self, *rules: str, seed: int = 1) -> None:
+    def __init__(self, *rules: str, seed: int = 1, udp_port: int = 0) -> None:
         self.one, self.two = self._hosts()
-        self.engine = Engine({1: "s1", 2: "s2"}, faults=tuple(map(parse_rule, rules)), fault_seed=seed)
+        parsed = tuple(map(parse_rule, rules))
+        self.engine = Engine({1: "s1", 2: "s2"}, faults=parsed, fault_seed=seed, fault_udp_port=udp_port)
         self.engine.load(PROGRAM)
         self.engine.start()
 
@@ -161,6 +162,19 @@ def test_rules_hold_for_their_frames_direction_and_time() -> None:
         lab.send([number])
         time.sleep(0.4 if number == 0 else 0.3)
     assert lab.numbers() == [0, 2]
+
+
+@in_network
+def test_other_traffic_is_left_alone_where_faults_are_for_one_udp_port() -> None:
+    lab = Lab("port=1,direction=in,drop=1,packets=2+3", "port=2,delay-ms=120", udp_port=19278)
+    ipv4_udp = b"\0\0\0\x08\0\x45" + bytes(8) + b"\x11\0"  # the program's 128-bit field, as if Ethernet were before it
+    for number in range(8):
+        port = 19278 if number % 2 else 19279
+        rest = number.to_bytes(4, "big") + bytes(7) + port.to_bytes(2, "big") + bytes(9)
+        lab.one.send(request(0x23, 2, wide=int.from_bytes(ipv4_udp, "big"), rest=rest))
+    lab.two.settimeout(0.1)
+    assert [lab.two.recv(100)[LENGTH + 3] for _ in range(4)] == [0, 2, 4, 6], "at once"
+    assert lab.numbers() == [1, 7], "late, without its second and third"
 
 
 @in_network

@@ -46,7 +46,7 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
         ("--no-p4 -i 1@a -i 2@a", "-i 2@a: interface a has a port already"),
         ("--no-p4 --device-id -1", "'-1' is not a number from 0 to 2**64 - 1"),
         ("--no-p4 -L loud", "invalid choice: 'loud' (choose from"),
-        ("--no-p4 --thrift-port x", "'x' is not a TCP port, 1 to 65535"),
+        ("--no-p4 --thrift-port x", "'x' is not a TCP or UDP port, 1 to 65535"),
         ("--no-p4 --pcap", "--pcap: this switch does not capture packets; use tcpdump -i INTERFACE"),
         ("--no-p4 --log-console --log-file x", "--log-console and --log-file exclude each other"),
         (
