@@ -32,7 +32,7 @@ class Credentials:
     certificate: bytes  # PEM
     key: bytes = field(repr=False)  # PEM
     tokens: Mapping[int, str] = field(repr=False)
-    """By job.  A server accepts each of them, a client shows that of its lowest job."""
+    """By job.  A server accepts each of them, a client shows the first one; without any, none."""
 
     @classmethod
     def load(cls, folder: Path | None, name: str, jobs: Collection[int] = ()) -> Self | None:

@@ -50,12 +50,10 @@ def channel(credentials: Credentials | None, address: str, peer: str, options: O
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    token = grpc.metadata_call_credentials(_Token(next(iter(credentials.tokens.values()))), name=TOKEN_KEY)
-    return grpc.aio.secure_channel(
-        address,
-        grpc.composite_channel_credentials(secure, token),
-        options=[("grpc.ssl_target_name_override", host_name(peer)), *options],
-    )
+    for token in list(credentials.tokens.values())[:1]:
+        secure = grpc.composite_channel_credentials(secure, grpc.metadata_call_credentials(_Token(token)))
+    options = [("grpc.ssl_target_name_override", host_name(peer)), *options]
+    return grpc.aio.secure_channel(address, secure, options=options)
 
 
 def grpc_server(credentials: Credentials | None, options: Options = ()) -> grpc.aio.Server:

@@ -6,6 +6,7 @@ the first one that fails.  Everything goes the way that a worker's goes: same ce
 
 import asyncio
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -49,17 +50,12 @@ async def reach(plan: Plan, line: grpc.aio.Channel) -> str:
 
 async def intrude(plan: Plan, credentials: Credentials) -> str:
     """Without a certificate, and without a token, the controller must say nothing."""
-    bare = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    name = (("grpc.ssl_target_name_override", "controller.kofn"), ("grpc.enable_http_proxy", 0))
     intruders = {
-        "a certificate": (channel(None, plan.controller, CONTROLLER), grpc.StatusCode.UNAVAILABLE),
-        "a token": (
-            grpc.aio.secure_channel(plan.controller, bare, options=name),
-            grpc.StatusCode.UNAUTHENTICATED,
-        ),
+        "a certificate": (None, grpc.StatusCode.UNAVAILABLE),
+        "a token": (dataclasses.replace(credentials, tokens={}), grpc.StatusCode.UNAUTHENTICATED),
     }
-    for lacking, (line, expected) in intruders.items():
-        async with line:
+    for lacking, (shown, expected) in intruders.items():
+        async with channel(shown, plan.controller, CONTROLLER) as line:
             try:
                 await kofn_pb2_grpc.InspectorStub(line).GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
             except grpc.aio.AioRpcError as error:

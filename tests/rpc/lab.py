@@ -56,10 +56,9 @@ async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
         await server.stop(0)
 
 
-def tokenless(credentials: Credentials, address: str) -> grpc.aio.Channel:
+def tokenless(credentials: Credentials, address: str, peer: str = CONTROLLER) -> grpc.aio.Channel:
     """A channel with a good certificate that sends no token."""
-    secure = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    return grpc.aio.secure_channel(address, secure, options=NAME)
+    return channel(dataclasses.replace(credentials, tokens={}), address, peer)
 
 
 def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[tuple[str, grpc.aio.Channel]]:
