@@ -174,13 +174,21 @@ class Adder:
         place = self._place(group)
         assert place is not None
         stack, field, first = place
-        element = self._low.layout.element(stack, "i")
-        with self._low.block.braces(f"for (unsigned i = {first}; i < {first + count}; i++)"):
-            self._add_if(element.valid, _limbs(f"{element.struct}.{identifier(field)}", group.width))
+        element, end = self._low.layout.element(stack, "i"), first + count
+        if element.type.width % LIMB == 0 and len(element.type.fields) == 1:
+            self._add_rows(stack, first, end, group.width // LIMB)
+            return
+        with self._low.block.braces(f"for (unsigned i = {first}; i < {end}; i++)"):
+            text = _limbs(f"{element.struct}.{identifier(field)}", group.width)
+            self._low.block.add(f"if ({element.valid}) {self.sum} = csum_add({self.sum}, {text});")
 
-    def _add_if(self, condition: str, text: str) -> None:
-        with self._low.block.braces(f"if ({condition})"):
-            self._add(text)
+    def _add_rows(self, stack: str, first: int, end: int, limbs: int) -> None:
+        """Elements that are nothing but limbs: valid neighbours are one row of them."""
+        valid = self._low.layout.element(stack, "j").valid
+        with self._low.block.braces(f"for (unsigned i = {first}, j; i < {end}; i = j + 1)"):
+            row = f"csum_limbs((const uint64_t *)(D->{identifier(stack)} + i), (j - i) * {limbs}, 0)"
+            self._low.block.add(f"for (j = i; j < {end} && {valid}; j++) continue;")
+            self._add(row)
 
     def _add(self, text: str) -> None:
         self._low.block.add(f"{self.sum} = csum_add({self.sum}, {text});")

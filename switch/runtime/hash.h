@@ -22,6 +22,7 @@ static inline uint64_t csum_rotate(uint64_t number, unsigned by) {
 // `limbs` whole ones (less than 2^31) and the bits of one more that `mask` has.
 static inline uint64_t csum_limbs(const uint64_t *from, unsigned limbs, uint64_t mask) {
     uint64_t low = 0, high = 0;
+#pragma GCC unroll 4
     for (unsigned i = 0; i < limbs; i++) {
         low += (uint32_t)from[i];
         high += from[i] >> 32;

@@ -32,7 +32,7 @@ class Sums:
         types: dict[str, list[list[Any]]]
         types = {name: [[f"f{i}", pick.choice(WIDTHS), False] for i in range(pick.randint(1, 6))] for name in SINGLE}
         types["h0"] = [["f0", 4, False], ["f1", 12, False], ["f2", 64, False], ["f3", 2048, False]]
-        types |= {name: [["value", 512, False]] for name in STACK}
+        types |= {name: [["value", (512, 560)[seed % 2], False]] for name in STACK}
         for name in SINGLE:
             rest = -sum(width for _, width, _ in types[name]) % 8
             types[name] += [["_padding", rest, False]] if rest else []
