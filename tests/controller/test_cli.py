@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from controller import cli
 from controller.cli import main
 from rpc import kofn_pb2 as pb
 from rpc.document import document
@@ -17,7 +18,7 @@ from tests.controller.harness import NO_SWITCH, Running, controller, until
 
 
 def invoke(*arguments: str, controller: str | None = NO_SWITCH) -> Result:
-    environment = {"KOFN_CONTROLLER": controller, "COLUMNS": "140"}
+    environment = {"KOFN_CONTROLLER": controller, "KOFN_STATE_DIR": "/nowhere", "COLUMNS": "140"}
     return CliRunner().invoke(main, arguments, env=environment)
 
 
@@ -182,11 +183,22 @@ def test_without_a_controller(command: list[str]) -> None:
     assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
 
 
-@pytest.mark.parametrize("command", ["status", "k", "lambda", "watch", "set-k", "run", "stop", "clean"])
+@pytest.mark.parametrize(
+    "command", ["status", "k", "lambda", "watch", "set-k", "run", "stop", "clean", "doctor", "certs"]
+)
 def test_help(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert f"Usage: main {command}" in result.output
+
+
+def test_only_commands_that_are_there_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.LAZY, "magic", ("run.magic", "command"))
+    output = invoke("--help").output
+    assert [name in output for name in ("  doctor ", "  certs ", "  magic ")] == [True, True, False]
+    result = invoke("magic")
+    assert result.exit_code == 2
+    assert "No such command 'magic'" in result.output
 
 
 def test_looking_does_not_import_what_only_running_needs() -> None:
