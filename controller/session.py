@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import grpc
 
 from controller import messages
+from controller.course import Course, Phase
 from controller.decide import Change, Decider
 from controller.entries import Found
 from controller.errors import AttachError, PushError
 from controller.explain import Waiting
 from controller.journal import Journal
-from controller.lifecycle import Lifecycle, Phase
+from controller.lifecycle import Lifecycle
 from controller.measure import Arrival, Report
 from controller.members import Members, Stream
 from controller.slots import Slots
@@ -41,6 +42,7 @@ class Session:
     decider: Decider
     journal: Journal
     slots: Slots
+    course: Course = field(init=False)
     life: Lifecycle = field(init=False)
     waiting: Waiting = field(init=False)
     version: int = 0  # counts what a status would show
@@ -51,7 +53,7 @@ class Session:
 
     def __post_init__(self) -> None:
         """Nobody is here yet; what the switch says comes to us."""
-        self.life = Lifecycle(
+        self.course = Course(
             members=Members(job=self.job.id, workers=self.job.workers),
             decider=self.decider,
             slots=self.slots,
@@ -59,23 +61,24 @@ class Session:
             apply=self._apply,
             wake=self._wanted.set,
         )
-        self.waiting = Waiting(life=self.life)
+        self.life = Lifecycle(course=self.course)
+        self.waiting = Waiting(course=self.course, recovery=self.life.recovery)
         self.slots.on_arrival, self.slots.on_found, self.slots.on_lost = self.arrival, self._found, self._lost
 
     @property
     def started(self) -> bool:
         """Workers are training, or were."""
-        return self.life.started
+        return self.course.started
 
     @property
     def stopped(self) -> bool:
         """The job is over."""
-        return self.life.phase is Phase.OVER
+        return self.course.phase is Phase.OVER
 
     @property
     def members(self) -> Members:
         """Who is attached."""
-        return self.life.members
+        return self.course.members
 
     # -- workers
 
@@ -98,7 +101,7 @@ class Session:
             case "ready":
                 self.life.ready(rank, message.ready.iteration, time.monotonic())
             case "regrouped":
-                self.life.regrouped(rank, message.regrouped.generation, time.monotonic())
+                self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
             case "finished":
                 self.life.finish(rank, message.finished.reason, time.monotonic())
             case other:
@@ -151,7 +154,7 @@ class Session:
     def look(self) -> None:
         """Decide, if that is due and the last decisions have left CPU time for it."""
         begin_s = time.monotonic()
-        running = self.life.phase is Phase.RUNNING
+        running = self.course.phase is Phase.RUNNING
         if not running or begin_s < self._rest_until_s or not self.decider.due(begin_s):
             return
         self._apply(self.decider.decide(begin_s))
@@ -182,7 +185,7 @@ class Session:
             self._wanted.clear()
             k, iteration = self.decider.k, self.decider.iteration
             try:
-                if self.life.to_admit:
+                if self.course.to_admit:
                     await self._admit(k)
                 else:
                     await self.slots.set_k(k)
@@ -195,8 +198,8 @@ class Session:
 
     async def _admit(self, k: int) -> None:
         """Open the switch for a new generation; where the connection breaks the next one finds out what it has."""
-        generation, self.life.to_admit = self.life.to_admit, 0
-        if self.life.phase is Phase.OPENING:
+        generation, self.course.to_admit = self.course.to_admit, 0
+        if self.course.phase is Phase.OPENING:
             self._told = k  # by the Welcome
         try:
             await self.slots.admit(generation, k)

@@ -36,8 +36,8 @@ def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status
         switch_address=link.address,
         switch_connected=link.connected,
         uptime_s=time.monotonic() - _STARTED_S,
-        generation=session.life.generation,
-        regroups=session.life.regroups,
+        generation=session.course.generation,
+        regroups=session.life.recovery.regroups,
         jobs=jobs,
         waiting=session.waiting.text,
     )

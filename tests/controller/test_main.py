@@ -1,5 +1,6 @@
 """`python -m controller` as a process: exit codes, messages, a clean end."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ import pytest
 
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
+from rpc.certificates import make_certificates
+from rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 from tests.controller.switches import SwitchProcess, free_port, running
 from tests.targets import TARGETS
 
@@ -82,6 +85,48 @@ def test_what_cannot_be_used_is_named(files: list[str], option: str, value: str,
 def test_more_workers_than_hosts(files: list[str]) -> None:
     Path(files[1]).write_text("[job]\nworkers = 3\n")
     assert fails(*files) == "controller: job.workers is 3: the topology has 2 hosts"
+
+
+def test_jobs_that_do_not_fit_together_are_named(files: list[str], tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("[job]\nworkers = 1\nid = 2\n")
+    line = fails(*files, "--config", str(other))
+    assert line == "controller: job.workers is 1: the topology has 2 hosts, 2 of them are earlier jobs'"
+
+
+def test_certificates_that_are_not_there(files: list[str], tmp_path: Path) -> None:
+    line = fails(*files, "--certs", str(tmp_path))
+    assert line.startswith(f"controller: {tmp_path}/ca.pem: No such file or directory")
+
+
+def test_two_jobs_with_certificates(files: list[str], switch: SwitchProcess, tmp_path: Path) -> None:
+    configs = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for job, path in enumerate(configs, 1):
+        path.write_text(f"[job]\nworkers = 1\nid = {job}\n")
+    certs = tmp_path / "certs"
+    make_certificates(certs, {1: 1, 2: 1})
+    address, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
+    process = start(
+        "--config", str(configs[0]), "--config", str(configs[1]), *files[2:],
+        "--p4runtime", switch.address, "--listen", address, "--certs", str(certs), "--log", str(log), "--wait", "60",
+    )  # fmt: skip
+    try:
+        assert asyncio.run(jobs_of(address, certs)) == [1, 2]
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, errors) == (0, "")
+    assert f"job 2, objective round, listening at {address} (mutual TLS)" in log.read_text()
+
+
+async def jobs_of(address: str, certs: Path) -> list[int]:
+    async with channel(Credentials.load(certs, OPERATOR), address, CONTROLLER) as line:
+        inspector = kofn_pb2_grpc.InspectorStub(line)
+        status = await inspector.GetStatus(pb.StatusRequest(job=2), wait_for_ready=True, timeout=60)
+        assert (status.job, status.workers) == (2, 1)
+        return list(status.jobs)
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])

@@ -7,7 +7,7 @@ import time
 import grpc
 import pytest
 
-from controller import explain, lifecycle
+from controller import course, explain
 from controller.measure import Arrival
 from tests.controller.harness import Running, Worker, controller, until
 from tests.controller.test_service import refusal
@@ -31,7 +31,7 @@ def test_a_late_joiner_is_live_when_it_is_ready() -> None:
             assert running.session.decider.k == 3
             late = await attached(running, 2)
             welcome = await late.expect("welcome")
-            assert (welcome.running, welcome.k, welcome.generation) == (True, 3, running.session.life.generation)
+            assert (welcome.running, welcome.k, welcome.generation) == (True, 3, running.session.course.generation)
             peers = (await workers[0].expect("peers")).peers
             assert [peer.rank for peer in peers] == [0, 1, 2, 3]
             await until_states(running, "training", "training", "joining", "training")
@@ -69,7 +69,7 @@ def test_a_worker_whose_connection_broke_is_told_to_go_on() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
-            generation = running.session.life.generation
+            generation = running.session.course.generation
             workers[1].call.cancel()
             await until_states(running, "training", "lost")
             back = await attached(running, 1, iteration=9, generation=generation)
@@ -87,8 +87,8 @@ def test_a_worker_of_an_older_generation_joins_as_one_that_has_nothing() -> None
             workers = await running.start_all()
             workers[1].call.cancel()
             await until_states(running, "training", "lost")
-            back = await attached(running, 1, iteration=9, generation=running.session.life.generation - 1)
-            assert (await back.expect("welcome")).generation == running.session.life.generation
+            back = await attached(running, 1, iteration=9, generation=running.session.course.generation - 1)
+            assert (await back.expect("welcome")).generation == running.session.course.generation
             await back.ready(9)
             assert (await back.next()).WhichOneof("message") == "decision", "and no Resume"
 
@@ -131,13 +131,13 @@ def test_all_are_killed_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
-            before = running.session.life.generation
+            before = running.session.course.generation
             for worker in workers:
                 worker.call.cancel()
             await until_states(running, "lost", "lost")
             assert not running.session.stopped
             workers = await running.start_all()
-            assert running.session.life.generation > before, "nobody has parameters: it begins anew"
+            assert running.session.course.generation > before, "nobody has parameters: it begins anew"
 
     asyncio.run(scenario())
 
@@ -146,7 +146,7 @@ def test_everyone_may_be_away_for_a_moment() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
-            generation = running.session.life.generation
+            generation = running.session.course.generation
             for worker in workers:
                 worker.call.cancel()
             await until_states(running, "lost", "lost")
@@ -172,7 +172,7 @@ def test_after_the_end_a_new_worker_is_told_so_and_an_old_one_is_stopped() -> No
             error = await refusal(new.call)
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert error.details() == "job 1 is over: worker 0 cannot join any more"
-            old = await attached(running, 1, iteration=50, generation=running.session.life.generation)
+            old = await attached(running, 1, iteration=50, generation=running.session.course.generation)
             assert (await old.expect("welcome")).running
             await old.finish("target")
             assert (await old.expect("stop")).reason == "target"
@@ -182,7 +182,7 @@ def test_after_the_end_a_new_worker_is_told_so_and_an_old_one_is_stopped() -> No
 
 def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.2)
-    monkeypatch.setattr(lifecycle, "GRACE_S", 0.1)
+    monkeypatch.setattr(course, "GRACE_S", 0.1)
     caplog.set_level(logging.WARNING)
 
     async def scenario() -> None:

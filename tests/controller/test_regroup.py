@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import finsy as fy
+import grpc
 import pytest
 
-from controller import lifecycle
+from controller import course, explain, recovery
 from controller.entries import find_jobs
 from controller.program import Program, read_all
 from run.config import Job
@@ -70,15 +71,14 @@ def test_a_restarted_switch_is_resumed_when_all_have_answered_but_the_lost(switc
     async def scenario() -> None:
         async with serving(setup(Job(workers=3)), switch=switch.address) as control:
             workers = await control.start_all()
-            before = control.session.life.generation
+            before = control.session.course.generation
             await restarted(switch)
             generation = (await workers[0].expect("regroup")).generation
             assert generation > before
             await workers[0].regrouped(before)  # an answer to something else
             await workers[0].regrouped(generation)
             await workers[1].regrouped(generation)
-            regroup = control.session.life.regroup
-            await until(lambda: regroup is not None and regroup.waiting == {2})
+            await until(lambda: control.session.life.recovery.waiting == {2})
             assert await entry(switch) is None, "nobody may send before all have answered"
             workers[2].call.cancel()
             for worker in workers[:2]:
@@ -119,7 +119,7 @@ def test_a_switch_that_restarts_during_a_regroup_or_after_it(embedded: SwitchPro
                 await worker.regrouped(second)
             assert await agreed("resume", workers) == second
             assert await entry(embedded) == (2, second)
-            assert control.session.life.regroups == 2
+            assert control.session.life.recovery.regroups == 2
 
     asyncio.run(scenario())
 
@@ -128,7 +128,7 @@ def test_workers_that_attach_during_a_regroup(embedded: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(Job(workers=4, start_workers=3)), switch=embedded.address) as control:
             workers = await control.start_all(ranks=(0, 1, 2))
-            before = control.session.life.generation
+            before = control.session.course.generation
             await restarted(embedded)
             generation = (await workers[0].expect("regroup")).generation
             fresh = control.worker(3)
@@ -148,15 +148,38 @@ def test_workers_that_attach_during_a_regroup(embedded: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
+def test_a_worker_that_does_not_answer_is_given_up(embedded: SwitchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "ANSWER_S", 0.5)
+    monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving(setup(Job(workers=3)), switch=embedded.address) as control:
+            workers = await control.start_all()
+            await restarted(embedded)
+            generation = await agreed("regroup", workers)
+            for worker in (workers[0], workers[2]):
+                await worker.regrouped(generation)
+            await until(lambda: control.session.waiting.text.startswith("regrouping: waiting for worker 1 since"))
+            assert await agreed("resume", [workers[0], workers[2]]) == generation
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                while True:
+                    await workers[1].next()
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert error.value.details() == "worker 1 of job 1 has not answered Regroup for 0.5 s"
+            assert control.session.decider.k == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_later_controller_goes_on_with_k_and_generation(
     switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "GRACE_S", 0.5)
+    monkeypatch.setattr(course, "GRACE_S", 0.5)
 
     async def scenario() -> None:
         async with serving(setup(Job(workers=4), objective="fixed:3"), switch=switch.address) as control:
             await control.start_all()
-            generation = control.session.life.generation
+            generation = control.session.course.generation
         assert await entry(switch) == (3, generation)
         async with serving(setup(Job(workers=4)), switch=switch.address) as control:
             workers = [await back(control, rank, 2000, generation) for rank in (0, 1)]
@@ -185,12 +208,12 @@ def test_a_later_controller_goes_on_with_k_and_generation(
 def test_switch_and_controller_are_restarted(
     embedded: SwitchProcess, all_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "GRACE_S", 60.0 if all_back else 0.5)
+    monkeypatch.setattr(course, "GRACE_S", 60.0 if all_back else 0.5)
 
     async def scenario() -> None:
         async with serving(setup(Job(workers=3)), switch=embedded.address) as control:
             await control.start_all()
-            generation = control.session.life.generation
+            generation = control.session.course.generation
         await restarted(embedded)
         async with serving(setup(Job(workers=3)), switch=embedded.address) as control:
             ranks = (2, 0, 1) if all_back else (2, 0)
@@ -211,13 +234,13 @@ def test_switch_and_controller_are_restarted(
 def test_fresh_workers_wait_for_those_that_may_be_training(
     embedded: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "GRACE_S", 1.0)
+    monkeypatch.setattr(course, "GRACE_S", 1.0)
 
     async def scenario() -> None:
         job = Job(workers=2, start_workers=1)
         async with serving(setup(job), switch=embedded.address) as control:
             await control.start_all()
-            generation = control.session.life.generation
+            generation = control.session.course.generation
         async with serving(setup(job), switch=embedded.address) as control:
             fresh = control.worker(1)
             await fresh.hello()  # killed and started again, while the controller was away
@@ -241,7 +264,7 @@ def test_a_new_job_may_take_over_old_slots_at_once(embedded: SwitchProcess) -> N
         for _ in range(2):
             async with serving(setup(Job(workers=2)), switch=embedded.address) as control:
                 await control.start_all()
-                generations.append(control.session.life.generation)
+                generations.append(control.session.course.generation)
         assert generations[1] > generations[0]
         assert await entry(embedded) == (2, generations[1])
 

@@ -33,7 +33,7 @@ def test_all_start_together() -> None:
             for worker in workers:
                 welcome = await worker.expect("welcome")
                 assert (welcome.workers, welcome.k, welcome.first_iteration, welcome.running) == (3, 3, 1, False)
-                assert welcome.generation == running.session.life.generation > time.time() - 60
+                assert welcome.generation == running.session.course.generation > time.time() - 60
                 assert [(peer.rank, peer.address) for peer in welcome.peers] == [
                     (rank, f"10.9.1.{rank}:50053") for rank in range(3)
                 ]

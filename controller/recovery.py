@@ -1,0 +1,139 @@
+"""How a job goes on after the switch, or the controller, was restarted.
+
+A controller that finds workers training goes on with the k and the generation that the switch has. Where the switch has
+not the workers' generation its slots are lost: whoever holds the only copy of a result must be heard before a slot may
+sum that block again. So all workers are brought to a halt (Regroup), the switch lets a new generation in when all have
+answered, and then everyone fetches what others have and goes on (Resume). Who is lost meanwhile is not waited for.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from controller import course, messages
+from controller.course import Course, Phase
+from controller.members import WELCOMED, Seat, State, ranks
+
+_LOG = logging.getLogger(__name__)
+
+ANSWER_S = 30.0
+"""How long a worker has to answer a Regroup. One that does not is given up, and may attach again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """Adoption of a job that goes on, and regroups."""
+
+    course: Course
+    regroups: int = 0
+    waiting: set[int] = field(default_factory=set)  # who has not answered the present Regroup
+    adopted: bool = False  # this controller came later: who is not back after the grace is lost
+    _answered: set[int] = field(default_factory=set)
+    _admitted: bool = False  # the switch takes packets of the new generation
+
+    # -- adoption
+
+    def adopt(self, seat: Seat, now_s: float) -> None:
+        """The first worker that is training already: go on with what the switch has, or bring all together first."""
+        job, found = self.course, self.course.slots.found
+        job.quiet_until_s = now_s + course.GRACE_S
+        if found is None or found.generation != seat.hello.generation:
+            _LOG.warning(
+                "job %d goes on already (worker %d is in iteration %d), but the switch has not its generation %d",
+                job.job, seat.rank, seat.hello.iteration, seat.hello.generation,
+            )  # fmt: skip
+            job.enter(Phase.GATHERING, now_s)
+            return
+        job.slots.adopt()
+        job.generation = job.settled = found.generation
+        job.decider.restart(range(job.members.workers))
+        job.decider.k = found.k
+        self.adopted = True
+        job.enter(Phase.RUNNING, now_s)
+        _LOG.info("job %d goes on already: k = %d, generation %d as in the switch", job.job, found.k, found.generation)
+
+    def grace_is_over(self, now_s: float) -> bool:
+        """True once: who was to be adopted and is not here is lost."""
+        over = self.adopted and self.course.phase is Phase.RUNNING and now_s >= self.course.quiet_until_s
+        self.adopted = self.adopted and not over
+        return over
+
+    def gather(self, now_s: float) -> None:
+        """Regroup when all are back, or enough time has passed."""
+        job = self.course
+        here, running = job.members.attached, job.members.running
+        if not running or (len(here) < job.members.workers and now_s < job.quiet_until_s):
+            return
+        job.settled = max(seat.hello.generation for seat in running)
+        for seat in here:
+            seat.current = seat.current and seat.hello.generation == job.settled
+            if seat.current and seat.state is State.ATTACHED:
+                job.welcome(seat, job.settled)
+        if not job.decider.iteration:  # another controller saw the job's beginning
+            job.decider.restart(seat.rank for seat in job.members.running)
+        self.begin(now_s)
+
+    # -- regroup
+
+    def begin(self, now_s: float) -> None:
+        """Everyone stops before anything is summed anew; a regroup that is going on starts over."""
+        job = self.course
+        job.generation, job.to_admit = job.next_generation(), 0
+        self.waiting = {seat.rank for seat in job.members.running if seat.state in WELCOMED}
+        self._answered, self._admitted = set(), False
+        if not self.waiting:
+            job.quiet_until_s = now_s + course.GRACE_S
+            job.enter(Phase.GATHERING, now_s)
+            return
+        job.enter(Phase.REGROUPING, now_s)
+        job.members.broadcast(messages.regroup(job.generation))
+        _LOG.info("job %d: regroup with generation %d: %s", job.job, job.generation, ranks(self.waiting))
+
+    def join(self, seat: Seat) -> None:
+        """One more worker has to answer: it comes back with results that it may be the only one to have."""
+        self.course.welcome(seat, seat.hello.generation)
+        seat.send(messages.regroup(self.course.generation))
+        self._answered.discard(seat.rank)
+        self.waiting.add(seat.rank)
+
+    def answer(self, rank: int, generation: int, now_s: float) -> None:
+        """A worker's Regrouped; one for an earlier generation says nothing about this one."""
+        if generation == self.course.generation and rank in self.waiting:
+            self.waiting.remove(rank)
+            self._answered.add(rank)
+            self._try_resume(now_s)
+
+    def gone(self, rank: int, now_s: float) -> None:
+        """A worker has left, or needs no more results."""
+        self.waiting.discard(rank)
+        self._answered.discard(rank)
+        self._try_resume(now_s)
+
+    def overdue(self, now_s: float) -> list[int]:
+        """Those that have not answered for too long."""
+        late = self.course.phase is Phase.REGROUPING and now_s >= self.course.since_s + ANSWER_S
+        return sorted(self.waiting) if late else []
+
+    def admitted(self, now_s: float) -> None:
+        """The switch lets the new generation in."""
+        self._admitted = True
+        self._try_resume(now_s)
+
+    def _try_resume(self, now_s: float) -> None:
+        """Go on when everyone has answered: first the switch, then the workers."""
+        if self.course.phase is not Phase.REGROUPING or self.waiting:
+            return
+        if not self._answered:
+            self.begin(now_s)  # nobody is left: gather
+        elif self._admitted:
+            self._resume(now_s)
+        else:
+            self.course.admit()
+
+    def _resume(self, now_s: float) -> None:
+        """Everyone goes on."""
+        job = self.course
+        job.settled = job.generation
+        self.regroups += 1
+        job.enter(Phase.RUNNING, now_s)
+        job.members.broadcast(messages.resume(job.generation))
+        _LOG.info("job %d: resumed with generation %d", job.job, job.generation)
