@@ -1,0 +1,90 @@
+"""Packets of two jobs on one real switch: a job reaches its own slots, workers and generation, whatever packets say."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controller.entries import lay_out
+from controller.measure import Arrival
+from controller.program import Program
+from controller.push import SwitchLink
+from controller.slots import Slots
+from host.wire import Kind
+from run.config import Job
+from tests.controller.harness import star
+from tests.controller.switches import running
+from tests.dataplane.frames import contribution, frame, parse
+from tests.dataplane.lab import Lab, lab
+from tests.targets import TARGETS
+
+pytestmark = pytest.mark.root
+
+GENERATION = 1_700_000_000
+JOBS = [Job(id=1, workers=2, slots=256), Job(id=2, workers=2, slots=256)]
+VALUES = np.arange(64)
+
+
+@pytest.fixture(params=TARGETS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lab, str]]:
+    if os.geteuid() != 0:
+        pytest.skip("packet sockets and namespaces need root")
+    with lab(4) as network, running(request.param, tmp_path, network.interfaces) as switch:
+        yield network, switch.address
+
+
+def sent(
+    worker: int, job: int, *, port: int | None = None, generation: int | None = None, **fields: int
+) -> tuple[int, bytes]:
+    """A job's contribution to block 0 of its iteration 1, from its worker's port or from another one."""
+    fields = {"job": job, "generation": generation or GENERATION + job, **fields}
+    own = 2 * (job - 1) + worker + 1
+    _, made = contribution(worker, 1, 0, VALUES * job + worker, **fields)
+    header = parse(made)
+    return port or own, frame(port or own, header.header, header.values.astype(">i4").tobytes())
+
+
+def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
+    network, address = place
+    arrivals: dict[int, list[Arrival]] = {1: [], 2: []}
+
+    async def scenario() -> None:
+        jobs = [
+            Slots(layout=layout, k=2, on_arrival=arrivals[layout.job.id].append) for layout in lay_out(JOBS, star(4))
+        ]
+        link = SwitchLink(address=address, device_id=0, program=Program(), jobs=jobs)
+        task = asyncio.create_task(link.run())
+        for job in jobs:
+            await job.admit(GENERATION + job.job, 2)
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        await asyncio.to_thread(exchange_packets)
+        async with asyncio.timeout(10):
+            while len(arrivals[1]) < 2 or len(arrivals[2]) < 2:
+                await asyncio.sleep(0.01)
+        counted = {name: count for name, count in (await link.count()).items() if count}
+        assert counted == {"CLAIMED": 2, "CLOSED": 2, "WRONG_PORT": 2, "OLD_GENERATION": 1, "LATE": 1}
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def exchange_packets() -> None:
+        assert network.exchange(*sent(0, 1)) == {}
+        assert network.exchange(*sent(0, 2, slot=0xFFFFFF00)) == {}, "the same slot number, and one far outside"
+        assert network.exchange(*sent(1, 2, port=2)) == {}, "job 1's worker as job 2's"
+        assert network.exchange(*sent(1, 1, port=4)) == {}
+        assert network.exchange(*sent(1, 2, generation=GENERATION + 1)) == {}, "job 1's generation is not job 2's"
+        for job, ports in ((1, {1, 2}), (2, {3, 4})):
+            answers = network.exchange(*sent(1, job))
+            assert answers.keys() == ports
+            for frames in answers.values():
+                (answer,) = map(parse, frames)
+                assert (answer.kind, answer.header.job, answer.header.members) == (Kind.RESULT, job, 0b11)
+                assert np.array_equal(answer.values, 2 * VALUES * job + 1)
+        assert network.exchange(*sent(1, 1)).keys() == {2}, "late: its own job's sum is still there"
+
+    asyncio.run(scenario())
+    for job in (1, 2):
+        assert [(arrival.worker, arrival.iteration) for arrival in arrivals[job][:2]] == [(0, 1), (1, 1)]
