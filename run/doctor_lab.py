@@ -16,12 +16,12 @@ from run.effective import to_toml
 from run.errors import RunError
 from run.hops import HopError
 from run.inspector import Inspector
-from run.logs import tail
 from run.network import BOOT, Host, Network, Program
 from run.topology import wanted_topology
 
 UP_S = 30.0
 POLL_S = 0.05
+LAST_LINES = 3
 STAR, MOST = 3, 8
 """Hosts of a network that no topology file gives; workers in one that a file does."""
 
@@ -122,4 +122,7 @@ class Laboratory:
 
     def fail(self, name: str, what: str) -> NoReturn:
         """HopError with a process's last words."""
-        raise HopError(f"{what}; its last line: {tail(self.log(name), 1).strip()}", "see that line")
+        log = self.log(name)
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        words = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
+        raise HopError(f"{what}; its last words: {' / '.join(words) or 'none'}", "see what it says")

@@ -128,7 +128,7 @@ def test_a_leftover_is_named(tmp_path: Path) -> None:
         (
             "echo 'no such interface' >&2; exit 3",
             "switch",
-            "switch ended with exit code 3; its last line: no such interface",
+            "switch ended with exit code 3; its last words: no such interface",
         ),
         (
             'exec "{python}" -m switch "${{@/#0/7}}"',  # another --device-id
