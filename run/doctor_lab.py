@@ -21,7 +21,6 @@ from run.topology import wanted_topology
 
 UP_S = 30.0
 POLL_S = 0.05
-LAST_LINES = 3
 STAR, MOST = 3, 8
 """Hosts of a network that no topology file gives; workers in one that a file does."""
 
@@ -124,5 +123,5 @@ class Laboratory:
         """HopError with a process's last words."""
         log = self.log(name)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-        words = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
-        raise HopError(f"{what}; its last words: {' / '.join(words) or 'none'}", "see what it says")
+        words = [line.strip() for line in lines if line.strip()]
+        raise HopError(f"{what}; its last words: {words[-1] if words else 'none'}", "see what it says")
