@@ -16,7 +16,7 @@ from run.hops import Hop, HopError
 from run.state import Running
 
 CALL_S = 3.0
-MOVING_S = 5.0
+MOVING_S = 3.0
 POLL_S = 0.25
 
 
