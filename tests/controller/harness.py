@@ -156,6 +156,12 @@ async def controller(
             yield running
 
 
+async def agreed(kind: str, workers: Iterable[Worker]) -> int:
+    """The one generation that all are told."""
+    (generation,) = {(await worker.expect(kind)).generation for worker in workers}
+    return generation
+
+
 async def until(condition: Any) -> None:
     """Wait for what another task brings about: polls, at most 10 s."""
     async with asyncio.timeout(10):

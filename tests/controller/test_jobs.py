@@ -13,9 +13,9 @@ from controller.measure import Arrival
 from controller.session import Session
 from rpc import kofn_pb2 as pb
 from run.config import Job
-from tests.controller.harness import serving, setup, star, until
+from tests.controller.harness import agreed, serving, setup, star, until
 from tests.controller.switches import SwitchProcess, running
-from tests.controller.test_regroup import agreed, entry
+from tests.controller.test_regroup import entry
 from tests.targets import TARGETS
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from controller import course, explain
 from controller.measure import Arrival
-from tests.controller.harness import Running, Worker, controller, until
+from controller.slots import Slots
+from tests.controller.harness import Running, Worker, agreed, controller, until
 from tests.controller.test_service import refusal
 
 
@@ -229,5 +230,56 @@ def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
             workers[2].call.cancel()
             await until(lambda: running.session.decider.k == 1)  # below what was asked for, and said why
             assert "1 of 4 live" in running.session.decider.changes[-1].reason
+
+    asyncio.run(scenario())
+
+
+def test_nobody_hears_of_a_generation_before_the_switch_lets_it_in() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            slots, written = running.session.slots, asyncio.Event()
+
+            async def write(_: Slots) -> None:
+                await written.wait()
+
+            slots.write = write
+            workers = [await attached(running, rank) for rank in range(2)]
+            await until(lambda: slots.generation)
+            await asyncio.sleep(0.05)
+            assert [seat.state for seat in running.session.members.seats] == ["attached"] * 2
+            written.set()
+            first = await agreed("welcome", workers)
+            written.clear()
+            slots.on_lost("the switch was restarted")
+            second = await agreed("regroup", workers)
+            for worker in workers:
+                await worker.regrouped(second)
+            await until(lambda: slots.generation == second)
+            await asyncio.sleep(0.05)
+            assert running.session.course.phase == "regrouping"
+            written.set()
+            assert await agreed("resume", workers) == second > first
+
+    asyncio.run(scenario())
+
+
+def test_what_is_lost_while_it_is_let_in_is_begun_again() -> None:
+    """The switch restarts between the write of a generation and its answer."""
+
+    async def scenario() -> None:
+        async with controller(2) as running:
+            slots, written = running.session.slots, asyncio.Event()
+
+            async def write(_: Slots) -> None:
+                await written.wait()
+
+            slots.write = write
+            workers = [await attached(running, rank) for rank in range(2)]
+            await until(lambda: slots.generation)
+            lost = slots.generation
+            slots.on_lost("the switch was restarted")
+            written.set()
+            generation = await agreed("welcome", workers)
+            assert generation == slots.generation > lost
 
     asyncio.run(scenario())

@@ -1,7 +1,7 @@
 """The switch, or the controller, is restarted in the middle of a job: real switches, real gRPC."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import finsy as fy
@@ -12,7 +12,7 @@ from controller import course, explain, recovery
 from controller.entries import find_jobs
 from controller.program import Program, read_all
 from run.config import Job
-from tests.controller.harness import Running, Worker, serving, setup, until
+from tests.controller.harness import Running, Worker, agreed, serving, setup, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS
 
@@ -47,12 +47,6 @@ async def back(control: Running, rank: int, iteration: int, generation: int) -> 
     worker = control.worker(rank)
     await worker.hello(iteration=iteration, generation=generation)
     return worker
-
-
-async def agreed(kind: str, workers: Iterable[Worker]) -> int:
-    """The one generation that all are told."""
-    (generation,) = {(await worker.expect(kind)).generation for worker in workers}
-    return generation
 
 
 def test_a_start_is_in_the_switch_before_anyone_hears_of_it(switch: SwitchProcess) -> None:
