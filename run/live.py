@@ -82,9 +82,13 @@ class PassView:
             self.last_news = time.monotonic()
 
     def happened(self, words: str) -> None:
-        """Something was done to the run: a line of its own, and a part of the next stall's explanation."""
-        self._recent.append((time.monotonic(), words))
+        """Something was done to this job: a line of its own, and a part of the next stall's explanation."""
+        self.remember(words)
         self._say(f"event: {words}")
+
+    def remember(self, words: str) -> None:
+        """Something was done that may hold this job up: a part of the next stall's explanation."""
+        self._recent.append((time.monotonic(), words))
 
     def watch_stall(self, *, expected: bool) -> None:
         """Say why nothing moves, if something is expected to."""

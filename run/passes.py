@@ -55,6 +55,8 @@ class Pass:
             )
             for config, entry, title in zip(configs, self._entries, _titles(folder, number), strict=True)
         ]
+        for training in self._trainings:
+            training.neighbours = [other.view for other in self._trainings if other is not training]
 
     async def run(self, *, check: bool, quiet: bool) -> None:
         """Start everything, wait for the workers, stop everything; RunError if a process fails or nothing moves."""

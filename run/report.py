@@ -28,6 +28,7 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
     """Write the report of a finished run; its path."""
     parts = [f"<h1>{html.escape(configs[0].run.name)}</h1>"]
     parts += [f'<p class="bad">{html.escape(reason)}</p>' for reason in summary.failures]
+    parts += [f"<p>{html.escape(note)}</p>" for note in summary.notes]
     parts.append(_facts(folder))
     for job, config, result in zip(folder.jobs, configs, summary.jobs, strict=True):
         parts += [f"<h2>Job {job.id}</h2>"] * (len(folder.jobs) > 1)

@@ -234,6 +234,8 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     report = write_report(folder, plan.configs, summary)
     for part in summary.parts():
         console.print(part)
+    for note in summary.notes:
+        say(console, note)
     say(console, f"report: {report}")
     for reason in summary.failures:
         say(Console(stderr=True), f"kofn run: {reason}", style="red")

@@ -56,8 +56,9 @@ def explain(scene: Scene) -> str:
     if scene.controller_away:
         parts.append("the controller is away: k stays as it is in the switch")
     else:
-        parts += [f"the controller says: {scene.waiting}"] if scene.waiting else []
-        parts += [] if scene.switch_connected else ["the controller has no connection to the switch"]
+        unasked = "" if scene.switch_connected else "it has no connection to the switch"
+        said = scene.waiting or unasked
+        parts += [f"the controller says: {said}"] if said else []
     if scene.recent:
         parts.append(f"just before: {', '.join(scene.recent)}")
     return "; ".join(parts)

@@ -65,6 +65,15 @@ class Summary:
         return [reason for entry in self.passes for reason in entry.failures(self.target_accuracy)]
 
     @property
+    def notes(self) -> list[str]:
+        """What was not checked, although nothing failed."""
+        return [
+            f"pass {entry.objective}: not checked: {entry.conservation_unchecked}"
+            for entry in self.passes
+            if entry.conservation_unchecked
+        ]
+
+    @property
     def speedup(self) -> float | None:
         """The baseline's time to the target divided by the first pass's; None without two times."""
         first, baseline = self.passes[0], self.passes[-1]
@@ -140,6 +149,11 @@ class RunSummary:
         documents = [job.to_dict() for job in self.jobs]
         return {"ok": not self.failures, "failures": self.failures, "jobs": documents}
 
+    @property
+    def notes(self) -> list[str]:
+        """What was not checked, although nothing failed."""
+        return [note for job in self.jobs for note in job.notes]
+
     def parts(self) -> list[Table]:
         """For the terminal: a table a job."""
         if len(self.jobs) == 1:
@@ -182,7 +196,7 @@ def _recoveries(entry: PassSummary) -> str:
 def _conserved(entry: PassSummary) -> str:
     if entry.conservation_error:
         return "NO"
-    return f"not checked: {entry.conservation_unchecked}" if entry.conservation_unchecked else "exactly"
+    return "as far as known" if entry.conservation_unchecked else "exactly"
 
 
 def _traffic(size: int, packets: int) -> str:

@@ -46,6 +46,8 @@ class Training:
         """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's."""
         self.config, self.folder = config, folder
         self.view = PassView(folder, config.job.workers, title)
+        self.neighbours: list[PassView] = []
+        """The other jobs' views: what is done to switch or controller is done to them, too."""
         self._processes = processes
         self._hosts = hosts
         self._schedule = Schedule(config.event)
@@ -134,6 +136,8 @@ class Training:
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
         self.view.happened(entry.words)
+        for view in self.neighbours if name in CONTROL_PLANE else ():
+            view.remember(entry.words)
 
     @property
     def _iteration(self) -> int:
