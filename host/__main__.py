@@ -8,6 +8,7 @@ import click
 
 from host.errors import HostError
 from host.worker import Place, work
+from rpc.errors import SecurityError
 from run.config import Config
 from run.errors import ConfigError
 
@@ -22,10 +23,13 @@ from run.errors import ConfigError
 @click.option("--address", required=True, help="This worker's own address on the management network.")
 @click.option("--service", default="10.0.0.254", show_default=True, help="The switch's service address.")
 @click.option("--metrics", type=click.Path(path_type=Path), required=True, help="JSON lines go here, the books beside.")
-def main(config_path: Path, rank: int, controller: str, address: str, service: str, metrics: Path) -> None:
+@click.option("--certs", type=click.Path(path_type=Path), help="Certificates (kofn certs); plaintext without.")
+def main(
+    config_path: Path, rank: int, controller: str, address: str, service: str, metrics: Path, certs: Path | None
+) -> None:
     """One worker of a job: trains on its shard and aggregates through the switch.
 
-    Started by `kofn run` in each host of the topology.
+    Started by `kofn run` in each host of the topology. Killed and started again the same way, it goes on where it was.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -33,8 +37,8 @@ def main(config_path: Path, rank: int, controller: str, address: str, service: s
         if rank >= config.job.workers:
             raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
         place = Place(rank=rank, address=address, controller=controller, service=service)
-        logging.info("worker %d: %s", rank, work(config, place, metrics))
-    except (HostError, ConfigError, OSError) as error:
+        logging.info("worker %d: %s", rank, work(config, place, metrics, certs))
+    except (HostError, SecurityError, ConfigError, OSError) as error:
         sys.exit(f"kofn worker {rank}: {error}")
 
 

@@ -1,7 +1,7 @@
 """The agent: drives the protocol with real sockets and a real clock, and keeps the worker's books.
 
 It lives on one event loop; the training thread calls `all_reduce` and waits.  Only the loop touches the protocol and
-the socket; `_sent` and the residual change hands with the call, so nothing needs a lock.
+the socket; the residual changes hands with the call, so nothing needs a lock.
 """
 
 import asyncio
@@ -9,8 +9,10 @@ import contextlib
 import importlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import typing
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -18,9 +20,12 @@ import numpy.typing as npt
 
 from host import wire
 from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
-from host.errors import AgentError, HostError, WireError
-from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.errors import AgentError, ChecksumError, HostError, WireError
+from host.history import Result
+from host.pages import Pages
+from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
 from host.record import Recorder
+from host.replica import State
 from host.residual import Residual
 from host.transport import Transport
 from run.config import Job
@@ -32,16 +37,32 @@ GIVE_UP_AFTER_S = 60.0
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
-FetchResults = Callable[[int], AsyncIterator[list[Result]]]
-"""Asks one peer after another for an iteration's results."""
+FETCH_BYTES = 4 << 20
+"""How much of later iterations is fetched along with a missed one."""
+
+LAST_ITERATION = 2**32 - 1
+
+
+class Holders(typing.Protocol):
+    """The other workers, as sources of what this one has missed."""
+
+    def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        """What each one holds of iterations first..last, one by one; `everyone`: insist where one is hard to reach."""
+
+    async def state(self) -> State | None:
+        """The replica of one of them; None when nobody has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it."""
+    """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
+
+    `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes).
+    """
 
     iteration: int
     mean: npt.NDArray[np.float32]
+    total: Fixed
     k: int
     count: int
     members: list[int]
@@ -49,21 +70,30 @@ class Aggregate:
 
 
 class Agent:
-    """One worker's place in a job, for gradients of `elements` float32 values."""
+    """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in."""
 
     def __init__(
-        self, job: Job, *, rank: int, elements: int, transport: Transport, recorder: Recorder | None = None
+        self,
+        job: Job,
+        *,
+        rank: int,
+        elements: int,
+        transport: Transport,
+        books: Path | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        lanes = job.words * wire.WORD_BYTES // 4
         self._elements = elements
-        self._blocks = -(-elements // lanes)
+        self._lanes = job.words * wire.WORD_BYTES // 4
+        self._blocks = padded(elements, self._lanes) // self._lanes
         self._rank = rank
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
         self._packets = _packet_codec(job.codec)
         self._transport = transport
         self._recorder = recorder
-        self.residual = Residual(blocks=self._blocks, elements_per_block=lanes)
-        self.results_total: Fixed = np.zeros((self._blocks, lanes), np.int64)
+        shape = {"blocks": self._blocks, "lanes": self._lanes}
+        pages = Pages.in_memory(**shape) if books is None else Pages.in_file(books, job=job.id, rank=rank, **shape)
+        self.residual = Residual(pages, rank)
+        self._iteration_bytes = self._blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
             rank=rank,
@@ -72,22 +102,21 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=max(2, KEEP_BYTES // (self._blocks * job.words * wire.WORD_BYTES)),
+            keep=max(2, KEEP_BYTES // self._iteration_bytes),
         )
-        self._sent = np.zeros((self._blocks, lanes), np.int32)
-        self._sent_scale = np.full(self._blocks, self._codec.scale)
         self._delivered: dict[int, Result] = {}
-        self._complete = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: asyncio.Task[None] | None = None
-        self._failure: HostError | None = None
 
-    async def start(self, first_iteration: int, fetch_results: FetchResults) -> None:
-        """Listen, and begin the first iteration."""
+    async def start(self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0) -> None:
+        """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere."""
         self._loop = asyncio.get_running_loop()
-        self._fetch_results = fetch_results
+        self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
+        self._holders = holders
         self._transport.listen(self._loop, self._take)
-        self._follow(self.protocol.begin(first_iteration, self._loop.time()))
+        self.protocol.enter(generation)
+        self.protocol.others_reached(reached)
+        self._begin(first_iteration)
 
     async def close(self) -> None:
         """Stop listening and give the socket back."""
@@ -99,80 +128,131 @@ class Agent:
 
     # -- for the training thread
 
-    def all_reduce(self, gradient: npt.NDArray[np.float32]) -> tuple[float, list[Aggregate]]:
-        """Contribute the current iteration's gradient and wait for its end.
+    @property
+    def iteration(self) -> int:
+        """The current one."""
+        return self.protocol.iteration
+
+    @property
+    def entered(self) -> bool:
+        """Whether the current iteration's gradient is in the books already: it was computed before a restart."""
+        return self.residual.entered == self.iteration
+
+    def all_reduce(self, gradient: npt.NDArray[np.float32] | None) -> tuple[float, list[Aggregate | State]]:
+        """Contribute the current iteration's gradient and wait for its end; None when it is `entered`.
 
         Returns when the first block was handed to the network (time.monotonic) and the iteration's aggregate, followed
-        by those of all later iterations that the others have finished meanwhile.  GradientError for a gradient that is
-        not finite; AgentError when no result comes for a minute.
+        by those of all later iterations that the others have finished meanwhile.  A State among them replaces all
+        before it: the results were too old to be had.  GradientError for a gradient that is not finite; AgentError when
+        no result comes for a minute.
         """
-        if gradient.shape != (self._elements,):
-            raise AgentError(f"a gradient of shape {gradient.shape}: ({self._elements},) is allowed")
-        self.residual.add(to_fixed(gradient))
-        self._sent_scale[:] = self._codec.scale
-        self._sent = self._codec.encode(self.residual.pending, self._codec.scale)
-        packed = wire.pack_values(self._sent)
+        if gradient is not None:
+            if gradient.shape != (self._elements,):
+                raise AgentError(f"a gradient of shape {gradient.shape}: ({self._elements},) is allowed")
+            self.residual.add(to_fixed(gradient), self.iteration)
+        self.residual.sending(self.iteration, self._codec)
+        sent = None if self._recorder is None else self.residual.sent.copy()
+        packed = wire.pack_values(self.residual.sent)
         handed_s = time.monotonic()
         finished = asyncio.run_coroutine_threadsafe(self._exchange(packed), self._loop).result()
+        return handed_s, self._updates(finished, sent)
+
+    def catch_up(self) -> list[Aggregate | State]:
+        """Everything that the others have finished before this worker came; empty where it is not behind."""
+        if not self.protocol.left_behind:
+            return []
+        return self._updates(asyncio.run_coroutine_threadsafe(self._advance(), self._loop).result(), None)
+
+    def _updates(self, finished: list[list[Result] | State], sent: wire.Values | None) -> list[Aggregate | State]:
+        """What training applies, in order; `sent` belongs to the first of it."""
         if self._recorder is not None:
-            for sent, results in zip([self._sent] + [None] * len(finished), finished, strict=False):
-                self._recorder.add(sent, results)
-        return handed_s, [self._aggregate(results) for results in finished]
+            for results in finished:
+                if isinstance(results, list):
+                    self._recorder.add(sent, results)
+                sent = None
+        return [update if isinstance(update, State) else self._aggregate(update) for update in finished]
 
     def _aggregate(self, results: list[Result]) -> Aggregate:
         """Average block by block: sum / count of that block, never sum / n."""
-        total = wire.unpack_values(b"".join(result.values for result in results)).reshape(self._sent.shape)
+        shape = (self._blocks, self._lanes)
+        total = wire.unpack_values(b"".join(result.values for result in results)).reshape(shape)
         scale = np.array([[result.scale] for result in results])
         count = np.array([[result.count] for result in results])
-        self.results_total += self._codec.counted(total, scale)
         first = results[0]
         return Aggregate(
             iteration=first.id.iteration,
             mean=self._codec.mean(total, scale, count).ravel()[: self._elements],
+            total=self._codec.counted(total, scale),
             k=first.k,
             count=first.count,
             members=wire.members_of(first.members),
             late=not all(result.has(self._rank) for result in results),
         )
 
+    # -- for the management network, on the event loop
+
+    def regroup(self, generation: int) -> None:
+        """The switch has lost the job's slots: be silent until resume()."""
+        self.protocol.regroup(generation)
+
+    async def resume(self, generation: int) -> None:
+        """Everyone has regrouped: take every result that anyone has, then send what is open."""
+        if self.iteration:
+            async for results in self._holders.fetch(self.iteration, LAST_ITERATION, everyone=True):
+                self._take_results(results)
+        if generation == self.protocol.generation:  # else another regroup has begun
+            self._follow(self.protocol.resume(asyncio.get_running_loop().time()))
+
     # -- on the event loop
 
-    async def _exchange(self, packed: bytes) -> list[list[Result]]:
+    def _begin(self, iteration: int) -> None:
+        """Begin an iteration and note it in the books."""
+        self.residual.begin(iteration)
+        self._follow(self.protocol.begin(iteration, self._loop.time()))
+
+    async def _exchange(self, packed: bytes) -> list[list[Result] | State]:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
         size = len(packed) // self._blocks
         for block in self.protocol.missing:
             values = packed[block * size : (block + 1) * size]
-            scale, now = self._codec.scale, self._loop.time()
+            scale, now = int(self.residual.sent_scale[block]), self._loop.time()
             self._follow(
                 self.protocol.contribute(block, values, scale=scale, lanes=wire.Lanes.BITS_32, now=now), arm=False
             )
         self._arm()
-        finished = [await self._finish()]
-        while True:
-            self._follow(self.protocol.begin(self.protocol.iteration + 1, self._loop.time()))
-            if not self.protocol.left_behind:
-                return finished
-            finished.append(await self._finish())
+        return await self._advance()
 
-    async def _finish(self) -> list[Result]:
+    async def _advance(self) -> list[list[Result] | State]:
+        """The current iteration's end, and those of all that the others have finished."""
+        finished: list[list[Result] | State] = []
+        while not finished or self.protocol.left_behind:
+            done = await self._next()
+            finished.append(done)
+            if isinstance(done, list):
+                self._begin(self.iteration + 1)
+        return finished
+
+    async def _next(self) -> list[Result] | State:
         """Wait until the current iteration is complete; says what is missing when that takes long."""
         started = self._loop.time()
-        while not self._complete.is_set():
+        while True:
             try:
-                await asyncio.wait_for(self._complete.wait(), EXPLAIN_AFTER_S)
+                done = await asyncio.wait_for(self._finished.get(), EXPLAIN_AFTER_S)
             except TimeoutError:
-                waited = self._loop.time() - started
-                missing = self.protocol.missing
-                text = f"iteration {self.protocol.iteration}: no result for blocks {missing[:8]} for {waited:.0f} s"
-                if waited >= GIVE_UP_AFTER_S:
-                    raise AgentError(f"{text}; gave up") from None
-                log.warning("%s; it is asked for again and again", text)
-        if self._failure is not None:
-            raise self._failure
-        self._complete.clear()
-        results = [self._delivered[block] for block in range(self._blocks)]
-        self._delivered = {}
-        return results
+                self._explain(self._loop.time() - started)
+                continue
+            if isinstance(done, HostError):
+                raise done
+            return done
+
+    def _explain(self, waited_s: float) -> None:
+        """Who waits for what; AgentError when it takes too long."""
+        missing = self.protocol.missing
+        text = f"iteration {self.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
+        if waited_s >= GIVE_UP_AFTER_S:
+            raise AgentError(f"{text}; gave up")
+        why = "the job regroups" if self.protocol.regrouping else "they are asked for again and again"
+        log.warning("%s; %s", text, why)
 
     def _take(self, datagrams: list[bytes]) -> None:
         """Datagrams have come."""
@@ -182,9 +262,17 @@ class Agent:
                 try:
                     header = self._packets.decode_header(datagram)
                 except WireError as error:
+                    self.protocol.statistics.checksum_errors += isinstance(error, ChecksumError)
                     log.warning("ignored: %s", error)
                     continue
                 self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
+            self._arm()
+
+    def _take_results(self, results: list[Result]) -> None:
+        """A peer has answered."""
+        with self._failing():
+            for result in results:
+                self._follow(self.protocol.result_in(result, self._loop.time()), arm=False)
             self._arm()
 
     def _time_out(self) -> None:
@@ -199,11 +287,10 @@ class Agent:
         try:
             yield
         except HostError as error:
-            self._failure = error
-            self._complete.set()
+            self._finished.put_nowait(error)
 
     def _arm(self) -> None:
-        """One timer, for the earliest deadline; a later one than needed never stays."""
+        """Wake up at the protocol's earliest deadline; a later one than needed never stays."""
         deadline = self.protocol.deadline
         if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
             return
@@ -218,22 +305,17 @@ class Agent:
                 case Send(header=header, values=values):
                     self._transport.send(self._packets.encode(header, values))
                 case Deliver(result=result):
-                    self._deliver(result)
+                    self._delivered[result.id.block] = result
+                    self.residual.settle(result)
                 case Complete():
-                    self._complete.set()
+                    self._finished.put_nowait([self._delivered[block] for block in range(self._blocks)])
+                    self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
                     self._encode_again(block, scale, lanes)
                 case AskPeers():
                     self._ask_peers()
         if arm:
             self._arm()
-
-    def _deliver(self, result: Result) -> None:
-        """Enter what was counted of ours; the rest stays in the residual."""
-        block = result.id.block
-        self._delivered[block] = result
-        if result.has(self._rank):
-            self.residual.count(block, self._codec.counted(self._sent[block], int(self._sent_scale[block])))
 
     def _encode_again(self, block: int, scale: int, lanes: int) -> None:
         """The block's slot sums at another scale."""
@@ -242,9 +324,8 @@ class Agent:
                 f"block {block} is summed in lanes of code {lanes} at scale {scale}: code 0 (32 bits) and a scale of"
                 f" 0 to {FRACTION_BITS} are allowed"
             )
-        self._sent_scale[block] = scale
-        self._sent[block] = self._codec.encode(self.residual.pending[block], scale)
-        values = wire.pack_values(self._sent[block])
+        self.residual.send_again(block, self.iteration, self._codec, scale)
+        values = wire.pack_values(self.residual.sent[block])
         self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=self._loop.time()))
 
     def _ask_peers(self) -> None:
@@ -253,14 +334,49 @@ class Agent:
             self._fetching = self._loop.create_task(self._fetch())
 
     async def _fetch(self) -> None:
-        """Ask peers until the current iteration is complete; none of them may hold all of it."""
-        iteration = self.protocol.iteration
-        async for results in self._fetch_results(iteration):
-            with self._failing():
-                for result in results:
-                    self._follow(self.protocol.result_in(result, self._loop.time()))
-            if self.protocol.iteration != iteration or not self.protocol.missing:
+        """Ask peers until the current iteration is complete, and for some later ones while they are at it."""
+        iteration, gone = self.iteration, False
+        self.protocol.statistics.peer_fetches += 1
+        async for results in self._holders.fetch(iteration, iteration + FETCH_BYTES // self._iteration_bytes):
+            gone = gone or any(result.id.iteration == iteration and not result.values for result in results)
+            self._take_results(results)
+            if self.iteration != iteration or not self.protocol.missing:
                 return
+        if gone:
+            with self._failing():
+                await self._resync(iteration)
+
+    async def _resync(self, iteration: int) -> None:
+        """Nobody holds this iteration's sums any more: take a whole replica instead, and only settle the books."""
+        state = await self._holders.state()
+        if state is None or state.iteration < iteration:
+            return  # the timer asks again
+        await settle(self.residual, iteration, self._holders)
+        if iteration != self.iteration:
+            return
+        self.protocol.statistics.resyncs += 1
+        self._delivered = {}
+        self._finished.put_nowait(state)
+        self.residual.begin(state.iteration + 1)
+        self._follow(self.protocol.jump(state.iteration + 1, self._loop.time()))
+
+
+def padded(elements: int, lanes: int) -> int:
+    """Elements of the whole blocks that `elements` take."""
+    return -(-elements // lanes) * lanes
+
+
+async def settle(residual: Residual, iteration: int, holders: Holders) -> None:
+    """Learn from peers what of an iteration's blocks was counted; AgentError when nobody can tell."""
+    if residual.unsettled(iteration):
+        async for results in holders.fetch(iteration, iteration):
+            for result in results:
+                residual.settle(result)
+    if unknown := residual.unsettled(iteration):
+        raise AgentError(
+            f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"
+            " counted: it cannot go on without losing or repeating gradients"
+        )
 
 
 def _packet_codec(name: str) -> ModuleType:

@@ -1,57 +1,74 @@
-"""A worker's line to the controller: attach, report, finish.
+"""A worker's line to the controller: attach, report, finish; and attach again whenever the line breaks.
 
-When the controller goes away after the Welcome, training goes on with the last k; only the reports are lost.
+While the controller is away training goes on with the k in the switch; only the reports are lost.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
 import grpc
 
 from host.errors import AgentError
 from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.security import CONTROLLER, Credentials, channel
 
 log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 60.0
+AGAIN_S, AGAIN_MAX_S = 0.2, 2.0
+RECONNECT = (  # gRPC's own pauses between attempts to connect are longer
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+Hear: TypeAlias = Callable[[kofn_pb2.ControllerMessage], None]
+Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage]"
 
 
 class Coordinator:
-    """The Attach stream of one worker."""
+    """One worker's Attach streams, one after another.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = grpc.aio.insecure_channel(address)
-        self._call: grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage] | None = None
+    `hello` says who and where the worker is now; `hear` gets every message after the first Welcome but Stop.
+    """
+
+    def __init__(
+        self, address: str, credentials: Credentials | None, hello: Callable[[], kofn_pb2.Hello], hear: Hear
+    ) -> None:
+        self._address, self._hello, self._hear = address, hello, hear
+        self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
+        self._call: Call | None = None
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
-        self._reader: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._finished: kofn_pb2.WorkerMessage | None = None
         self.stopped = asyncio.Event()
-        """Set when the controller says Stop, or is gone."""
+        """Set when the controller says Stop."""
 
-    async def attach(self, hello: kofn_pb2.Hello) -> kofn_pb2.Welcome:
-        """Join the job; returns when all its workers have.  AgentError when refused or nobody answers."""
-        stub = kofn_pb2_grpc.CoordinatorStub(self._channel)
-        call = stub.Attach(wait_for_ready=True, timeout=None)
+    async def attach(self) -> kofn_pb2.Welcome:
+        """Join the job; returns when it starts, or goes on.  AgentError when refused or nobody answers."""
         try:
-            await asyncio.wait_for(call.write(kofn_pb2.WorkerMessage(hello=hello)), ATTACH_TIMEOUT_S)
-            message = await asyncio.wait_for(call.read(), ATTACH_TIMEOUT_S)
+            call, welcome = await asyncio.wait_for(self._open(wait=True), ATTACH_TIMEOUT_S)
         except TimeoutError:
             raise AgentError(f"no Welcome from the controller at {self._address} in {ATTACH_TIMEOUT_S:.0f} s") from None
         except grpc.aio.AioRpcError as error:
-            raise AgentError(f"the controller at {self._address} refused: {error.details()}") from error
-        if not isinstance(message, kofn_pb2.ControllerMessage) or not message.HasField("welcome"):
-            raise AgentError(f"the controller at {self._address} ended the stream before its Welcome")
-        self._call = call
-        self._reader = asyncio.create_task(self._read(call))
-        return message.welcome
+            raise AgentError(
+                f"the controller at {self._address} refused: {error.code().name}: {error.details()}"
+            ) from error
+        self._keeper = asyncio.create_task(self._keep(call))
+        return welcome
 
-    async def report(self, report: kofn_pb2.Report) -> None:
-        """One iteration's times."""
-        await self._write(kofn_pb2.WorkerMessage(report=report))
+    async def say(self, **message: object) -> None:
+        """Write one message, `report=...` for example, unless the controller is away."""
+        if self._call is not None:
+            await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
 
     async def finish(self, reason: str, timeout_s: float) -> None:
         """Say that training is over here and wait, at most `timeout_s`, until it is over everywhere."""
-        await self._write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason)))
+        self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
+        if self._call is not None:
+            await self._write(self._call, self._finished)
         try:
             await asyncio.wait_for(self.stopped.wait(), timeout_s)
         except TimeoutError:
@@ -59,39 +76,75 @@ class Coordinator:
 
     async def close(self) -> None:
         """Leave."""
-        if self._reader is not None:
-            self._reader.cancel()
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._call is not None:
             self._call.cancel()
         await self._channel.close()
 
-    async def _write(self, message: kofn_pb2.WorkerMessage) -> None:
-        """Write unless the controller is gone."""
-        if self._call is None or self.stopped.is_set():
-            return
-        try:
-            async with self._writing:
-                await self._call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            self._lost(error)
+    async def _open(self, *, wait: bool) -> tuple[Call, kofn_pb2.Welcome]:
+        """A stream with its Welcome."""
+        call = kofn_pb2_grpc.CoordinatorStub(self._channel).Attach(wait_for_ready=wait)
+        await call.write(kofn_pb2.WorkerMessage(hello=self._hello()))
+        message = await call.read()
+        if not isinstance(message, kofn_pb2.ControllerMessage) or not message.HasField("welcome"):
+            if await call.code() == grpc.StatusCode.OK:
+                raise AgentError(f"the controller at {self._address} ended the stream before its Welcome")
+            raise await _error_of(call)
+        self._call = call
+        return call, message.welcome
 
-    async def _read(
-        self, call: "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage]"
-    ) -> None:
-        """Follow what the controller says until it stops us."""
+    async def _keep(self, call: Call) -> None:
+        """Follow what the controller says until it stops us; find it again when it goes away."""
+        while not await self._follow(call):
+            call, welcome = await self._open_again()
+            self._hear(kofn_pb2.ControllerMessage(welcome=welcome))
+            if self._finished is not None:
+                await self._write(call, self._finished)
+        self.stopped.set()
+
+    async def _follow(self, call: Call) -> bool:
+        """Hear everything; True when it ended with Stop, False when the stream broke."""
         try:
             while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
-                if message.HasField("decision"):
-                    log.info("k = %d from iteration %d", message.decision.k, message.decision.from_iteration)
                 if message.HasField("stop"):
                     log.info("stop: %s", message.stop.reason)
-                    break
+                    return True
+                self._hear(message)
+            why = "it ended the stream"
         except grpc.aio.AioRpcError as error:
-            self._lost(error)
-        self.stopped.set()
+            why = error.details() or error.code().name
+        self._call = None
+        log.warning("the controller at %s is gone (%s): going on with the k in the switch", self._address, why)
+        return False
 
-    def _lost(self, error: Exception) -> None:
-        """Go on without it."""
-        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-        log.warning("the controller at %s is gone (%s): going on with the last k", self._address, details)
-        self.stopped.set()
+    async def _open_again(self) -> tuple[Call, kofn_pb2.Welcome]:
+        """Try until it works."""
+        pause_s, said = AGAIN_S, ""
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            try:
+                opened = await self._open(wait=False)
+            except (grpc.aio.AioRpcError, AgentError) as error:
+                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                if why != said:
+                    log.warning("the controller at %s: %s; trying again", self._address, why)
+                said = why or ""
+                continue
+            log.info("attached to the controller at %s again", self._address)
+            return opened
+
+    async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
+        """Write; what a broken stream does not take is lost, and its reader sees that it broke."""
+        try:
+            async with self._writing:
+                await call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            log.debug("not said to the controller: %s", message.WhichOneof("message"))
+
+
+async def _error_of(call: Call) -> grpc.aio.AioRpcError:
+    """Why a stream ended, as the error that reading it should have raised."""
+    metadata = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(await call.code(), metadata, metadata, await call.details())

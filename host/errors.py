@@ -21,5 +21,9 @@ class ProtocolError(HostError):
     """The agent asked the protocol for something it must not do; says what and in which state."""
 
 
+class BooksError(HostError):
+    """A file that should hold this worker's books and does not."""
+
+
 class AgentError(HostError):
     """The worker cannot go on: no controller, stopped from outside, or results that nobody holds any more."""

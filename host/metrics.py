@@ -13,11 +13,11 @@ from host.residual import Books
 
 
 class Metrics:
-    """`PATH` gets JSON lines; the books go to the same name with .npz."""
+    """`PATH` gets JSON lines, after those of an earlier process; the books go to the same name with .npz."""
 
     def __init__(self, path: Path) -> None:
         self._books_path = path.with_suffix(".npz")
-        self._file: TextIO = path.open("w", buffering=1)
+        self._file: TextIO = path.open("a", buffering=1)
 
     def write(self, **fields: Any) -> None:
         """One line."""

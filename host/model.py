@@ -114,15 +114,15 @@ class Momentum:
 
     def __init__(self, parameters: Floats, *, rate: float, momentum: float) -> None:
         self._parameters = parameters
-        self._velocity = np.zeros_like(parameters)
+        self.velocity = np.zeros_like(parameters)
         self._rate = np.float32(rate)
         self._momentum = np.float32(momentum)
 
     def step(self, gradient: Floats) -> None:
         """One update, in place; the same gradients give the same bits on every replica."""
-        self._velocity *= self._momentum
-        self._velocity += gradient
-        self._parameters -= self._rate * self._velocity
+        self.velocity *= self._momentum
+        self.velocity += gradient
+        self._parameters -= self._rate * self.velocity
 
 
 def _softmax(scores: Floats) -> Floats:

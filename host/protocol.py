@@ -11,46 +11,26 @@ same object.
 
 A block closes by its result, whoever is in it.  Results of later iterations that arrive early are kept until their
 iteration begins; then everything that others have already finished closes at once.
+
+When the switch has lost its slots a new generation of them begins: after regroup() nothing is sent and no answer of an
+earlier generation is taken; after resume(), when every worker has heard of it and has fetched what the others hold,
+everything that is still open is sent again.  Without that, a block that one worker has a result of could be summed
+again for the others.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from host.errors import ProtocolError
+from host.history import BlockId, History, Result
+from host.timeout import RTO_MAX_S, Timeout
 from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
 
-RTO_MIN_S = 0.01
-RTO_MAX_S = 1.0
 OVERTAKEN = 3
 """A request is sent again when this many requests that were sent after it have been answered (RFC 5681's threshold)."""
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
-
-
-class BlockId(NamedTuple):
-    """Which block of which iteration: a slot's epoch."""
-
-    iteration: int
-    block: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A closed block: the sum as on the wire and what is in it."""
-
-    id: BlockId
-    scale: int
-    lanes: int
-    k: int
-    count: int
-    members: int
-    values: bytes
-
-    def has(self, rank: int) -> bool:
-        """Whether this rank's contribution is in the sum."""
-        return bool(self.members >> rank & 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,42 +90,40 @@ class Flight:
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What the protocol did, for the metrics."""
+    """What happened to this worker's blocks, for the metrics."""
 
     retransmissions: int = 0
     pulls: int = 0
     stale: int = 0
     refused: int = 0
-    foreign: int = 0
-
-
-class Timeout:
-    """Retransmission timeout from smoothed answer times, as RFC 6298 has it."""
-
-    def __init__(self, initial_s: float) -> None:
-        self.rto_s = initial_s
-        self._smoothed_s: float | None = None
-        self._deviation_s = 0.0
-
-    def sample(self, answer_s: float) -> None:
-        """One answer time."""
-        if self._smoothed_s is None:
-            self._smoothed_s, self._deviation_s = answer_s, answer_s / 2
-        else:
-            self._deviation_s += (abs(self._smoothed_s - answer_s) - self._deviation_s) / 4
-            self._smoothed_s += (answer_s - self._smoothed_s) / 8
-        self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
+    foreign: int = 0  # packets of another job, or that only workers send
+    other_generation: int = 0  # packets from before a regroup
+    checksum_errors: int = 0
+    regroups: int = 0
+    peer_fetches: int = 0
+    resyncs: int = 0  # times that the parameters came from a peer
 
 
 class Protocol:
     """One worker's blocks of one job, iteration after iteration.
 
     `blocks` a iteration, of `words` 256-byte words; `slots` of the job (a power of two); at most `window` blocks ahead
-    of the first open one; results of the last `keep` iterations stay available for peers.
+    of the first open one; results of the last `keep` iterations stay available for peers, and who was in them for
+    `keep_members` iterations.
     """
 
     def __init__(
-        self, *, job: int, rank: int, blocks: int, words: int, slots: int, window: int, rto_s: float, keep: int = 64
+        self,
+        *,
+        job: int,
+        rank: int,
+        blocks: int,
+        words: int,
+        slots: int,
+        window: int,
+        rto_s: float,
+        keep: int = 64,
+        keep_members: int = 100_000,
     ) -> None:
         if not 1 <= window <= max(1, slots // 2):
             raise ProtocolError(f"window is {window}: 1 to {slots // 2} (slots / 2) is allowed")
@@ -158,14 +136,15 @@ class Protocol:
         self._template = Header(job=job, worker=rank, words=words)
         self._slots = slots
         self._window = window
-        self._keep = keep
-        self._results: dict[int, dict[int, Result]] = {}
+        self._history = History(keep=keep, keep_members=keep_members)
         self._flights: dict[int, Flight] = {}
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
         self._order = 0
         self._moving_since: float | None = None  # when the first block of this iteration closed
         self._newest = 0  # latest iteration of which any result was seen
+        self.regrouping = False
+        """Between regroup() and resume()."""
 
     # -- events
 
@@ -176,8 +155,8 @@ class Protocol:
         if iteration <= self.iteration:
             raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
         self.iteration = iteration
-        self._forget()
-        known = self._results.setdefault(iteration, {})
+        self._history.forget(iteration)
+        known = self._history.of(iteration)
         self._open = set(range(self.blocks)) - known.keys()
         self._moving_since = now if known else None
         instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
@@ -197,6 +176,9 @@ class Protocol:
         if header.job != self._template.job or header.kind < Kind.RESULT:
             self.statistics.foreign += 1
             return []
+        if header.generation != self.generation:
+            self.statistics.other_generation += 1
+            return []
         id = BlockId(header.iteration, header.block)
         if header.kind in (Kind.RESULT, Kind.LATE):
             return self.result_in(_result(id, header, values), now)
@@ -207,12 +189,16 @@ class Protocol:
         return self._refused(id.block, header, now)
 
     def result_in(self, result: Result, now: float) -> list[Instruction]:
-        """A result, from the switch or from a peer; the first one counts, copies are equal."""
+        """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
+
+        One without values says nothing that could be applied.
+        """
         iteration, block = result.id
-        if block >= self.blocks or iteration < self.iteration:
+        if block >= self.blocks or iteration < self.iteration or not result.values:
             return []
-        known = self._results.setdefault(iteration, {})
+        known = self._history.of(iteration)
         if block in known:
+            _check_same(known[block], result)
             return []
         known[block] = result
         self._newest = max(self._newest, iteration)
@@ -225,7 +211,45 @@ class Protocol:
         due = [(block, flight) for block, flight in self._flights.items() if flight.deadline <= now]
         return [instruction for block, flight in due for instruction in self._send_again(block, flight, now)]
 
+    def enter(self, generation: int) -> None:
+        """Speak of these slots, where none newer are known: before the first begin()."""
+        self._template = self._template._replace(generation=max(generation, self.generation))
+
+    def jump(self, iteration: int, now: float) -> list[Instruction]:
+        """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
+        self._open.clear()
+        self._flights.clear()
+        self._waiting.clear()
+        return self.begin(iteration, now)
+
+    def others_reached(self, iteration: int) -> None:
+        """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
+        self._newest = max(self._newest, iteration)
+
+    def regroup(self, generation: int) -> None:
+        """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
+        if generation <= self.generation:
+            return  # said before
+        self._template = self._template._replace(generation=generation)
+        self.regrouping = True
+        self.statistics.regroups += 1
+        for block, flight in self._flights.items():
+            if flight.header.kind == Kind.CONTRIBUTE:
+                self._waiting[block] = (flight.values, flight.header.scale, flight.header.lanes)
+        self._flights.clear()
+        self._moving_since = None
+
+    def resume(self, now: float) -> list[Instruction]:
+        """Everyone has regrouped, and the results that peers hold are in: send what is open."""
+        self.regrouping = False
+        return self._fill_window(now)
+
     # -- state that callers look at
+
+    @property
+    def generation(self) -> int:
+        """Of the slots that this worker speaks of."""
+        return self._template.generation
 
     @property
     def deadline(self) -> float | None:
@@ -243,11 +267,8 @@ class Protocol:
         return sorted(self._open)
 
     def results(self, first: int, last: int) -> Iterator[Result]:
-        """Every result held of iterations first..last, in order: what a peer may ask for."""
-        for iteration in sorted(self._results):
-            if first <= iteration <= last:
-                for block in sorted(self._results[iteration]):
-                    yield self._results[iteration][block]
+        """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
+        return self._history.results(first, last)
 
     # -- inside
 
@@ -312,7 +333,7 @@ class Protocol:
         Every open block that nothing was sent for, as far as the window allows.
         """
         instructions: list[Instruction] = []
-        if not self.left_behind:
+        if not self.left_behind or self.regrouping:
             return instructions
         for block in sorted(self._open - self._flights.keys() - self._waiting.keys()):
             if block >= min(self._open) + self._window:
@@ -325,7 +346,7 @@ class Protocol:
     def _fill_window(self, now: float) -> list[Instruction]:
         """Send what waits and is less than a window ahead of the first open block."""
         instructions: list[Instruction] = []
-        for block in sorted(self._waiting):
+        for block in () if self.regrouping else sorted(self._waiting):
             if block >= min(self._open) + self._window:
                 break
             values, scale, lanes = self._waiting.pop(block)
@@ -377,10 +398,14 @@ class Protocol:
             return self._pull(now)
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
 
-    def _forget(self) -> None:
-        """Drop results that are older than the peers may ask for."""
-        for iteration in [known for known in self._results if known < self.iteration - self._keep]:
-            del self._results[iteration]
+
+def _check_same(known: Result, other: Result) -> None:
+    """Two results of one block would make the replicas differ: better no result than a wrong one."""
+    if (known.members, known.count) != (other.members, other.count):
+        raise ProtocolError(
+            f"block {known.id.block} of iteration {known.id.iteration} has two results: members {known.members:#x}"
+            f" (count {known.count}) here, {other.members:#x} (count {other.count}) there; the replicas have parted"
+        )
 
 
 def _result(id: BlockId, header: Header, values: bytes) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from host.protocol import Result
+from host.history import Result
 from host.wire import Values, unpack_values
 
 

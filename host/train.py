@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from host.agent import Agent, Aggregate
+from host.agent import Agent, Aggregate, padded
 from host.metrics import Metrics, fingerprint
 from host.model import Momentum, Perceptron, load_shard
+from host.replica import Replica, State
 from host.stragglers import Blocking
+from host.wire import WORD_BYTES
 from rpc import kofn_pb2
 from run.config import Config
 
@@ -22,8 +24,9 @@ from run.config import Config
 class Step:
     """What this worker did in an iteration that it computed itself; times in seconds, `started` since the epoch."""
 
+    iteration: int
     started: float
-    loss: float
+    loss: float | None  # None: the gradient was computed before a restart
     first_block_s: float
     blocking_s: float
 
@@ -36,30 +39,52 @@ class Training:
         self._blocking = Blocking(config, rank)
         self._shard = load_shard(rank, config.job.workers, config.run.seed)
         self._model = Perceptron(config.model.hidden, config.run.seed)
-        self._optimizer = Momentum(
-            self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum
-        )
+        optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
+        self.replica = Replica(
+            self._model.parameters, optimizer, padded(self.parameters, config.job.words * WORD_BYTES // 4)
+        )
 
-    def run(
-        self, agent: Agent, metrics: Metrics, first_iteration: int, report: Callable[[kofn_pb2.Report], None]
-    ) -> str:
+    def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], None]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
-        iteration = first_iteration
-        while True:
-            ready, started = time.monotonic(), time.time()
-            loss, gradient = self._compute(iteration, ready)
-            blocking_s = self._block(iteration)
-            handed, aggregates = agent.all_reduce(gradient)
-            step = Step(started=started, loss=loss, first_block_s=handed - ready, blocking_s=blocking_s)
-            for aggregate in aggregates:
-                reason = self._apply(aggregate, step if aggregate.iteration == iteration else None, metrics)
-                if reason:
-                    break
-            report(_report(iteration, step, aggregates, time.monotonic() - ready))
-            if reason:
+        reason = self._over(agent.iteration - 1) or self._follow(agent.catch_up(), None, metrics)
+        while reason is None:
+            iteration, ready, started = agent.iteration, time.monotonic(), time.time()
+            gradient, loss, blocking_s = None, None, 0.0
+            if not agent.entered:
+                loss, gradient = self._compute(iteration, ready)
+                blocking_s = self._block(iteration)
+            handed, updates = agent.all_reduce(gradient)
+            step = Step(
+                iteration=iteration, started=started, loss=loss, first_block_s=handed - ready, blocking_s=blocking_s
+            )
+            reason = self._follow(updates, step, metrics)
+            if gradient is not None:
+                report(_report(step, updates, time.monotonic() - ready))
+        return reason
+
+    def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
+        """Apply what has finished, in order, up to the end of the training."""
+        for update in updates:
+            if isinstance(update, State):
+                self.replica.restore(update)
+                reason = self._over(update.iteration)
+            else:
+                computed = step is not None and step.loss is not None and step.iteration == update.iteration
+                reason = self._apply(update, step if computed else None, metrics)
+            if reason is not None:
                 return reason
-            iteration = aggregates[-1].iteration + 1
+        return None
+
+    def _over(self, iteration: int) -> str | None:
+        """Why the training ends with the parameters after this iteration, if it does."""
+        return self._reason(iteration, self._model.accuracy(self._shard.held_out))
+
+    def _reason(self, iteration: int, accuracy: float) -> str | None:
+        """The goal that is reached."""
+        if accuracy >= self._config.run.target_accuracy:
+            return "target"
+        return "iterations" if iteration >= self._config.run.max_iterations else None
 
     def _compute(self, iteration: int, ready: float) -> tuple[float, np.ndarray[tuple[int], np.dtype[np.float32]]]:
         """Forward and backward pass; sleeps up to model.compute_ms, to stand for a larger model."""
@@ -76,7 +101,7 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None, metrics: Metrics) -> str | None:
         """Update the parameters, write the iteration down, and say why to stop if it is time to."""
-        self._optimizer.step(aggregate.mean)
+        self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
         accuracy = self._model.accuracy(self._shard.held_out)
         now = time.time()
         metrics.write(
@@ -96,18 +121,17 @@ class Training:
             members=aggregate.members,
             late=aggregate.late,
         )
-        if accuracy >= self._config.run.target_accuracy:
-            return "target"
-        return "iterations" if aggregate.iteration >= self._config.run.max_iterations else None
+        return self._reason(aggregate.iteration, accuracy)
 
 
-def _report(iteration: int, step: Step, aggregates: list[Aggregate], iteration_s: float) -> kofn_pb2.Report:
+def _report(step: Step, updates: list[Aggregate | State], iteration_s: float) -> kofn_pb2.Report:
     """What the controller measures from.  A worker always finishes its gradient, so nothing is cut off."""
+    first = updates[0]
     return kofn_pb2.Report(
-        iteration=iteration,
+        iteration=step.iteration,
         first_block_s=step.first_block_s,
         censored=False,
-        late=aggregates[0].late,
+        late=isinstance(first, State) or first.late,
         iteration_s=iteration_s,
-        iterations_behind=len(aggregates) - 1,
+        iterations_behind=len(updates) - 1,
     )

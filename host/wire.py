@@ -153,7 +153,7 @@ def _unpack(datagram: bytes | memoryview) -> Header:
 
 
 def decode_header(datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], Header] = _unpack) -> Header:
-    """The header of a datagram; WireError when it is too short, of another version, not as long as it says, or damaged."""
+    """The header of a datagram; WireError when it is too short, of another version, of another length, or damaged."""
     if len(datagram) < HEADER_BYTES:
         raise WireError(f"a datagram of {len(datagram)} bytes: a kofn header has {HEADER_BYTES}")
     header = parse(datagram)

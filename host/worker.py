@@ -1,4 +1,4 @@
-"""A whole worker: attach to the controller, train, serve peers until everybody is done, write the books.
+"""A whole worker: join the job, train, serve peers until everybody is done, write the books.
 
 The training runs in the calling thread; sockets and gRPC live on an event loop in a thread of their own.
 """
@@ -11,17 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
-
 from host.agent import Agent
-from host.coordinator import Coordinator
 from host.faults import Faults
+from host.member import Member
 from host.metrics import Metrics
-from host.peer import Peers, PeerService
 from host.record import Recorder
 from host.train import Training
 from host.transport import Transport
-from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.security import Credentials, worker_name
 from run.config import Config
 
 T = TypeVar("T")
@@ -56,54 +53,63 @@ class EventLoop:
 
 
 @contextlib.contextmanager
-def attached(loop: EventLoop, config: Config, place: Place, agent: Agent) -> Iterator[tuple[Coordinator, int]]:
-    """The worker as a member of its job: peer service up, Welcome received, protocol begun; all undone at the end."""
-    coordinator, server, first_iteration = loop.run(_attach(config, place, agent))
+def joined(loop: EventLoop, member: Member) -> Iterator[None]:
+    """The worker as a member of its job; all undone at the end."""
     try:
-        yield coordinator, first_iteration
+        loop.run(member.join())
+        yield
     finally:
-        loop.run(_detach(coordinator, server, agent))
+        loop.run(member.leave())
 
 
-async def _attach(config: Config, place: Place, agent: Agent) -> tuple[Coordinator, grpc.aio.Server, int]:
-    """Serve peers, then join."""
-    server = grpc.aio.server()
-    kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(config.job.id, agent.protocol.results), server)
-    port = server.add_insecure_port(f"{place.address}:0")
-    await server.start()
-    coordinator = Coordinator(place.controller)
-    hello = kofn_pb2.Hello(job=config.job.id, rank=place.rank, peer_address=f"{place.address}:{port}")
-    welcome = await coordinator.attach(hello)
-    others = {peer.rank: peer.address for peer in welcome.peers if peer.rank != place.rank}
-    await agent.start(welcome.first_iteration, Peers(config.job.id, others).fetch)
-    return coordinator, server, welcome.first_iteration
+def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = None) -> str:
+    """Run one worker to its end; returns why it ended ("target" or "iterations").
+
+    Killed and started again with the same arguments it goes on where it was: its books are in metrics_path's .books
+    file until it ends well, and lines are added to its metrics.
+    """
+    training, transport = Training(config, place.rank), _transport(config, place)
+    recorder = Recorder() if config.run.record else None
+    books = metrics_path.with_suffix(".books")
+    agent = Agent(
+        config.job,
+        rank=place.rank,
+        elements=training.parameters,
+        transport=transport,
+        books=books,
+        recorder=recorder,
+    )
+    metrics, loop = Metrics(metrics_path), EventLoop()
+    member = loop.run(_member(config, place, agent, training, certs))
+    with joined(loop, member):
+        reason = training.run(agent, metrics, lambda report: loop.spawn(member.report(report)))
+        loop.run(member.finish(reason, STOP_TIMEOUT_S))
+    statistics = asdict(transport.traffic) | asdict(agent.protocol.statistics)
+    metrics.write(summary=statistics | {"reason": reason})
+    metrics.close(agent.residual.books(), training.replica.results)
+    books.unlink()
+    if recorder is not None:
+        recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))
+    return reason
 
 
-async def _detach(coordinator: Coordinator, server: grpc.aio.Server, agent: Agent) -> None:
-    """Leave without a trace."""
-    await agent.close()
-    await coordinator.close()
-    await server.stop(grace=0)
-
-
-def work(config: Config, place: Place, metrics_path: Path) -> str:
-    """Run one worker to its end; returns why it ended ("target" or "iterations")."""
-    training = Training(config, place.rank)
+def _transport(config: Config, place: Place) -> Transport:
+    """The worker's socket, with the faults that the run asks for."""
     sending, receiving = (
         Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
         for direction in ("send", "receive")
     )
-    transport = Transport(place.service, sending=sending, receiving=receiving)
-    recorder = Recorder() if config.run.record else None
-    agent = Agent(config.job, rank=place.rank, elements=training.parameters, transport=transport, recorder=recorder)
-    metrics = Metrics(metrics_path)
-    loop = EventLoop()
-    with attached(loop, config, place, agent) as (coordinator, first_iteration):
-        reason = training.run(agent, metrics, first_iteration, lambda report: loop.spawn(coordinator.report(report)))
-        loop.run(coordinator.finish(reason, STOP_TIMEOUT_S))
-    statistics = asdict(transport.traffic) | asdict(agent.protocol.statistics)
-    metrics.write(summary=statistics | {"reason": reason})
-    metrics.close(agent.residual.books(), agent.results_total.ravel())
-    if recorder is not None:
-        recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))
-    return reason
+    return Transport(place.service, sending=sending, receiving=receiving)
+
+
+async def _member(config: Config, place: Place, agent: Agent, training: Training, certs: Path | None) -> Member:
+    """The member, made where it will live: on the event loop."""
+    return Member(
+        agent,
+        training.replica,
+        job=config.job.id,
+        rank=place.rank,
+        address=place.address,
+        controller=place.controller,
+        credentials=Credentials.load(certs, worker_name(config.job.id, place.rank), [config.job.id]),
+    )

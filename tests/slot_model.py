@@ -14,7 +14,7 @@ Answer = tuple[int, Header, bytes]
 
 @dataclass
 class SlotState:
-    epoch: tuple[int, int] = (0, 0)
+    epoch: tuple[int, int, int] = (0, 0, 0)  # generation, iteration, block
     members: int = 0
     count: int = 0
     done: bool = False
@@ -25,11 +25,14 @@ class SlotState:
 class SlotModel:
     def __init__(self, *, workers: int, k: int, slots: int = 4096) -> None:
         self.workers, self.k = workers, k
+        self.generation = 0
         self.slots = [SlotState() for _ in range(slots)]
 
     def handle(self, header: Header, values: bytes) -> list[Answer]:  # noqa: PLR0911  # one return for each row of the table
+        if header.generation != self.generation:
+            return []
         slot = self.slots[header.slot % len(self.slots)]
-        epoch, me = (header.iteration, header.block), 1 << header.worker
+        epoch, me = (header.generation, header.iteration, header.block), 1 << header.worker
         k = header.k or self.k
         if epoch < slot.epoch:
             return [self._answer(slot, header, Kind.STALE, header.worker)]

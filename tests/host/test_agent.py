@@ -11,8 +11,9 @@ import pytest
 from host import wire
 from host.agent import Agent
 from host.errors import GradientError, ProtocolError
-from host.protocol import Result
+from host.history import Result
 from host.record import Recorder
+from host.replica import State
 from host.transport import Transport
 from host.worker import EventLoop
 from run.config import Job
@@ -61,6 +62,7 @@ class Cluster:
     def __init__(self, job: Job, k: int, lose: int = 0) -> None:
         self.switch = UdpSwitch(SlotModel(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
+        self.replica: State | None = None
         self.recorders = [Recorder() for _ in range(job.workers)]
         self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
         self.agents = [
@@ -68,11 +70,14 @@ class Cluster:
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
         ]
         for agent in self.agents:
-            self.loop.run(agent.start(1, self.ask_peers))
+            self.loop.run(agent.start(1, 0, self))
 
-    async def ask_peers(self, iteration: int) -> AsyncIterator[list[Result]]:
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         for agent in self.agents:
-            yield list(agent.protocol.results(iteration, iteration))
+            yield list(agent.protocol.results(first, last))
+
+    async def state(self) -> State | None:
+        return self.replica
 
     def close(self) -> None:
         for agent in self.agents:
@@ -130,7 +135,7 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
     running = Cluster(Job(workers=3, words=1, slots=32, window=8), k=2)
     try:
         slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
-        slot.epoch, slot.members, slot.count, slot.format = (1, 0), 2, 1, (0, 4, 0)
+        slot.epoch, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
         with pytest.raises(ProtocolError, match="another number of words"):
             running.agents[0].all_reduce(np.zeros(ELEMENTS, np.float32))
     finally:

@@ -1,5 +1,9 @@
 """Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
 
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from host.compress import FRACTION_BITS, FixedPoint, to_fixed
-from host.errors import GradientError
+from host.errors import BooksError, GradientError, ProtocolError
+from host.history import BlockId, Result
 from host.model import Momentum, Perceptron, load_shard
+from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
 from run.config import Config, Straggler
@@ -16,18 +22,103 @@ from run.config import Config, Straggler
 GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
 
 
+def result(iteration: int, block: int, members: int) -> Result:
+    return Result(
+        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=members.bit_count(), members=members, values=b""
+    )
+
+
 @given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.data())
 def test_conservation_is_exact_whatever_is_counted(gradients, workers, data):
     codec = FixedPoint(workers=workers, gradient_range=16.0)
-    residual = Residual(blocks=2, elements_per_block=8)
-    for gradient in gradients:
-        residual.add(to_fixed(gradient))
-        lanes = codec.encode(residual.pending, codec.scale)
+    residual = Residual(Pages.in_memory(blocks=2, lanes=8), rank=3)
+    counted = np.zeros((2, 8), np.int64)
+    for iteration, gradient in enumerate(gradients, 1):
+        residual.add(to_fixed(gradient), iteration)
+        residual.sending(iteration, codec)
         for block in range(2):
-            if data.draw(st.booleans()):
-                residual.count(block, codec.counted(lanes[block], codec.scale))
-    assert residual.books().conserved
-    assert np.array_equal(residual.books().gradients, sum(to_fixed(gradient) for gradient in gradients))
+            members = data.draw(st.sampled_from([0b1000, 0b0100]))
+            counted[block] += codec.counted(residual.sent[block], codec.scale) * (members == 0b1000)
+            for _ in range(data.draw(st.integers(1, 2))):
+                residual.settle(result(iteration, block, members))
+    books = residual.books()
+    assert books.conserved
+    assert np.array_equal(books.gradients, sum(to_fixed(gradient) for gradient in gradients))
+    assert np.array_equal(books.counted, counted.ravel())
+
+
+DYING = """
+import sys, numpy as np
+from pathlib import Path
+from host.compress import FixedPoint
+from host.history import BlockId, Result
+from host.pages import Pages
+from host.pages import Pages
+from host.residual import Residual
+
+residual = Residual(Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64), 2)
+codec, iteration = FixedPoint(workers=1, gradient_range=2.0**20), residual.begun
+gradient = np.full(64 * 64, 1 << 40)
+print("up", flush=True)
+while True:
+    iteration += 1
+    residual.begin(iteration)
+    residual.add(gradient, iteration)
+    residual.sending(iteration, codec)
+    for block in range(64):
+        id = BlockId(iteration, block)
+        residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, members=4, values=b""))
+"""
+
+
+def test_books_survive_a_kill_at_any_moment(tmp_path):
+    """Each block is counted whole or not at all: gradients, counted and what is unsettled fit after every kill."""
+    path, before = tmp_path / "worker.books", 0
+    for delay_ms in (0, 1, 3, 7, 12, 20):
+        with subprocess.Popen([sys.executable, "-c", DYING, path], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(delay_ms / 1000)
+            process.kill()
+        residual = Residual(Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64), 2)
+        assert residual.begun >= before
+        assert residual.books().conserved
+        counted = residual.books().counted.reshape(64, 64)
+        assert np.all(counted == counted[:, :1]), "a block is counted whole"
+        unsettled = residual.unsettled(residual.begun)
+        for block in unsettled:
+            residual.settle(result(residual.begun, block, 0b100))
+        assert residual.unsettled(residual.begun) == []
+        before = residual.begun
+    assert before > 10
+
+
+def test_books_of_others_are_refused(tmp_path):
+    path = tmp_path / "books"
+    Pages.in_file(path, job=1, rank=2, blocks=3, lanes=64)
+    with pytest.raises(BooksError, match=r"job and rank 1, 2; 3 blocks of 64 lanes.*not those of job 1, rank 1"):
+        Pages.in_file(path, job=1, rank=1, blocks=3, lanes=64)
+    with pytest.raises(BooksError, match="No such file"):
+        Pages.in_file(tmp_path / "none" / "books", job=1, rank=1, blocks=3, lanes=64)
+
+
+def test_a_restart_sends_what_was_sent(tmp_path):
+    """Whatever is added to the books later: the switch may hold the first contribution already."""
+    codec = FixedPoint(workers=4, gradient_range=16.0)
+    first = Residual(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), 0)
+    first.begin(5)
+    first.add(to_fixed(np.arange(16, dtype=np.float32)), 5)
+    first.sending(5, codec)
+    sent = first.sent.copy()
+    again = Residual(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), 0)
+    assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
+    again.settle(result(5, 1, 0b1))
+    again.add(to_fixed(np.ones(16, np.float32)), 5)
+    again.sending(5, codec)
+    assert np.array_equal(again.sent, sent)
+    again.settle(result(5, 0, 0b1))
+    assert again.books().conserved
+    with pytest.raises(ProtocolError, match="which sent none"):
+        again.settle(result(6, 0, 0b1))
 
 
 @given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 import grpc
+import numpy as np
 
+from host.history import BlockId, Result
 from host.peer import Peers, PeerService
-from host.protocol import BlockId, Result
+from host.replica import State
 from rpc import kofn_pb2, kofn_pb2_grpc
 
 
@@ -16,9 +18,11 @@ def result(iteration: int, block: int) -> Result:
     )
 
 
-async def serve(held: Sequence[Result], job: int = 1) -> tuple[grpc.aio.Server, str]:
+async def serve(held: Sequence[Result], job: int = 1, state: State | None = None) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
-    service = PeerService(job, lambda first, last: [one for one in held if first <= one.id.iteration <= last])
+    service = PeerService(
+        job, lambda first, last: [one for one in held if first <= one.id.iteration <= last], lambda: state
+    )
     kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -29,11 +33,37 @@ def test_no_peer_needs_to_hold_everything() -> None:
     async def scenario() -> None:
         one, one_address = await serve([result(1, 0), result(2, 0)])
         other, other_address = await serve([result(1, 0), result(1, 1)])
-        peers = Peers(1, {0: "127.0.0.1:1", 1: one_address, 2: other_address})  # nobody answers at port 1
-        answers = [results async for results in peers.fetch(1)]
+        peers = Peers(1, 3, None)
+        peers.update({0: "127.0.0.1:1", 1: one_address, 2: other_address, 3: "itself"})  # nobody answers at port 1
+        answers = [results async for results in peers.fetch(1, 1)]
         assert answers == [[result(1, 0)], [result(1, 0), result(1, 1)]]
+        await peers.close()
         await one.stop(0)
         await other.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_arrives_as_it_is() -> None:
+    random = np.random.default_rng(3)
+    arrays = {
+        "parameters": random.normal(size=400_000).astype(np.float32),
+        "velocity": random.normal(size=400_000).astype(np.float32),
+        "results": random.integers(-(2**60), 2**60, 400_128),
+    }
+
+    async def scenario() -> None:
+        young, young_address = await serve([])  # has no parameters yet
+        old, old_address = await serve([], state=State(iteration=7, arrays=arrays))
+        peers = Peers(1, 2, None)
+        peers.update({0: young_address, 1: old_address})
+        state = await peers.state()
+        assert state is not None
+        assert state.iteration == 7
+        assert all(np.array_equal(state.arrays[name], arrays[name]) for name in arrays)
+        await peers.close()
+        await young.stop(0)
+        await old.stop(0)
 
     asyncio.run(scenario())
 

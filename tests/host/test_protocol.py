@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from host.compress import FixedPoint
 from host.errors import ProtocolError
-from host.protocol import AskPeers, BlockId, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.history import BlockId, Result
+from host.pages import Pages
+from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
 from host.residual import Residual
 from host.wire import Flag, Header, Kind, Lanes, pack_values, unpack_values
 from tests.slot_model import SlotModel
@@ -34,7 +36,6 @@ class Worker:
     residual: Residual
     codec: FixedPoint
     compute_s: list[float]
-    sent: np.ndarray
     results: dict[BlockId, Result] = field(default_factory=dict)
     asked: int = 0
 
@@ -53,10 +54,9 @@ class Cluster:
         self.workers = [
             Worker(
                 Protocol(job=1, rank=rank, blocks=blocks, words=WORDS, slots=slots, window=window, rto_s=0.05),
-                Residual(blocks=blocks, elements_per_block=LANES),
+                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank),
                 codec,
                 [self.random.expovariate(200) * (50 if rank in slow else 1) for _ in range(iterations + 1)],
-                np.zeros((blocks, LANES), np.int32),
             )
             for rank in range(workers)
         ]
@@ -89,11 +89,11 @@ class Cluster:
         if worker.protocol.iteration != iteration:
             return
         gradient = self.numbers.integers(-(2**39), 2**39, self.blocks * LANES)
-        worker.residual.add(gradient)
-        worker.sent = worker.codec.encode(worker.residual.pending, worker.codec.scale)
+        worker.residual.add(gradient, iteration)
+        worker.residual.sending(iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values = pack_values(worker.sent[block])
+            values = pack_values(worker.residual.sent[block])
             scale = worker.codec.scale
             self.follow(rank, worker.protocol.contribute(block, values, scale=scale, lanes=0, now=self.now))
         self.advance(rank)
@@ -121,9 +121,7 @@ class Cluster:
                 case Deliver(result=result):
                     assert result.id not in worker.results, "delivered twice"
                     worker.results[result.id] = result
-                    if result.has(rank):
-                        sent = worker.sent[result.id.block]
-                        worker.residual.count(result.id.block, worker.codec.counted(sent, worker.codec.scale))
+                    worker.residual.settle(result)
                 case Complete():
                     pass
                 case AskPeers(id=id):

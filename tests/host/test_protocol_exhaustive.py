@@ -9,18 +9,26 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
+from host.pages import Pages
 from host.protocol import PULLS_BEFORE_PEERS, Protocol, Send
 from host.residual import Residual
+from host.wire import Header
 from tests.host.world import SWITCH, Ledger, Packet, World
 
 WORKERS, BLOCKS, LAST = 3, 2, 2
 Key = tuple[object, ...]
 END = (2, 0)
+ALL = -2
+"""A step that touches the switch and, of the workers, one."""
 Step = tuple[str, int, Callable[["Small"], None]]
+
+
+def of_epoch(header: Header) -> tuple[int, int, int]:
+    return header.generation, header.iteration, header.block
 
 
 class Numbers(dict[object, int]):
@@ -39,20 +47,21 @@ class Small(World):
 
     losses = 0
     duplications = 0
+    restarts = 0
     changes: tuple[int, ...] = ()
 
     def clone(self, touched: int) -> "Small":
         """A copy in which one worker, or the switch, may change."""
         other = copy(self)
         other.bag, other.results, other.workers = list(self.bag), dict(self.results), list(self.workers)
-        if touched == SWITCH:
+        if touched in (SWITCH, ALL):
             other.switch = copy(self.switch)
             other.switch.slots = [copy(slot) for slot in self.switch.slots]
             other.ledger = Ledger.__new__(Ledger)
             other.ledger.added = {id: dict(addends) for id, addends in self.ledger.added.items()}
             other.ledger.closed, other.ledger.slots = dict(self.ledger.closed), list(self.ledger.slots)
-        else:
-            other.workers[touched] = self._clone_worker(self.workers[touched])
+        for rank in range(WORKERS) if touched == ALL else {touched} - {SWITCH}:
+            other.workers[rank] = self._clone_worker(self.workers[rank])
         return other
 
     @staticmethod
@@ -61,12 +70,13 @@ class Small(World):
         other.number = None
         other.protocol = p = Protocol.__new__(Protocol)
         p.__dict__.update(worker.protocol.__dict__)
-        p._results = {iteration: dict(known) for iteration, known in p._results.items()}
+        p._history = copy(p._history)
+        p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
         p._flights = {block: copy(flight) for block, flight in p._flights.items()}
         p._waiting, p._open = dict(p._waiting), set(p._open)
-        other.residual = Residual.__new__(Residual)
-        other.residual.__dict__.update({name: array.copy() for name, array in worker.residual.__dict__.items()})
-        other.sent, other.own, other.sent_scale = worker.sent.copy(), worker.own.copy(), list(worker.sent_scale)
+        pages = worker.residual._pages
+        copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
+        other.residual, other.own = Residual(Pages(**copies), worker.residual._rank), worker.own.copy()
         return other
 
     def key(self) -> Key:
@@ -74,10 +84,11 @@ class Small(World):
         for worker in self.workers:
             if getattr(worker, "number", None) is None:
                 worker.number = NUMBERS[self._worker_key(worker)]
+        regroup = (self.generation, self.uninformed, self.resuming, self.restarts)
         slots = tuple((slot.epoch, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
         closed = tuple(sorted(self.ledger.closed.items()))
         bag = tuple(sorted([NUMBERS[packet.to, packet.header] for packet in self.bag]))
-        ends = (NUMBERS[slots, closed, self.switch.k, self.changes], self.losses, self.duplications)
+        ends = (NUMBERS[slots, closed, self.switch.k, self.changes, regroup], self.losses, self.duplications)
         return (*[worker.number for worker in self.workers], *ends, bag)
 
     @staticmethod
@@ -88,16 +99,21 @@ class Small(World):
             for block, flight in p._flights.items()
         )
         known = tuple(result.id for result in p.results(0, LAST + 1))
-        state = (p.iteration, worker.computed, worker.asking, *p.missing)
+        state = (p.iteration, worker.computed, worker.asking, p.regrouping, p.generation, *p.missing)
         return (state, *flights, tuple(sorted(p._waiting)), known)
 
     def tidy(self) -> None:
         """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
-        self.bag = [packet for packet in self.bag if packet.to == SWITCH or not self._is_old_news(packet)]
+        self.bag = [packet for packet in self.bag if not self._is_old_news(packet)]
 
     def _is_old_news(self, packet: Packet) -> bool:
+        if packet.to == SWITCH:
+            return packet.header.generation < self.generation
         protocol, header = self.workers[packet.to].protocol, packet.header
-        known = protocol._results.get(header.iteration, ())
+        if header.generation < protocol.generation:
+            assert not protocol.packet_in(header, packet.values, self.now), "of an earlier generation"
+            return True
+        known = protocol._history._whole.get(header.iteration, ())
         return header.iteration < protocol.iteration or header.block in known
 
     def follow(self, rank, instructions) -> None:
@@ -112,6 +128,18 @@ class Small(World):
 
     def steps(self) -> Iterator[Step]:
         """Everything that may happen now."""
+        yield from self.network_steps()
+        yield from self.worker_steps()
+        for rank in self.uninformed:
+            yield f"regroup {rank}", ALL, lambda world, r=rank: world.regroup(r)
+        for rank in self.resuming:
+            yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
+        if self.restarts:
+            yield "restart the switch", SWITCH, lambda world: world.crash_switch()
+        if self.changes:
+            yield "change k", SWITCH, lambda world: world.change_k()
+
+    def network_steps(self) -> Iterator[Step]:
         for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
             if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
                 continue  # a copy: the same steps
@@ -120,6 +148,8 @@ class Small(World):
                 yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
             if self.duplications:
                 yield f"duplicate {to} {header}", to, lambda world, i=index: world.duplicate(i)
+
+    def worker_steps(self) -> Iterator[Step]:
         for rank, worker in enumerate(self.workers):
             if worker.computed < worker.protocol.iteration:
                 yield f"ready {rank}", rank, lambda world, r=rank: world.ready(r)
@@ -130,6 +160,12 @@ class Small(World):
                 for peer in range(WORKERS):
                     if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
                         yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
+        for rank in self.uninformed:
+            yield f"regroup {rank}", ALL, lambda world, r=rank: world.regroup(r)
+        for rank in self.resuming:
+            yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
+        if self.restarts:
+            yield "restart the switch", SWITCH, lambda world: world.crash_switch()
         if self.changes:
             yield "change k", SWITCH, lambda world: world.change_k()
 
@@ -145,11 +181,15 @@ class Small(World):
         self.switch.k, *rest = self.changes
         self.changes = tuple(rest)
 
+    def crash_switch(self) -> None:
+        self.restarts -= 1
+        self.restart_switch()
+
     def needs_repetition(self, rank: int, block: int) -> bool:
         """Nothing about this request is on its way, and the switch does not just wait for others."""
         header = self.workers[rank].protocol._flights[block].header
-        epoch = (header.iteration, header.block)
-        about = [p for p in self.bag if p.header[9:11] == epoch and p.header.worker == rank]
+        epoch = of_epoch(header)
+        about = [p for p in self.bag if of_epoch(p.header) == epoch and p.header.worker == rank]
         slot = self.switch.slots[header.slot % len(self.switch.slots)]
         waits = slot.epoch == epoch and not slot.done and slot.members >> rank & 1 and slot.count < self.switch.k
         return not about and not waits and not self.workers[rank].asking
@@ -205,6 +245,8 @@ class Setting:
     k: tuple[int, ...]
     losses: int = 0
     duplications: int = 0
+    restarts: int = 0
+    blocks: int = BLOCKS
     slots: int = 2
     scales: tuple[int, ...] = ()
 
@@ -213,14 +255,14 @@ def small(setting: Setting) -> Small:
     world = Small(
         workers=WORKERS,
         k=setting.k[0],
-        blocks=BLOCKS,
+        blocks=setting.blocks,
         slots=setting.slots,
         window=setting.slots // 2,
         last=LAST,
         scales=setting.scales,
     )
     world.changes = setting.k[1:]
-    world.losses, world.duplications = setting.losses, setting.duplications
+    world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
     return world
 
 
@@ -231,6 +273,7 @@ def small(setting: Setting) -> Small:
         (Setting(k=(3,), losses=1, slots=4), 4848),
         (Setting(k=(2,)), 7952),
         (Setting(k=(2,), slots=4), 13844),
+        (Setting(k=(2,), restarts=1, blocks=1), 12442),
     ],
 )
 def test_every_interleaving(setting: Setting, states: int) -> None:
@@ -249,6 +292,7 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(2,), duplications=1), 96218),
         (Setting(k=(3, 2)), 43950),
         (Setting(k=(2, 3)), 18425),
+        (Setting(k=(2,), restarts=1), 59821),
         (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 47558),
     ],
 )

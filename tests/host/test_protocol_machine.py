@@ -117,6 +117,27 @@ class ProtocolMachine(RuleBasedStateMachine):
         rank = next(rank for rank, worker in enumerate(self.world.workers) if worker.asking)
         self.world.answer(rank, peer % self.workers)
 
+    @precondition(lambda self: not self.world.uninformed)
+    @rule(seldom=st.integers(0, 7))
+    def restart_switch(self, seldom):
+        if not seldom:
+            STEPS["switch restarted"] += 1
+            self.world.restart_switch()
+
+    @precondition(lambda self: self.world.uninformed)
+    @rule(which=choice)
+    def regroup(self, which):
+        STEPS["regrouped"] += 1
+        waiting = sorted(self.world.uninformed)
+        self.world.regroup(waiting[which % len(waiting)])
+
+    @precondition(lambda self: self.world.resuming)
+    @rule(which=choice)
+    def resume(self, which):
+        STEPS["resumed"] += 1
+        waiting = sorted(self.world.resuming)
+        self.world.resume(waiting[which % len(waiting)])
+
     @invariant()
     def holds(self):
         if hasattr(self, "world"):
@@ -141,5 +162,6 @@ def test_whatever_the_network_does():
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
     assert all(
-        STEPS[name] for name in ("delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered")
+        STEPS[name]
+        for name in ("delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
     )

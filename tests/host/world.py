@@ -4,6 +4,7 @@ Nothing happens by itself: no clock, no order, no chance.  Every step goes throu
 in the slots, not at the switch's bitmaps, and asserts docs/PROTOCOL.md's "What always holds".
 """
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from host.compress import FixedPoint
-from host.protocol import AskPeers, BlockId, Complete, Deliver, EncodeAgain, Instruction, Protocol, Result, Send
+from host.history import BlockId, Result
+from host.pages import Pages
+from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
 from host.residual import Residual
 from host.wire import Header, Kind, pack_values, unpack_values
 from tests.slot_model import SlotModel
@@ -34,13 +37,20 @@ def gradient(rank: int, iteration: int, elements: int) -> np.ndarray:
     return np.random.default_rng((rank, iteration)).integers(-(2**39), 2**39, elements)
 
 
+def scaled(codec: FixedPoint, below: int) -> FixedPoint:
+    """A codec that sends at a scale below this one's."""
+    other = copy(codec)
+    other.scale -= below
+    return other
+
+
 class Ledger:
     """What the switch added, block by block: an account of its own, made from packets and slot values."""
 
     def __init__(self, slots: int) -> None:
         self.added: dict[BlockId, dict[int, np.ndarray]] = {}
         self.closed: dict[BlockId, int] = {}
-        self.slots = [(BlockId(0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
+        self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
 
     def handle(self, switch: SlotModel, header: Header, values: bytes) -> list[tuple[int, Header, bytes]]:
         """Pass a packet to the switch and account for what it did."""
@@ -48,7 +58,7 @@ class Ledger:
         answers = switch.handle(header, values)
         for index, slot in enumerate(switch.slots):
             epoch, total = self.slots[index]
-            new_epoch, new_total = BlockId(*slot.epoch), slot.values[:LANES]
+            new_epoch, new_total = slot.epoch, slot.values[:LANES]
             if new_epoch != epoch or not np.array_equal(new_total, total):
                 assert index == header.slot % len(switch.slots), "a foreign slot was touched"
                 self._enter(header, unpack_values(values), epoch, total, new_epoch, new_total)
@@ -64,17 +74,24 @@ class Ledger:
         rank, id = header.worker, BlockId(header.iteration, header.block)
         addends = self.added.setdefault(id, {})
         assert header.kind == Kind.CONTRIBUTE, "only contributions are added"
-        assert new_epoch == id, f"{id} was added to the foreign block {new_epoch}"
+        assert new_epoch[1:] == id, f"{id} was added to the foreign block {new_epoch}"
         assert id not in self.closed, f"{id} is closed: worker {rank} was added to it, or it was opened again"
         assert rank not in addends, f"worker {rank} was counted twice in {id}"
         if new_epoch == epoch:
             assert np.array_equal(new_total, total + values), "the sum is not the old sum and the contribution"
         else:
             assert new_epoch > epoch, "a slot went back to an older block"
-            assert epoch in self.closed or epoch == (0, 0), f"the open block {epoch} was wiped"
+            old = epoch[0] < new_epoch[0] or epoch[1:] in self.closed or epoch == (0, 0, 0)
+            assert old, f"the open block {epoch} was wiped"
             assert not addends, f"{id} was begun again"
             assert np.array_equal(new_total, values), "something of the slot's last block is left"
         addends[rank] = values
+
+    def forget(self, held: set[BlockId]) -> None:
+        """The slots are lost: what nobody has the result of was never summed."""
+        for id in [known for known in self.added if known not in held]:
+            del self.added[id]
+            self.closed.pop(id, None)
 
     def _check_answer(self, answer: Header, sums: bytes, k: int) -> None:
         """Members, count and values say what was added; a closed block's never change."""
@@ -100,9 +117,7 @@ class Worker:
 
     protocol: Protocol
     residual: Residual
-    sent: np.ndarray
-    sent_scale: list[int]
-    scale: int
+    codec: FixedPoint
     computed: int = 0
     asking: bool = False
     delivered: int = 0
@@ -124,13 +139,14 @@ class World:
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
+        self.generation = 0
+        self.uninformed: frozenset[int] = frozenset()  # of the regroup that is going on
+        self.resuming: frozenset[int] = frozenset()
         self.workers = [
             Worker(
                 Protocol(job=1, rank=rank, blocks=blocks, words=1, slots=slots, window=window, rto_s=0.05),
-                Residual(blocks=blocks, elements_per_block=LANES),
-                np.zeros((blocks, LANES), np.int32),
-                [0] * blocks,
-                self.codec.scale - (scales[rank] if scales else 0),
+                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank),
+                scaled(self.codec, scales[rank] if scales else 0),
                 own=np.zeros((blocks, LANES), np.int64),
             )
             for rank in range(workers)
@@ -144,12 +160,11 @@ class World:
         """The worker's gradient is computed and handed over."""
         worker = self.workers[rank]
         worker.computed = worker.protocol.iteration
-        worker.residual.add(gradient(rank, worker.computed, self.blocks * LANES))
-        worker.sent = self.codec.encode(worker.residual.pending, worker.scale)
-        worker.sent_scale = [worker.scale] * self.blocks
+        worker.residual.add(gradient(rank, worker.computed, self.blocks * LANES), worker.computed)
+        worker.residual.sending(worker.computed, worker.codec)
         for block in worker.protocol.missing:
-            values, now = pack_values(worker.sent[block]), self.now
-            self.follow(rank, worker.protocol.contribute(block, values, scale=worker.scale, lanes=0, now=now))
+            values, now = pack_values(worker.residual.sent[block]), self.now
+            self.follow(rank, worker.protocol.contribute(block, values, scale=worker.codec.scale, lanes=0, now=now))
         self.advance(rank)
 
     def deliver(self, packet: Packet) -> None:
@@ -176,6 +191,31 @@ class World:
         first = worker.protocol.iteration
         for result in list(self.workers[peer].protocol.results(first, first + 16)):
             self.follow(rank, worker.protocol.result_in(result, self.now))
+        self.advance(rank)
+
+    def restart_switch(self) -> None:
+        """The switch loses its slots; it admits nobody until every worker has regrouped."""
+        self.generation += 1
+        self.switch.generation = -1
+        self.uninformed, self.resuming = frozenset(range(len(self.workers))), frozenset()
+
+    def regroup(self, rank: int) -> None:
+        """A worker hears of it; the last one makes the switch admit them again."""
+        self.workers[rank].protocol.regroup(self.generation)
+        self.uninformed -= {rank}
+        if not self.uninformed:
+            self.ledger.forget({result.id for w in self.workers for result in w.protocol.results(0, self.last)})
+            self.switch.generation = self.generation
+            self.resuming = frozenset(range(len(self.workers)))
+
+    def resume(self, rank: int) -> None:
+        """A worker takes what all the others have and goes on."""
+        worker = self.workers[rank]
+        self.resuming -= {rank}
+        for peer in self.workers:
+            for result in list(peer.protocol.results(worker.protocol.iteration, self.last)):
+                self.follow(rank, worker.protocol.result_in(result, self.now))
+        self.follow(rank, worker.protocol.resume(self.now))
         self.advance(rank)
 
     # -- what the agent does
@@ -205,9 +245,8 @@ class World:
                     assert worker.delivered == (1 << self.blocks) - 1, "complete without every block's result"
                     worker.complete = iteration
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    worker.sent[block] = self.codec.encode(worker.residual.pending[block], scale)
-                    worker.sent_scale[block] = scale
-                    values = pack_values(worker.sent[block])
+                    worker.residual.send_again(block, worker.protocol.iteration, worker.codec, scale)
+                    values = pack_values(worker.residual.sent[block])
                     again = worker.protocol.contribute(block, values, scale=scale, lanes=lanes, now=self.now)
                     self.follow(rank, again)
                 case AskPeers(id=id):
@@ -225,8 +264,8 @@ class World:
         addends = self.ledger.added[id]
         assert result.members == self.ledger.closed[id] == sum(1 << member for member in addends)
         assert np.array_equal(unpack_values(result.values)[:LANES], sum(addends.values()))
+        worker.residual.settle(result)
         if result.has(rank):
-            worker.residual.count(block, self.codec.counted(worker.sent[block], worker.sent_scale[block]))
             worker.own[block] += self.codec.counted(addends[rank], result.scale)
 
     # -- what always holds
@@ -244,7 +283,11 @@ class World:
         books, protocol = worker.residual.books(), worker.protocol
         assert books.conserved, "counted + pending = gradients"
         assert np.array_equal(books.counted, worker.own.ravel()), "counted is what the switch added"
-        if protocol.missing and (protocol.left_behind or worker.computed == protocol.iteration):
+        if (
+            not protocol.regrouping
+            and protocol.missing
+            and (protocol.left_behind or worker.computed == protocol.iteration)
+        ):
             assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"
 
     def settle(self, stalled: frozenset[int] = frozenset()) -> int:
@@ -265,6 +308,10 @@ class World:
 
     def _fair_round(self, live: list[int], target: int) -> None:
         """Everybody computes, times out, is answered by all peers, and everything arrives."""
+        for rank in tuple(self.uninformed):
+            self.regroup(rank)
+        for rank in tuple(self.resuming):
+            self.resume(rank)
         for rank in live:
             worker = self.workers[rank]
             if worker.computed < worker.protocol.iteration <= target:

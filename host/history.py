@@ -1,0 +1,69 @@
+"""The results that a worker has, for itself and for peers who lack them: whole ones, and of older ones the members.
+
+The sums of the latest `keep` iterations take memory.  Who was counted is kept for `keep_members` iterations: a worker
+that died in iteration i and comes back long after must still learn what of i was counted.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class BlockId(NamedTuple):
+    """Which block of which iteration."""
+
+    iteration: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known."""
+
+    id: BlockId
+    scale: int
+    lanes: int
+    k: int
+    count: int
+    members: int
+    values: bytes
+
+    def has(self, rank: int) -> bool:
+        """Whether this rank's contribution is in the sum."""
+        return bool(self.members >> rank & 1)
+
+
+class History:
+    """Results by iteration and block."""
+
+    def __init__(self, *, keep: int, keep_members: int) -> None:
+        self._keep, self._keep_members = keep, keep_members
+        self._whole: dict[int, dict[int, Result]] = {}
+        self._members: dict[int, array[int]] = {}
+
+    def of(self, iteration: int) -> dict[int, Result]:
+        """The iteration's results by block; whoever adds one adds it here."""
+        return self._whole.setdefault(iteration, {})
+
+    def forget(self, iteration: int) -> None:
+        """Free what is too old for a worker that begins this iteration."""
+        for old in [known for known in self._whole if known < iteration - self._keep]:
+            results = self._whole.pop(old)
+            self._members[old] = array("Q", (results[block].members for block in sorted(results)))
+        for old in [known for known in self._members if known < iteration - self._keep_members]:
+            del self._members[old]
+
+    def results(self, first: int, last: int) -> Iterator[Result]:
+        """Everything known of iterations first..last, in order."""
+        for iteration in sorted(known for known in self._members if first <= known <= last):
+            for block, members in enumerate(self._members[iteration]):
+                yield _without_values(BlockId(iteration, block), members)
+        for iteration in sorted(known for known in self._whole if first <= known <= last):
+            for block in sorted(self._whole[iteration]):
+                yield self._whole[iteration][block]
+
+
+def _without_values(id: BlockId, members: int) -> Result:
+    """All that is left of an old result."""
+    return Result(id=id, scale=0, lanes=0, k=0, count=members.bit_count(), members=members, values=b"")

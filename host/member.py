@@ -1,0 +1,155 @@
+"""A worker as a member of its job: attached to the controller, serving its peers, with a replica to go on from.
+
+Who starts with the others begins with the initial parameters.  Who comes late, or back after its process died, takes a
+peer's replica, learns from the peers' results what was counted of all it had sent, and goes on from there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+
+import grpc
+
+from host.agent import Agent, settle
+from host.coordinator import Coordinator
+from host.errors import AgentError
+from host.peer import Peers, PeerService
+from host.replica import Replica, State
+from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.security import Credentials, add_port, grpc_server
+
+log = logging.getLogger(__name__)
+
+STATE_TIMEOUT_S = 30.0
+STATE_AGAIN_S = 0.2
+
+
+class Member:
+    """Join, report, finish, leave; all on one event loop."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        replica: Replica,
+        *,
+        job: int,
+        rank: int,
+        address: str,
+        controller: str,
+        credentials: Credentials | None,
+    ) -> None:
+        self._agent, self._replica, self._job, self._rank = agent, replica, job, rank
+        self._peers = Peers(job, rank, credentials)
+        self._coordinator = Coordinator(controller, credentials, self._hello, self._hear)
+        self._server: grpc.aio.Server = grpc_server(credentials)
+        kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, agent.protocol.results, replica.state), self._server)
+        self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self) -> None:
+        """Serve peers, attach, and begin an iteration: the job's first one, or where a peer is."""
+        await self._server.start()
+        welcome = await self._coordinator.attach()
+        self._know(welcome.peers)
+        if welcome.running:
+            await self._join_running(welcome.generation)
+        else:
+            await self._join_first(welcome)
+        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._agent.iteration))
+
+    async def report(self, report: kofn_pb2.Report) -> None:
+        """One iteration's times."""
+        await self._coordinator.say(report=report)
+
+    async def finish(self, reason: str, timeout_s: float) -> None:
+        """Training is over here; wait until it is over everywhere."""
+        await self._coordinator.finish(reason, timeout_s)
+
+    async def leave(self) -> None:
+        """Without a trace."""
+        for task in self._tasks:
+            task.cancel()
+        await self._agent.close()
+        await self._coordinator.close()
+        await self._peers.close()
+        await self._server.stop(grace=0)
+
+    async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
+        """All begin together, with the same parameters."""
+        if self._agent.residual.begun:
+            raise AgentError(
+                f"job {self._job} starts, but this worker's books are in iteration {self._agent.residual.begun} of an"
+                " earlier run: remove the file, or give another --metrics"
+            )
+        self._replica.start(welcome.first_iteration - 1)
+        await self._agent.start(welcome.first_iteration, welcome.generation, self._peers)
+
+    async def _join_running(self, generation: int) -> None:
+        """Take a peer's replica; what this worker had sent before it died is settled first."""
+        state = await self._state_of_a_peer()
+        residual, begun = self._agent.residual, self._agent.residual.begun
+        if begun <= state.iteration:
+            await settle(residual, begun, self._peers)
+        self._replica.restore(state)
+        self._agent.protocol.statistics.resyncs += 1
+        log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)
+        await self._agent.start(state.iteration + 1, generation, self._peers, reached=begun)
+
+    async def _state_of_a_peer(self) -> State:
+        """Ask until a peer gives its replica; AgentError when none does for half a minute."""
+        deadline = time.monotonic() + STATE_TIMEOUT_S
+        while (state := await self._peers.state()) is None:
+            if time.monotonic() > deadline:
+                raise AgentError(
+                    f"job {self._job} is running, but no other worker gave its parameters in {STATE_TIMEOUT_S:.0f} s:"
+                    " a job whose workers all died cannot go on"
+                )
+            await asyncio.sleep(STATE_AGAIN_S)
+        return state
+
+    def _hello(self) -> kofn_pb2.Hello:
+        """Who and where this worker is now."""
+        protocol = self._agent.protocol
+        return kofn_pb2.Hello(
+            job=self._job,
+            rank=self._rank,
+            peer_address=self._address,
+            iteration=protocol.iteration,
+            generation=protocol.generation,
+        )
+
+    def _know(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
+        """Who is attached."""
+        self._peers.update({peer.rank: peer.address for peer in peers})
+
+    def _hear(self, message: kofn_pb2.ControllerMessage) -> None:
+        """What the controller says after the first Welcome."""
+        match message.WhichOneof("message"):
+            case "welcome":  # of a controller that was away
+                self._know(message.welcome.peers)
+                self._spawn(self._attached_again(message.welcome.generation))
+            case "peers":
+                self._know(message.peers.peers)
+            case "decision":
+                log.info("k = %d from iteration %d", message.decision.k, message.decision.from_iteration)
+            case "regroup":
+                self._agent.regroup(message.regroup.generation)
+                log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
+                answer = kofn_pb2.Regrouped(generation=message.regroup.generation)
+                self._spawn(self._coordinator.say(regrouped=answer))
+            case "resume":
+                self._spawn(self._agent.resume(message.resume.generation))
+
+    async def _attached_again(self, generation: int) -> None:
+        """Go on; after a regroup that this worker was not there for, only with what the others have."""
+        if generation > self._agent.protocol.generation:
+            self._agent.regroup(generation)
+            await self._agent.resume(generation)
+        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._agent.iteration))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Do it beside everything else."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

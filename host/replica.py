@@ -1,0 +1,83 @@
+"""A worker's copy of what all workers have alike: parameters, the optimizer's state, and the sum of all results.
+
+The training thread applies results; peers may ask for the whole at any time: a lock keeps each answer between two
+iterations.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from host.compress import Fixed
+from host.errors import AgentError
+from host.model import Floats, Momentum
+
+Arrays = dict[str, npt.NDArray[np.float32] | Fixed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,)."""
+
+    iteration: int
+    arrays: Arrays
+
+
+class Replica:
+    """Holds the arrays of the model and its optimizer, which change in place."""
+
+    def __init__(self, parameters: Floats, optimizer: Momentum, results: int) -> None:
+        self._lock = threading.Lock()
+        self._optimizer = optimizer
+        self._iteration: int | None = None
+        self.results: Fixed = np.zeros(results, np.int64)
+        """Sum of all results in units of 2**-40, padded to whole blocks: what all workers together had counted."""
+        self._arrays: Arrays = {"parameters": parameters, "velocity": optimizer.velocity, "results": self.results}
+
+    def start(self, iteration: int) -> None:
+        """The initial parameters, the same everywhere, are those after this iteration."""
+        self._iteration = iteration
+
+    def apply(self, iteration: int, mean: Floats, total: Fixed) -> None:
+        """One iteration's average gradient, shape (elements,), and the sum that it was made from."""
+        with self._lock:
+            self._optimizer.step(mean)
+            self.results += total.ravel()
+            self._iteration = iteration
+
+    def state(self) -> State | None:
+        """A copy; None before the first parameters are there."""
+        with self._lock:
+            if self._iteration is None:
+                return None
+            return State(iteration=self._iteration, arrays={name: array.copy() for name, array in self._arrays.items()})
+
+    def restore(self, state: State) -> None:
+        """Become another replica; AgentError when its arrays are of another model."""
+        for name, array in self._arrays.items():
+            given = state.arrays.get(name)
+            if given is None or (given.shape, given.dtype) != (array.shape, array.dtype):
+                found = "nothing" if given is None else f"{given.dtype} {given.shape}"
+                raise AgentError(f"a peer's {name} are {found}: {array.dtype} {array.shape} is allowed")
+        with self._lock:
+            for name, array in self._arrays.items():
+                array[:] = state.arrays[name]
+            self._iteration = state.iteration
+
+
+def to_parts(state: State, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
+    """A state's arrays in pieces."""
+    for name, array in state.arrays.items():
+        data = array.tobytes()
+        for start in range(0, len(data), part_bytes):
+            yield name, data[start : start + part_bytes]
+
+
+def from_parts(iteration: int, parts: dict[str, bytes]) -> State:
+    """What to_parts() made, put together; arrays that nobody knows are left out."""
+    kinds = {"parameters": np.float32, "velocity": np.float32, "results": np.int64}
+    arrays: Arrays = {name: np.frombuffer(data, kinds[name]) for name, data in parts.items() if name in kinds}
+    return State(iteration=iteration, arrays=arrays)
