@@ -74,8 +74,10 @@ class RunningHops:
             raise HopError(str(error), "certificates live as long as their run: has it just ended?") from None
         except grpc.aio.AioRpcError as error:
             reason = refused_handshake(error, secure=self._certs is not None)
-            detail = f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}"
-            raise HopError(detail, f"see the controller.log below {self._folder}") from None
+            if reason is None and error.code() is grpc.StatusCode.UNAVAILABLE:
+                reason = "nobody answers"
+            advice = f"between two passes and at a run's end that is so; else see controller.log below {self._folder}"
+            raise HopError(f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}", advice) from None
 
     async def _switch(self) -> str:
         """The controller has it, and what it has counted."""
@@ -92,10 +94,11 @@ class RunningHops:
             f"worker {worker.rank} of job {status.job} ({worker.state or 'not live'})"
             for status in self._statuses
             for worker in status.worker
-            if not worker.live
+            if not worker.live and worker.state != "finished"
         ]
         if missing:
-            raise HopError(f"{', '.join(missing)}", f"see worker-R.log below {self._folder}")
+            waiting = "".join(f"; {status.waiting}" for status in self._statuses if status.waiting)
+            raise HopError(f"{', '.join(missing)}{waiting}", f"see worker-R.log below {self._folder}")
         return (
             ", ".join(f"{status.live} of {status.workers} of job {status.job}" for status in self._statuses) + " live"
         )
