@@ -119,6 +119,7 @@ class Transport:
         self._socket.bind((local, PORT))
         self._socket.connect((service, PORT))
         self._socket.setblocking(False)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: Take) -> None:
         """Give datagrams to `take` as they come, until close()."""
@@ -137,7 +138,8 @@ class Transport:
     def close(self) -> None:
         """Stop listening and give the port back; what is delayed is lost."""
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
+            if self._loop is not None:
+                self._loop.remove_reader(self._socket)
             self._socket.close()
 
     def _send_all(self, datagrams: list[bytes]) -> None:
