@@ -1,7 +1,7 @@
 """`kofn`: run experiments, and look at a running controller.
 
-Only argument handling and calls; what is printed comes from `show`. `run`, `stop` and `clean` live in run/ and are
-imported when used: looking at a controller must not wait for plotting libraries.
+Only argument handling and calls; what is printed comes from `show`, who is asked and what went wrong from `ask`.  The
+commands of run/ are imported when used: looking at a controller must not wait for plotting libraries.
 """
 
 import contextlib
@@ -62,6 +62,7 @@ def main() -> None:
 
     \b
     Examples:
+      kofn doctor                 is this machine fit for it, hop by hop
       kofn run                    the default experiment
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
