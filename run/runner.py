@@ -63,6 +63,9 @@ class Plan:
     folder: Path
     as_json: bool
     quiet: bool
+    """Nothing but what happens and why nothing moves."""
+    check: bool = True
+    """Measure the network before the first pass."""
 
     @property
     def configs(self) -> list[Config]:
@@ -88,7 +91,7 @@ class Plan:
     "--pass", "objectives", multiple=True, metavar="OBJECTIVE", help="round, all or fixed:K; repeat it for more passes."
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
-@click.option("--quiet", is_flag=True, help="No live table.")
+@click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")
 def command(
     *,
     config: tuple[Path, ...],
@@ -146,6 +149,13 @@ def make_plan(
 
 def carry_out(plan: Plan, console: Console) -> int:
     """The whole run; its exit code."""
+    folder = execute(plan, console)
+    with deferred():
+        return conclude(plan, folder, console)
+
+
+def execute(plan: Plan, console: Console) -> RunFolder:
+    """Everything up to the last worker's end; the results as files."""
     check_machine(plan.shared.network.target)
     topology = wanted_topology(plan.shared, plan.jobs[0].source, hosts=sum(one.job.workers for one in plan.configs))
     remove_certificates()
@@ -159,8 +169,7 @@ def carry_out(plan: Plan, console: Console) -> int:
             raise
         except RunError as error:
             raise type(error)(f"{error}\n{_kept(folder, plan.configs)}") from None
-    with deferred():
-        return conclude(plan, folder, console)
+    return folder
 
 
 def prepare(plan: Plan, topology: str) -> RunFolder:
@@ -212,12 +221,16 @@ async def _train(plan: Plan, folder: RunFolder, certs: Path | None, console: Con
     try:
         folder.write_record(plan.configs, driver=network.ready.driver)
         hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
-        say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
+        if not plan.quiet:
+            say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
         for number, (entry, *_) in enumerate(folder.passes):
-            say(console, f"pass {entry.objective} ({number + 1} of {len(folder.passes)}): results in {entry.shared}")
+            if not plan.quiet:
+                say(
+                    console, f"pass {entry.objective} ({number + 1} of {len(folder.passes)}): results in {entry.shared}"
+                )
             one = Pass(network, commands, folder, plan.configs, number=number, console=console)
-            await one.run(check=number == 0, quiet=plan.quiet)
+            await one.run(check=plan.check and number == 0, quiet=plan.quiet)
     finally:
         await network.stop()
 
@@ -227,10 +240,7 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     from run.report import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
 
     merge(folder, plan.configs)
-    summary = RunSummary(
-        jobs=tuple(summarise(job, config) for job, config in zip(folder.jobs, plan.configs, strict=True))
-    )
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    summary = summarised(plan, folder)
     report = write_report(folder, plan.configs, summary)
     for part in summary.parts():
         console.print(part)
@@ -242,6 +252,15 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     if plan.as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
+
+
+def summarised(plan: Plan, folder: RunFolder) -> RunSummary:
+    """What every job achieved, written to summary.json as well."""
+    summary = RunSummary(
+        jobs=tuple(summarise(job, config) for job, config in zip(folder.jobs, plan.configs, strict=True))
+    )
+    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    return summary
 
 
 def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:

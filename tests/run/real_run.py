@@ -120,10 +120,15 @@ class RealRun:
             assert self.process.poll() is None or condition(), f"it ended before {what}:\n{self.text()}"
             time.sleep(0.05)
 
-    def until_training(self) -> None:
-        """Until the workers have done some iterations; remembers the namespace to look into it afterwards."""
-        self.until(lambda: self.lines() > 3, "training")
+    def until_up(self) -> None:
+        """Until the network is there; remembers the namespace to look into it afterwards."""
+        self.until(lambda: any(self.out.glob("*/logs/switch.log")), "the network")
         self._namespace = os.open(f"/proc/{self.process.pid}/ns/net", os.O_RDONLY)
+
+    def until_training(self) -> None:
+        """Until the workers have done some iterations."""
+        self.until_up()
+        self.until(lambda: self.lines() > 3, "training")
         assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must be found"
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 

@@ -124,10 +124,10 @@ def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[st
 
 
 def test_a_pass_that_takes_too_long(tmp_path: Path) -> None:
-    with RealRun(tmp_path, *TARGET, target=NEVER, deadline_s=9) as run:
-        run.until_training()
+    with RealRun(tmp_path, *TARGET, target=NEVER, deadline_s=3) as run:
+        run.until_up()
         assert run.wait() == 1
-        assert "pass 'round' was not over after 9 s (run.pass_deadline_s)" in run.text()
+        assert "pass 'round' was not over after 3 s (run.pass_deadline_s)" in run.text()
         assert run.leftovers() == []
 
 

@@ -1,13 +1,17 @@
 """Signals and terminals: what ends a run says so, and what is complete is not thrown away."""
 
+import asyncio
 import os
 import pty
 import signal
 import time
+from typing import cast
 
 import pytest
 
 from run.errors import InterruptedRun
+from run.network import Network
+from run.runner import remove
 from run.signals import deferred, interruptible
 from run.terminal import watched
 
@@ -52,3 +56,23 @@ def test_a_terminal_that_is_closed_is_a_hang_up(monkeypatch: pytest.MonkeyPatch,
     assert hangups == ([signal.SIGHUP] if close else [])
     if not close:
         os.close(master)
+
+
+def test_a_signal_does_not_interrupt_the_removal_of_the_network() -> None:
+    class SlowNetwork:
+        removed = False
+
+        async def stop(self) -> None:
+            await asyncio.sleep(0.05)
+            self.removed = True
+
+    async def run() -> None:
+        network = SlowNetwork()
+        task = asyncio.create_task(remove(cast(Network, network)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert network.removed
+
+    asyncio.run(run())
