@@ -9,7 +9,7 @@ CONFIG ?=
 ARGS ?=
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run stop clean test check p4 proto shell setup setup-dev
+.PHONY: help run chaos doctor stop clean test check p4 proto shell setup setup-dev
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
@@ -17,6 +17,12 @@ help: ## this text
 
 run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and others: kofn run --help
 	@exec .venv/bin/kofn run $(CONFIG) $(ARGS)
+
+chaos: setup ## the training under every kind of fault, on BMv2 as well where it is present; ARGS='loss-10' for some
+	@exec .venv/bin/kofn chaos --target embedded --target bmv2 --if-present $(ARGS)
+
+doctor: setup ## check every hop from root's rights to exact sums, and say what to do about the first that fails
+	@exec .venv/bin/kofn doctor $(ARGS)
 
 stop: ## end a run that is going on
 	@if [ -x .venv/bin/kofn ]; then exec .venv/bin/kofn stop; else echo "nothing was ever started here"; fi

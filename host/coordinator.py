@@ -4,6 +4,7 @@ While the controller is away training goes on with the k in the switch; only the
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 60.0
 AGAIN_S, AGAIN_MAX_S = 0.2, 2.0
+AWAY_S = 8.0
 RECONNECT = (  # gRPC's own pauses between attempts to connect are longer
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
@@ -65,14 +67,21 @@ class Coordinator:
             await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
 
     async def finish(self, reason: str, timeout_s: float) -> None:
-        """Say that training is over here and wait, at most `timeout_s`, until it is over everywhere."""
+        """Say that training is over here and wait, at most `timeout_s`, until it is over everywhere.
+
+        Without a controller nobody knows when that is: then for AWAY_S only, in which slower peers may still ask.
+        """
         self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
         if self._call is not None:
             await self._write(self._call, self._finished)
-        try:
-            await asyncio.wait_for(self.stopped.wait(), timeout_s)
-        except TimeoutError:
-            log.warning("no Stop from the controller in %.0f s", timeout_s)
+        loop = asyncio.get_running_loop()
+        began = seen = loop.time()
+        while not self.stopped.is_set() and loop.time() < min(began + timeout_s, seen + AWAY_S):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stopped.wait(), AGAIN_S)
+            seen = seen if self._call is None else loop.time()
+        if not self.stopped.is_set():
+            log.warning("no Stop from the controller in %.0f s", loop.time() - began)
 
     async def close(self) -> None:
         """Leave."""

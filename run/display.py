@@ -18,7 +18,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 class Display:
-    """Shows the view of every job: in place on a terminal, as lines elsewhere, or not at all."""
+    """Shows the view of every job: in place on a terminal, as lines elsewhere, or (quiet) only what happens."""
 
     def __init__(self, console: Console, views: Sequence[PassView], *, quiet: bool) -> None:
         """Use as a context manager."""
@@ -43,10 +43,10 @@ class Display:
 
     def show(self, *, last: bool = False) -> None:
         """Draw what the views know now: what is said once at once, the rest no more often than can be read."""
-        if self._quiet:
-            return
         for line in [line for view in self._views for line in view.news()]:
             say(self._console, line)  # above a live table
+        if self._quiet:
+            return
         interval_s = PLAIN_INTERVAL_S if self._live is None else TABLE_INTERVAL_S
         if last or time.monotonic() - self._shown_s >= interval_s:
             self._shown_s = time.monotonic()

@@ -1,0 +1,174 @@
+"""`kofn chaos`: the same training under every kind of fault, one scenario after another, and a table of the outcomes.
+
+A scenario passes when it reaches the same accuracy as the fault-free one, all replicas are bit-identical after every
+iteration, and every gradient is conserved exactly.  Its configuration is kept beside its results, for `kofn run`.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from run import terminal
+from run.display import say
+from run.effective import to_toml
+from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
+from run.folder import default_path
+from run.outcomes import WIDTH, Outcome, document, outcomes_table
+from run.runner import execute, make_plan, summarised
+from run.scenarios import Scenario, scenarios
+from run.signals import interruptible
+
+EXAMPLES = """
+\b
+Examples:
+  kofn chaos                                  every scenario, on the embedded switch
+  kofn chaos --target bmv2                    the same on simple_switch_grpc
+  kofn chaos loss-10 switch-killed            two of them
+  kofn chaos --list                           what there is
+  kofn run runs/chaos-.../loss-10.toml        one again, with the live table and a report
+
+\b
+Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong, 130 stopped by a signal.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+@click.option("--target", multiple=True, type=click.Choice(["embedded", "bmv2"]), help="May be repeated.  [embedded]")
+@click.option(
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: auto]"
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
+@click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
+@click.option("--list", "as_list", is_flag=True, help="Only say what the scenarios are.")
+@click.option("--json", "as_json", is_flag=True, help="The outcomes as JSON on stdout, progress on stderr.")
+def command(
+    *,
+    names: tuple[str, ...],
+    target: tuple[str, ...],
+    driver: str | None,
+    out: Path | None,
+    if_present: bool,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers.
+
+    SCENARIOs are those of --list; without any, all of them.
+    """
+    console, errors = Console(stderr=as_json), Console(stderr=True)
+    try:
+        chosen = _choose(names)
+        if as_list:
+            return _list(chosen, console)
+        folder = out or default_path("chaos")
+        with interruptible(), terminal.watched():
+            outcomes = {}
+            for name in target or ("embedded",):
+                if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
+                    say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
+                    continue
+                outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
+                console.print(outcomes_table(name, outcomes[name]), width=max(console.width, WIDTH), crop=False)
+    except ConfigError as error:
+        say(errors, f"kofn chaos: {error}")
+        sys.exit(2)
+    except InterruptedRun as error:
+        say(errors, f"kofn chaos: {error}")
+        sys.exit(130)
+    except RunError as error:
+        say(errors, f"kofn chaos: {error}")
+        sys.exit(1)
+    sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
+
+
+def _choose(names: Sequence[str]) -> list[Scenario]:
+    """The scenarios of these names, in their own order; ConfigError for a name that nothing has."""
+    known = list(scenarios())
+    if unknown := set(names) - {scenario.name for scenario in known}:
+        allowed = ", ".join(scenario.name for scenario in known)
+        raise ConfigError(f"no scenario is called {', '.join(sorted(unknown))}: {allowed} are")
+    return [scenario for scenario in known if not names or scenario.name in names]
+
+
+def _list(chosen: Sequence[Scenario], console: Console) -> None:
+    """Names and stories."""
+    table = Table("scenario", "what happens", box=None, pad_edge=False, header_style="bold")
+    for scenario in chosen:
+        table.add_row(scenario.name, scenario.story)
+    console.print(table)
+
+
+def _matrix(
+    chosen: Sequence[Scenario], folder: Path, target: str, driver: str | None, console: Console
+) -> Iterator[Outcome]:
+    """Run them one after another; a scenario that fails does not stop the others."""
+    say(console, f"{len(chosen)} scenarios on {target}, about {len(chosen) // 4 + 1} min; results in {folder}")
+    for number, scenario in enumerate(chosen, 1):
+        say(console, f"[{number}/{len(chosen)}] {scenario.name}: {scenario.story}", style="bold")
+        if target == "bmv2" and scenario.embedded_only:
+            say(console, f"  skipped: {scenario.embedded_only}")
+            continue
+        begin = time.monotonic()
+        outcomes = _run(scenario, folder, target, driver, console, check=number == 1)
+        verdict = "passed" if all(outcome.passed for outcome in outcomes) else "FAILED"
+        say(console, f"  {verdict} in {time.monotonic() - begin:.1f} s")
+        for reason in [reason for outcome in outcomes for reason in outcome.failures]:
+            say(console, f"  {reason}", style="red")
+        yield from outcomes
+
+
+def _run(
+    scenario: Scenario, folder: Path, target: str, driver: str | None, console: Console, *, check: bool
+) -> list[Outcome]:
+    """One scenario: an outcome a job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [scenario.name, *(f"{scenario.name}-job-{config.job.id}" for config in scenario.jobs[1:])]
+    sources = [folder / f"{name}.toml" for name in names]
+    for source, config in zip(sources, scenario.jobs, strict=True):
+        source.write_text(to_toml(config))
+    plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, quiet=True)
+    try:
+        results = execute(replace(plan, check=check), console)
+        summary = summarised(plan, results)
+    except (InterruptedRun, LeftoversError):
+        raise
+    except RunError as error:
+        return [Outcome(scenario=scenario.name, story=scenario.story, job=0, passed=False, failures=(str(error),))]
+    return [
+        Outcome(
+            scenario=scenario.name,
+            story=scenario.story,
+            job=job.job,
+            passed=not job.failures,
+            failures=tuple(job.failures),
+            summary=job.passes[0],
+        )
+        for job in summary.jobs
+    ]
+
+
+def _conclude(folder: Path, outcomes: dict[str, list[Outcome]], console: Console, *, as_json: bool) -> int:
+    """Write everything to chaos.json; the exit code."""
+    text = json.dumps({target: [document(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chaos.json").write_text(text + "\n")
+    failed = [
+        f"{target}: {outcome.scenario}" for target, each in outcomes.items() for outcome in each if not outcome.passed
+    ]
+    passed = sum(map(len, outcomes.values())) - len(failed)
+    say(
+        console,
+        f"{passed} passed, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}; {folder}/chaos.json",
+    )
+    if as_json:
+        click.echo(text)
+    return 1 if failed else 0
