@@ -156,7 +156,18 @@ class Network:
         return list(self._checks)
 
     async def stop(self, timeout_s: float = 4.0) -> None:
-        """End all processes and remove the network, also after boot.py's death; safe to call twice."""
+        """End all processes and remove the network, also after boot.py's death; safe to call twice.
+
+        A cancellation in the middle of it, by a signal, has to wait.
+        """
+        stopping = asyncio.create_task(self._stop(timeout_s))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping
+            raise
+
+    async def _stop(self, timeout_s: float) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(RunError, TimeoutError):
                 await self._send(do="stop")

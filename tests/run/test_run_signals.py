@@ -5,15 +5,24 @@ import os
 import pty
 import signal
 import time
-from typing import cast
+from pathlib import Path
 
 import pytest
 
 from run.errors import InterruptedRun
 from run.network import Network
-from run.runner import remove
 from run.signals import deferred, interruptible
 from run.terminal import watched
+
+BOOT = """
+import json, pathlib, sys, time
+print(json.dumps({"event": "ready", "driver": "netns", "hosts": {}, "switch": {}}), flush=True)
+sys.stdin.readline()
+time.sleep(0.3)
+pathlib.Path(__file__).with_name("removed").touch()
+print(json.dumps({"event": "stopped"}), flush=True)
+"""
+"""A boot.py whose removal takes its time."""
 
 
 @pytest.mark.parametrize(
@@ -58,21 +67,20 @@ def test_a_terminal_that_is_closed_is_a_hang_up(monkeypatch: pytest.MonkeyPatch,
         os.close(master)
 
 
-def test_a_signal_does_not_interrupt_the_removal_of_the_network() -> None:
-    class SlowNetwork:
-        removed = False
-
-        async def stop(self) -> None:
-            await asyncio.sleep(0.05)
-            self.removed = True
+def test_a_signal_does_not_interrupt_the_removal_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot.py"
+    boot.write_text(BOOT)
+    monkeypatch.setattr("run.network.BOOT", boot)
 
     async def run() -> None:
-        network = SlowNetwork()
-        task = asyncio.create_task(remove(cast(Network, network)))
-        await asyncio.sleep(0.01)
+        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        task = asyncio.create_task(network.stop())
+        await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert network.removed
+        assert (tmp_path / "removed").exists()
 
     asyncio.run(run())
