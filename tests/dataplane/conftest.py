@@ -45,6 +45,11 @@ class DataPlane:
         """Disconnect."""
         self.loop.run(self._disconnect())
 
+    def put_job(self, *, k: int, generation: int, slots: int) -> None:
+        """Give the job slots of a new generation, whatever is in them."""
+        self._slots.layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
+        self.loop.run(self._slots.admit(generation, k))
+
     def set_k(self, k: int) -> None:
         self.loop.run(self._slots.set_k(k))
 

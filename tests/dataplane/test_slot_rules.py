@@ -200,7 +200,7 @@ INTRUDERS = {
     ],
     "BAD_EPOCH": [frame(1, header(iteration=0), bytes(256))],
     "BAD_COUNT": [frame(1, header(count=0), bytes(256)), frame(1, header(count=2), bytes(256))],
-    "BAD_CHECKSUM": [with_byte(GOOD, 24, GOOD[24] ^ 1)],
+    "BAD_CHECKSUM": [with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 72, 77, 78, 200, 333)],
     "TRUNCATED": [GOOD[:150], GOOD[:60]],
 }
 
@@ -213,6 +213,21 @@ def test_intruders_are_dropped_and_counted(plane: DataPlane, reason: str) -> Non
     assert plane.count() == {reason: len(INTRUDERS[reason])}
     answers = exchange(plane, (1, frame(1, header(), bytes(256))))
     assert len(answers) == 4, "the slot is as it was"
+
+
+def test_a_new_generation_takes_over_slots_as_they_are(plane: DataPlane) -> None:
+    plane.install(k=2)
+    exchange(plane, contribution(0, 9, 0, VALUES[0]))
+    exchange(plane, contribution(1, 9, 0, VALUES[1]))
+    exchange(plane, contribution(0, 9, 1, VALUES[0]))
+    plane.put_job(k=2, generation=GENERATION + 1, slots=4096)
+    new = {"generation": GENERATION + 1}
+    for block in (0, 1):  # one slot was closed, one is open; both in a later iteration
+        assert exchange(plane, contribution(3, 1, block, VALUES[3], **new)) == {}
+        assert exchange(plane, contribution(0, 9, block, VALUES[0])) == {}, "the old generation is gone"
+        answers = exchange(plane, contribution(2, 1, block, VALUES[2], **new))
+        assert np.array_equal(answers[1].values, VALUES[2] + VALUES[3])
+    assert plane.count()["OLD_GENERATION"] == 2
 
 
 def test_first_blocks_are_reported(plane: DataPlane) -> None:

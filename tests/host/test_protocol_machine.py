@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.host.world import SWITCH, World
+from tests.slot_model import SlotModel
 
 STEPS: Counter[str] = Counter()
 """What happened in all examples together: a rule that never runs shows."""
@@ -20,6 +21,8 @@ choice = st.integers(0, 255)
 
 class ProtocolMachine(RuleBasedStateMachine):
     """n workers, a switch with few slots, and a network that does to packets what it likes."""
+
+    switch = SlotModel
 
     @initialize(
         workers=st.integers(2, 4),
@@ -39,6 +42,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             slots=slots,
             window=1 + window % (slots // 2),
             scales=scales,
+            switch=self.switch,
         )
 
     def packet(self, which):

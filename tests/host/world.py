@@ -129,9 +129,9 @@ class Worker:
 class World:
     """`workers` workers; worker r sends at `scales[r]` below the codec's scale."""
 
-    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30) -> None:
+    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, switch=SlotModel) -> None:
         self.blocks, self.last = blocks, last
-        self.switch = SlotModel(workers=workers, k=k, slots=slots)
+        self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
         self.ledger = Ledger(slots)
