@@ -41,11 +41,13 @@ class Lifecycle:
         if job.phase is Phase.OVER and not hello.iteration:
             message = f"job {job.job} is over: worker {hello.rank} cannot join any more"
             raise AttachError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        running = bool(job.members.running)
         stream, replaced = job.members.attach(hello)
         seat = job.members.seats[stream.rank]
         if replaced:
             self._lose(seat, "attached again", now_s)
-        seat.state, seat.current = State.ATTACHED, bool(hello.iteration) and hello.generation >= job.settled
+            self._await_return(running, now_s)
+        seat.state, seat.current = State.ATTACHED, bool(hello.iteration)
         self._place(seat, now_s)
         self._start_if_enough(now_s)
         self._tell_peers(but=seat)
@@ -81,6 +83,7 @@ class Lifecycle:
     def leave(self, stream: Stream, now_s: float) -> None:
         """A worker's stream is gone: expected after Stop, a loss before; nothing where a newer stream replaced it."""
         job = self.course
+        running = bool(job.members.running)
         seat = job.members.leave(stream)
         if seat is None or job.phase is Phase.OVER:
             return
@@ -89,6 +92,7 @@ class Lifecycle:
             seat.state = State.ABSENT
             return
         self._lose(seat, f"finished ({seat.finished}) and left" if seat.finished else "lost", now_s)
+        self._await_return(running, now_s)
         self._tell_peers()
         self._stop_if_done(now_s)
 
@@ -124,11 +128,12 @@ class Lifecycle:
         if job.phase is Phase.GATHERING:
             self.recovery.gather(now_s)
         for rank in self.recovery.overdue(now_s):
-            self._give_up(rank, now_s)
+            words = f"worker {rank} of job {job.job} has not answered Regroup for {recovery.ANSWER_S:g} s"
+            self._end(job.members.seats[rank], words, now_s)
         if self.recovery.grace_is_over(now_s):
             self._lose_absent(now_s)
             self._stop_if_done(now_s)
-        if job.phase is Phase.RUNNING:
+        if job.phase in (Phase.WAITING, Phase.RUNNING):
             for seat in job.members.attached:
                 if seat.state is State.ATTACHED:
                     self._place(seat, now_s)
@@ -148,11 +153,10 @@ class Lifecycle:
                 self.recovery.begin(now_s)
             case Phase.REGROUPING if seat.current:
                 self.recovery.join(seat)
-            case Phase.RUNNING if seat.current:
-                job.welcome(seat, job.generation)
-                seat.send(messages.resume(job.generation))
             case Phase.RUNNING if job.members.sources:
                 job.welcome(seat, job.generation)
+                if seat.hello.generation >= job.settled:  # it may have answered a Regroup, and missed the Resume
+                    seat.send(messages.resume(job.generation))
             case Phase.OVER:
                 job.welcome(seat, job.generation)
 
@@ -161,6 +165,8 @@ class Lifecycle:
         job = self.course
         if job.phase not in (Phase.WAITING, Phase.GATHERING, Phase.RUNNING) or job.members.sources:
             return
+        if now_s >= job.quiet_until_s:
+            self._end_joining(now_s)
         here = len(job.members.fresh)
         if here == job.members.workers or (here >= job.start_workers and now_s >= job.quiet_until_s):
             self._open(now_s)
@@ -171,6 +177,7 @@ class Lifecycle:
         job.generation = job.next_generation()
         job.decider.restart(seat.rank for seat in job.members.fresh)
         job.enter(Phase.OPENING, now_s)
+        self._end_joining(now_s)
         job.admit()
 
     def _begin(self, now_s: float) -> None:
@@ -214,8 +221,11 @@ class Lifecycle:
         seat.state = seat.state if seat.finished else State.LOST
         job.lose(seat, words, now_s)
         self.recovery.gone(seat.rank, now_s)
-        if not job.members.running:
-            job.quiet_until_s = max(job.quiet_until_s, now_s + course.GRACE_S)
+
+    def _await_return(self, running: bool, now_s: float) -> None:
+        """When the last one that was training is gone, it may come back for a while."""
+        if running and not self.course.members.running:
+            self.course.quiet_until_s = now_s + course.GRACE_S
 
     def _lose_absent(self, now_s: float) -> None:
         """Who is not back by now is lost."""
@@ -225,11 +235,16 @@ class Lifecycle:
             elif seat.state in (State.ATTACHED, State.JOINING):
                 self.course.lose(seat, "is not ready", now_s)
 
-    def _give_up(self, rank: int, now_s: float) -> None:
-        """End the stream of a worker that does not answer."""
-        stream = self.course.members.seats[rank].stream
+    def _end_joining(self, now_s: float) -> None:
+        """Nobody is left whose parameters these could take: they may attach again, and begin anew with the others."""
+        for seat in self.course.members.attached:
+            if seat.state is State.JOINING:
+                self._end(seat, f"nobody has parameters of job {self.course.job} any more: it begins anew", now_s)
+
+    def _end(self, seat: Seat, words: str, now_s: float) -> None:
+        """End the stream of a worker that may attach again."""
+        stream = seat.stream
         if stream is not None:
-            words = f"worker {rank} of job {self.course.job} has not answered Regroup for {recovery.ANSWER_S:g} s"
             stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
             self.leave(stream, now_s)
 

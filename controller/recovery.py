@@ -27,7 +27,6 @@ class Recovery:
     regroups: int = 0
     waiting: set[int] = field(default_factory=set)  # who has not answered the present Regroup
     adopted: bool = False  # this controller came later: who is not back after the grace is lost
-    _answered: set[int] = field(default_factory=set)
     _admitted: bool = False  # the switch takes packets of the new generation
 
     # -- adoption
@@ -63,10 +62,11 @@ class Recovery:
         here, running = job.members.attached, job.members.running
         if not running or (len(here) < job.members.workers and now_s < job.quiet_until_s):
             return
-        job.settled = max(seat.hello.generation for seat in running)
-        for seat in here:
-            seat.current = seat.current and seat.hello.generation == job.settled
-            if seat.current and seat.state is State.ATTACHED:
+        back = [seat for seat in running if seat.state is State.ATTACHED]
+        job.settled = max([job.settled, *(seat.hello.generation for seat in back)])
+        for seat in back:
+            seat.current = seat.hello.generation == job.settled
+            if seat.current:
                 job.welcome(seat, job.settled)
         if not job.decider.iteration:  # another controller saw the job's beginning
             job.decider.restart(seat.rank for seat in job.members.running)
@@ -78,9 +78,9 @@ class Recovery:
         """Everyone stops before anything is summed anew; a regroup that is going on starts over."""
         job = self.course
         job.generation, job.to_admit = job.next_generation(), 0
-        self.waiting = {seat.rank for seat in job.members.running if seat.state in WELCOMED}
-        self._answered, self._admitted = set(), False
-        if not self.waiting:
+        self.waiting = {seat.rank for seat in job.members.attached if seat.state in (State.JOINING, State.TRAINING)}
+        self._admitted = False
+        if not any(seat.state in WELCOMED for seat in job.members.running):  # nobody has results: who has may come back
             job.quiet_until_s = now_s + course.GRACE_S
             job.enter(Phase.GATHERING, now_s)
             return
@@ -92,20 +92,17 @@ class Recovery:
         """One more worker has to answer: it comes back with results that it may be the only one to have."""
         self.course.welcome(seat, seat.hello.generation)
         seat.send(messages.regroup(self.course.generation))
-        self._answered.discard(seat.rank)
         self.waiting.add(seat.rank)
 
     def answer(self, rank: int, generation: int, now_s: float) -> None:
         """A worker's Regrouped; one for an earlier generation says nothing about this one."""
-        if generation == self.course.generation and rank in self.waiting:
-            self.waiting.remove(rank)
-            self._answered.add(rank)
+        if generation == self.course.generation:
+            self.waiting.discard(rank)
             self._try_resume(now_s)
 
     def gone(self, rank: int, now_s: float) -> None:
         """A worker has left, or needs no more results."""
         self.waiting.discard(rank)
-        self._answered.discard(rank)
         self._try_resume(now_s)
 
     def overdue(self, now_s: float) -> list[int]:
@@ -120,10 +117,12 @@ class Recovery:
 
     def _try_resume(self, now_s: float) -> None:
         """Go on when everyone has answered: first the switch, then the workers."""
-        if self.course.phase is not Phase.REGROUPING or self.waiting:
+        if self.course.phase is not Phase.REGROUPING:
             return
-        if not self._answered:
-            self.begin(now_s)  # nobody is left: gather
+        if not self.course.members.running:
+            self.begin(now_s)  # nobody is left who could go on: gather
+        elif self.waiting:
+            return
         elif self._admitted:
             self._resume(now_s)
         else:

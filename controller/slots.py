@@ -52,6 +52,7 @@ class Slots:
     async def admit(self, generation: int, k: int) -> None:
         """Let packets of this generation in, at once or when the switch is back. PushError where it refuses."""
         self.generation, self.k, self.tried = generation, k, False
+        self.found = None  # it is replaced
         await self.write(self)
 
     def adopt(self) -> None:

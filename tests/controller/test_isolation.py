@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scapy.layers.l2 import ARP, Ether
 
 from controller.entries import lay_out
 from controller.measure import Arrival
@@ -17,7 +18,7 @@ from host.wire import Kind
 from run.config import Job
 from tests.controller.harness import star
 from tests.controller.switches import running
-from tests.dataplane.frames import contribution, frame, parse
+from tests.dataplane.frames import contribution, frame, host_mac, parse
 from tests.dataplane.lab import Lab, lab
 from tests.targets import TARGETS
 
@@ -88,3 +89,25 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
     asyncio.run(scenario())
     for job in (1, 2):
         assert [(arrival.worker, arrival.iteration) for arrival in arrivals[job][:2]] == [(0, 1), (1, 1)]
+
+
+async def install(address: str, program: Program) -> None:
+    link = SwitchLink(
+        address=address, device_id=0, program=program, jobs=[Slots(layout=lay_out(JOBS, star(4))[0], k=2)]
+    )
+    task = asyncio.create_task(link.run())
+    async with asyncio.timeout(60):
+        await link.ready.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_program_that_is_replaced_leaves_no_copies_of_groups(place: tuple[Lab, str], tmp_path: Path) -> None:
+    """BMv2 keeps multicast groups through a push while its P4Runtime forgets them: everything would be sent twice."""
+    network, address = place
+    other = tmp_path / "other.json"
+    other.write_text(Program().blob.read_text() + " ")  # the same, but for its cookie
+    for program in (Program(blob=other), Program()):
+        asyncio.run(install(address, program))
+    query = bytes(Ether(dst="ff:ff:ff:ff:ff:ff", src=host_mac(1)) / ARP(pdst="10.0.0.3") / (b"\0" * 18))
+    assert network.exchange(1, query) == {port: [query] for port in (2, 3, 4)}

@@ -10,6 +10,7 @@ import pytest
 from controller import course, explain
 from controller.measure import Arrival
 from controller.slots import Slots
+from rpc import kofn_pb2 as pb
 from tests.controller.harness import Running, Worker, agreed, controller, until
 from tests.controller.test_service import refusal
 
@@ -100,6 +101,8 @@ def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
+            older = running.session.members.seats[1].stream
+            assert older is not None
             newer = await attached(running, 1)
             assert (await newer.expect("welcome")).running
             with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -109,6 +112,8 @@ def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
             assert error.value.details() == "worker 1 of job 1 has attached again from 10.9.1.1:50053"
             await newer.ready(3)
             await until_states(running, "training", "training")
+            running.session.take(older, pb.WorkerMessage(finished=pb.Finished(reason="target")))
+            assert running.session.members.seats[1].state == "training"
             assert running.session.decider.live.all()
 
     asyncio.run(scenario())
@@ -139,6 +144,26 @@ def test_all_are_killed_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not running.session.stopped
             workers = await running.start_all()
             assert running.session.course.generation > before, "nobody has parameters: it begins anew"
+
+    asyncio.run(scenario())
+
+
+def test_who_was_to_take_anothers_parameters_begins_anew_when_nobody_has_them() -> None:
+    async def scenario() -> None:
+        async with controller(3, start_workers=2) as running:
+            workers = await running.start_all(ranks=(0, 1))
+            joining = await attached(running, 2)
+            assert (await joining.expect("welcome")).running
+            for worker in workers:
+                worker.call.cancel()
+            await until_states(running, "lost", "lost", "joining")
+            running.session.course.quiet_until_s = 0.0
+            workers = await running.start_all(ranks=(0, 1))
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                while True:
+                    await joining.next()
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert error.value.details() == "nobody has parameters of job 1 any more: it begins anew"
 
     asyncio.run(scenario())
 
@@ -190,6 +215,8 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         async with controller(3) as running:
             first = await attached(running, 1)
             await until(lambda: running.session.waiting.text)
+            running.session.course.since_s -= 7.0
+            await until(lambda: running.session.waiting.text.endswith("since 7 s"))
             assert (await running.status()).waiting.startswith(
                 "starting: 1 of 3 attached, waiting for workers 0, 2 since "
             )
