@@ -23,13 +23,15 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float  # Unix
     iteration: int  # the newest one that any worker had finished
-    action: str  # "kill", "start" or "objective"
+    action: str  # "kill", "start" or "objective"; "late": what was started could not join any more
     name: str  # of the process, or the objective
-    missed: str = ""  # why it was not done; empty: it was
+    missed: str = ""  # why nothing came of it; empty: it was done
 
     @property
     def words(self) -> str:
         """For a person: "worker-2 killed at iteration 40"."""
+        if self.action == "late":
+            return f"{self.name} came too late: {self.missed}"
         done = {"kill": "killed", "start": "started", "objective": "set"}[self.action]
         what = f"objective {self.name}" if self.action == "objective" else self.name
         return f"{what} not {done}: {self.missed}" if self.missed else f"{what} {done} at iteration {self.iteration}"
@@ -120,20 +122,21 @@ def read_happenings(path: Path) -> list[Happening]:
     return [msgspec.json.decode(line, type=Happening) for line in path.read_bytes().splitlines()]
 
 
-def killed_for_good(happenings: Iterable[Happening]) -> set[str]:
-    """Who was killed and not started again."""
-    return {name for name, what in _last(happenings).items() if what == "kill"}
+def killed_for_good(happenings: Sequence[Happening]) -> set[str]:
+    """Who was killed and did not come back, or not in time."""
+    late = {entry.name for entry in happenings if entry.action == "late"}
+    killed = {entry.name for entry in happenings if entry.action == "kill" and not entry.missed}
+    last = {entry.name: entry.action for entry in happenings if not entry.missed}
+    return {name for name in killed if last[name] == "kill" or name in late}
 
 
 def never_started(happenings: Sequence[Happening]) -> set[str]:
-    """Who was to be started late, and nothing of it came."""
+    """Who was to join late, and did not, or not in time."""
+    started = {entry.name for entry in happenings if entry.action == "start" and not entry.missed}
+    late = {entry.name for entry in happenings if entry.action == "late"}
+    killed = {entry.name for entry in happenings if entry.action == "kill" and not entry.missed}
     wanted = {entry.name for entry in happenings if entry.action == "start" and entry.missed}
-    return wanted - set(_last(happenings))
-
-
-def _last(happenings: Iterable[Happening]) -> dict[str, str]:
-    """The last thing that was done to each process."""
-    return {entry.name: entry.action for entry in happenings if entry.action != "objective" and not entry.missed}
+    return (wanted - started | late) - killed
 
 
 def restarts(happenings: Iterable[Happening]) -> int:

@@ -55,7 +55,13 @@ class WorkerView:
     def member(self) -> Member:
         """For the explanation of a stall."""
         iteration = self.last.iteration if self.last else 0
-        return Member(rank=self.rank, iteration=iteration, state=self.state, silent_s=self.estimate.silent_s)
+        return Member(
+            rank=self.rank,
+            iteration=iteration,
+            state=self.state,
+            silent_s=self.estimate.silent_s,
+            done=bool(self.finished),
+        )
 
 
 class PassView:

@@ -113,7 +113,7 @@ class Pass:
         """Until no worker of any job runs; RunError as soon as anything ends badly or nothing moves."""
         while any(training.going_on() for training in self._trainings):
             eventful = any(training.eventful for training in self._trainings)
-            await self._processes.ended(EVENT_POLL_S if eventful else POLL_S)
+            await self._processes.ended(EVENT_POLL_S if eventful else POLL_S, excused=self._excuse)
             for training in self._trainings:
                 await training.step(inspector)
             for task in followers:
@@ -122,6 +122,9 @@ class Pass:
             display.show()
         for training in self._trainings:
             training.conclude()
+
+    def _excuse(self, name: str) -> bool:
+        return any(training.excuse(name) for training in self._trainings)
 
     async def _launch(self, name: str, argv: Sequence[str]) -> None:
         log = self._entries[0].shared_log(name)

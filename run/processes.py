@@ -1,7 +1,7 @@
 """The processes of a pass: started, killed by an event and started again, and which end of one is a failure."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from run.errors import RunError
@@ -17,6 +17,7 @@ class State(Enum):
     RUNNING = "running"
     KILLED = "killed"
     DONE = "ended"
+    LATE = "too late"
 
 
 class Processes:
@@ -69,23 +70,23 @@ class Processes:
             except TimeoutError:
                 raise RunError(f"{name} was not gone {KILL_TIMEOUT_S:.0f} s after a SIGKILL") from None
 
-    async def ended(self, timeout_s: float) -> list[str]:
+    async def ended(self, timeout_s: float, *, excused: Callable[[str], bool] = lambda name: False) -> list[str]:
         """Wait for the end of any process: those that ended well.  RunError with its last words for one that did not.
 
-        Switch and controller never end by themselves: they do badly whatever their exit code.
+        Switch and controller never end by themselves: they do badly whatever their exit code.  Who is excused came
+        too late to do anything, which is no failure.
         """
         if not self._exits:  # all were killed, one is to be started
             await asyncio.sleep(timeout_s)
             return []
         done, _ = await asyncio.wait(self._exits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        names = [(list(self._programs).index(self._exits[exit_]), exit_) for exit_ in done]
-        well = []
-        for _, exit_ in sorted(names, key=lambda pair: pair[0]):
-            name = self._exits.pop(exit_)
-            self._states[name] = State.DONE
-            if exit_.result() != 0 or self._programs[name].endless:
-                raise self._network.died(name, exit_.result())
-            well.append(name)
+        codes = {self._exits.pop(exit_): exit_.result() for exit_ in done}
+        well = [name for name in self._programs if codes.get(name) == 0 and not self._programs[name].endless]
+        self._states.update(dict.fromkeys(well, State.DONE))  # first: who ended badly may be excused by them
+        for name in sorted(codes.keys() - set(well), key=list(self._programs).index):
+            if not excused(name):
+                raise self._network.died(name, codes[name])
+            self._states[name] = State.LATE
         return well
 
     def forget(self) -> None:

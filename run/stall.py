@@ -26,6 +26,8 @@ class Member:
     """The newest that it has finished; 0: none."""
     state: str
     silent_s: float = 0.0
+    done: bool = False
+    """It has ended, for good reason."""
 
     def words(self, newest: int) -> str:
         """For a person: "worker 2 (killed, at iteration 40)"."""
@@ -67,6 +69,9 @@ def explain(scene: Scene) -> str:
 def _workers(members: Sequence[Member]) -> str:
     """Who is behind or out; where nobody is, what all wait for."""
     newest = max((member.iteration for member in members), default=0)
+    if done := [member for member in members if member.done]:
+        rest = ", ".join(member.words(newest) for member in members if not member.done)
+        return f"{_names(done)} ended at iteration {newest}, {rest or 'nobody'} did not"
     held_up = [member for member in members if member.iteration < newest or member.state in OUT or member.silent_s >= 1]
     others = [member for member in members if member not in held_up]
     if not held_up and not newest:

@@ -14,6 +14,7 @@ from run.events import CONTROL_PLANE, Happening, Schedule, action, late_joiners
 from run.folder import JobFolder, PassFolder
 from run.inspector import Inspector
 from run.live import PassView
+from run.logs import tail
 from run.network import Host, Program
 from run.port_faults import port_rules
 from run.processes import Processes, State
@@ -51,6 +52,7 @@ class Training:
         self._processes = processes
         self._hosts = hosts
         self._schedule = Schedule(config.event)
+        self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
         self._prefix = prefix
         self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
 
@@ -76,8 +78,32 @@ class Training:
         self.view.begin()
 
     def going_on(self) -> bool:
-        """Whether a worker runs, or something is certain to be started."""
-        return self._processes.running(self._workers) or self._schedule.starting
+        """Whether a worker runs, or something is certain to be started while there is still something to do."""
+        return self._processes.running(self._workers) or (self._schedule.starting and not self._over())
+
+    def _over(self) -> bool:
+        """Workers end well together: once one has, and none runs, nobody can join any more."""
+        ended = any(self._processes.state(name) is State.DONE for name in self._workers)
+        return ended and not self._processes.running(self._workers)
+
+    def excuse(self, name: str) -> bool:
+        """Whether a worker that has ended badly could do nothing, all others being done before it had joined; notes it."""
+        if name not in self._started_at:
+            return False
+        others = [other for other in self._workers if other != name]
+        ended = any(self._processes.state(other) is State.DONE for other in others)
+        self.view.poll()
+        rank = self._workers.index(name)
+        if not ended or self._processes.running(others) or self._finished(rank) != self._started_at[name]:
+            return False
+        words = tail(self.folder.log(f"worker-{rank}"), 1).strip()
+        self._write("late", f"worker-{rank}", f"the training was over ({words})")
+        return True
+
+    def _finished(self, rank: int) -> int:
+        """The newest iteration of a worker."""
+        last = self.view.workers[rank].last
+        return last.iteration if last else 0
 
     @property
     def eventful(self) -> bool:
@@ -99,9 +125,10 @@ class Training:
             self._check_progress()
 
     def conclude(self) -> None:
-        """Note every event whose iteration never came."""
+        """Note every event that never came."""
         for event in self._schedule.waiting:
-            self._note(event, f"no worker finished iteration {event.at_iteration}")
+            never = f"no worker finished iteration {event.at_iteration}"
+            self._note(event, "the training was over" if event.at_iteration <= self._iteration else never)
 
     async def follow(self, inspector: Inspector) -> None:
         """Keep the controller's statuses for the table and for the report, until cancelled."""
@@ -123,21 +150,28 @@ class Training:
         if what == "kill" and state is State.RUNNING:
             await self._processes.kill(name)
         elif what == "start" and state in (State.ABSENT, State.KILLED):
+            if name in self._workers:
+                self._started_at[name] = self._finished(self._workers.index(name))
             await self._processes.again(name)
         else:
-            return {State.ABSENT: "it does not run", State.KILLED: "it does not run", State.DONE: "it has ended"}.get(
-                state, "it runs"
+            return {State.ABSENT: "it does not run", State.KILLED: "it does not run", State.RUNNING: "it runs"}.get(
+                state, "it has ended"
             )
         return ""
 
     def _note(self, event: Event, missed: str) -> None:
         what, name = action(event)
+        words = self._write(what, name, missed)
+        for view in self.neighbours if name in CONTROL_PLANE else ():
+            view.remember(words)
+
+    def _write(self, what: str, name: str, missed: str) -> str:
+        """A line of events.jsonl and on the screen; its words."""
         entry = Happening(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
         self.view.happened(entry.words)
-        for view in self.neighbours if name in CONTROL_PLANE else ():
-            view.remember(entry.words)
+        return entry.words
 
     @property
     def _iteration(self) -> int:

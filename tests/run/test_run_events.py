@@ -75,6 +75,12 @@ def test_the_fate_of_each_process() -> None:
     assert killed_for_good([happening("kill", missed="it has ended")]) == set()
     assert never_started([happening("start", missed="no worker finished iteration 9")]) == {"worker-2"}
     assert never_started([happening("start"), happening("start", missed="it runs")]) == set()
+    late = happening("late", missed="the training was over")
+    assert never_started([happening("start"), late]) == {"worker-2"}
+    assert killed_for_good([happening("start"), late]) == set()
+    assert killed_for_good([happening("kill"), happening("start"), late]) == {"worker-2"}
+    assert never_started([happening("kill"), happening("start"), late]) == set()
+    assert never_started([happening("kill"), happening("start", missed="the training was over")]) == set()
 
 
 def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
@@ -93,6 +99,7 @@ def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
         (happening("objective", "fixed:3"), "objective fixed:3 set at iteration 40"),
         (happening("kill", missed="it has ended"), "worker-2 not killed: it has ended"),
         (happening("objective", "all", missed="away"), "objective all not set: away"),
+        (happening("late", missed="it was over"), "worker-2 came too late: it was over"),
     ],
 )
 def test_words(entry: Happening, words: str) -> None:

@@ -168,14 +168,11 @@ def test_a_story_is_carried_out(tmp_path: Path) -> None:
         assert processes.state("job-1-worker-0") is State.KILLED
         assert network.launched[3:] == ["job-1-worker-2"]
         assert training.view.workers[0].state == "killed"
-        for name in ("job-1-worker-1", "job-1-worker-2"):
-            network.exit(name, 0)
-        await processes.ended(1.0)
-        assert training.going_on(), "worker 0 is going to be started"
         await asyncio.sleep(0.06)
         await training.step(cast(Inspector, inspector))
         assert network.launched[4:] == ["job-1-worker-0"]
-        network.exit("job-1-worker-0", 0)
+        for rank in range(3):
+            network.exit(f"job-1-worker-{rank}", 0)
         await processes.ended(1.0)
         assert not training.going_on()
         training.conclude()
@@ -187,6 +184,69 @@ def test_a_story_is_carried_out(tmp_path: Path) -> None:
             "worker-1 not killed: no worker finished iteration 900",
         ]
         assert len(training.view.news()) == 5
+
+    in_loop(test)
+
+
+KILL_AND_START = [
+    Event(at_iteration=2, kill="worker-0"),
+    Event(at_iteration=2, start="worker-0", after_s=0.05),
+]
+
+
+async def killed_and_back(tmp_path: Path, network: FakeNetwork, processes: Processes) -> tuple[RunFolder, Training]:
+    folder, training = await started(tmp_path, network, processes, *KILL_AND_START)
+    append(folder, 0, *simulate().lines[0][:2])
+    await training.step(cast(Inspector, FakeInspector()))
+    await asyncio.sleep(0.06)
+    await training.step(cast(Inspector, FakeInspector()))
+    assert processes.state("worker-0") is State.RUNNING
+    return folder, training
+
+
+def test_who_comes_back_when_all_is_over_is_excused(tmp_path: Path) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await killed_and_back(tmp_path, network, processes)
+        for name, code in (("worker-1", 0), ("worker-2", 0), ("worker-0", 1)):
+            network.exit(name, code)
+        await processes.ended(1.0, excused=training.excuse)
+        assert not training.going_on()
+        late = read_happenings(folder.jobs[0].passes[0].events)[-1]
+        assert late.words == "worker-0 came too late: the training was over ((no log was written))"
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize("what", ["others train", "it has trained", "it was never killed"])
+def test_who_fails_otherwise_is_not_excused(tmp_path: Path, what: str) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await killed_and_back(tmp_path, network, processes)
+        if what == "it has trained":
+            append(folder, 0, simulate().lines[0][5])
+        failing = "worker-1" if what == "it was never killed" else "worker-0"
+        ended = [name for name in ("worker-0", "worker-1", "worker-2") if name != failing]
+        for name in ended[: 1 if what == "others train" else 2]:
+            network.exit(name, 0)
+        network.exit(failing, 1)
+        with pytest.raises(RunError, match=f"{failing} ended with exit code 1"):
+            await processes.ended(1.0, excused=training.excuse)
+
+    in_loop(test)
+
+
+def test_nobody_is_started_when_all_is_over(tmp_path: Path) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes, *KILL_AND_START)
+        append(folder, 0, *simulate().lines[0][:2])
+        await training.step(cast(Inspector, FakeInspector()))
+        assert training.going_on()
+        for name in ("worker-1", "worker-2"):
+            network.exit(name, 0)
+        await processes.ended(1.0)
+        assert not training.going_on()
+        training.conclude()
+        entry = read_happenings(folder.jobs[0].passes[0].events)[-1]
+        assert entry.words == "worker-0 not started: the training was over"
 
     in_loop(test)
 

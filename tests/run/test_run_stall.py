@@ -61,3 +61,10 @@ def test_passing_time_is_no_new_reason() -> None:
     assert len(watch.lines(2.0, 2.0, "waiting for worker 2 since 1 s, silent for 2.5 s")) == 1
     assert watch.lines(3.0, 2.0, "waiting for worker 2 since 2 s, silent for 3.5 s") == []
     assert len(watch.lines(3.1, 2.0, "waiting for worker 3 since 2 s, silent for 3.5 s")) == 1
+
+
+def test_who_has_ended_waits_for_nobody() -> None:
+    ended = [Member(rank=rank, iteration=9, state="target", done=True) for rank in (0, 2)]
+    back = Member(rank=1, iteration=4, state="joining")
+    text = explain(Scene(members=[ended[0], back, ended[1]]))
+    assert text == "workers 0, 2 ended at iteration 9, worker 1 (joining, at iteration 4) did not"
