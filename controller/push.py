@@ -30,7 +30,7 @@ from controller.updates import describe, difference
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 0.25
-RETRY_MAX_S = 2.0
+RETRY_MAX_S = 0.5  # the job stands still meanwhile
 COUNTERS_EVERY_S = 1.0
 _DIGEST_QUEUE = 1024
 
