@@ -87,7 +87,7 @@ class Training:
         return ended and not self._processes.running(self._workers)
 
     def excuse(self, name: str) -> bool:
-        """Whether a worker that has ended badly could do nothing, all others being done before it had joined; notes it."""
+        """Whether a worker that has ended badly had no chance: the others were done before it had joined.  Notes it."""
         if name not in self._started_at:
             return False
         others = [other for other in self._workers if other != name]
