@@ -91,6 +91,9 @@ class Member:
         residual, begun = self._agent.residual, self._agent.residual.begun
         if begun <= state.iteration:
             await settle(residual, begun, self._peers)
+        async for results in self._peers.fetch(max(begun - 1, 0), begun):
+            for result in results:
+                residual.reconcile(result)
         self._replica.restore(state)
         self._agent.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)

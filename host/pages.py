@@ -27,12 +27,12 @@ class Pages:
     """Zero at first; B blocks of L lanes."""
 
     identity: Integers  # (4,): magic, job and rank, B, L
-    marks: Integers  # (2,): latest iteration begun, latest whose gradient is in
+    marks: Integers  # (2,): latest iteration begun; 2 * latest whose gradient is in + valid copy of `gradients`
     sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
-    settled: Integers  # (B,): 2 * latest iteration whose result is known + valid copy of `counted`
+    settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
     sent_scale: Integers  # (B,)
-    gradients: Fixed  # (B, L)
-    counted: Fixed  # (2, B, L)
+    gradients: Fixed  # (2, B, L)
+    counted: Fixed  # (2, B, L): the valid copy, and the one before
     sent: Values  # (B, L)
 
     @classmethod
@@ -67,7 +67,7 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     yield "marks", np.int64, (2,)
     for name in ("sent_in", "settled", "sent_scale"):
         yield name, np.int64, (blocks,)
-    yield "gradients", np.int64, (blocks, lanes)
+    yield "gradients", np.int64, (2, blocks, lanes)
     yield "counted", np.int64, (2, blocks, lanes)
     yield "sent", np.int32, (blocks, lanes)
 

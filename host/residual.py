@@ -6,8 +6,9 @@ iteration (source: the slow-node scheduling document, claim "stored data is summ
 iteration").  Everything is integer: conservation, gradients = counted + pending, is exact or broken.
 
 The books may live in a file mapped into memory (host.pages), so that they survive the death of the process at any
-instruction.  What was sent is noted before it is sent; a block's counted values are kept twice, and one aligned 64-bit
-store says which copy is valid and up to which iteration: a result is counted entirely or not at all, and never twice.
+instruction.  What was sent is noted before it is sent; the gradients and each block's counted values are kept twice,
+and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is entered and a result
+counted entirely or not at all, and never twice.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Residual:
         """The lanes of each block as they were sent last, shape (blocks, lanes)."""
         self.sent_scale: npt.NDArray[np.int64] = pages.sent_scale
         """Their scales, shape (blocks,)."""
-        self.pending: Fixed = pages.gradients - self._counted()
+        self.pending: Fixed = self._gradients - self._counted()
 
     @property
     def begun(self) -> int:
@@ -55,7 +56,7 @@ class Residual:
     @property
     def entered(self) -> int:
         """The latest iteration whose gradient is in the books."""
-        return int(self._pages.marks[1])
+        return int(self._pages.marks[1]) >> 1
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun."""
@@ -63,9 +64,12 @@ class Residual:
 
     def add(self, gradient: Fixed, iteration: int) -> None:
         """Enter an iteration's gradient, shape (elements,) with elements <= blocks * lanes."""
+        valid = 1 - (int(self._pages.marks[1]) & 1)
+        after = self._pages.gradients[valid]
+        after[:] = self._gradients
+        after.reshape(-1)[: gradient.size] += gradient
         self.pending.reshape(-1)[: gradient.size] += gradient
-        self._pages.gradients.reshape(-1)[: gradient.size] += gradient
-        self._pages.marks[1] = iteration
+        self._pages.marks[1] = iteration << 1 | valid
 
     def sending(self, iteration: int, codec: FixedPoint) -> None:
         """Encode and note what this iteration sends: all that is pending, but for what it has sent before a restart."""
@@ -87,26 +91,44 @@ class Residual:
     def settle(self, result: Result) -> None:
         """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing."""
         block, iteration = result.id.block, result.id.iteration
-        settled, valid = divmod(int(self._pages.settled[block]), 2)
+        settled, valid = self._settled(block)
         if settled >= iteration:
             return
-        if result.has(self._rank):
+        included = result.has(self._rank)
+        if included:
             counted = self._own(result)
-            other = 1 - valid
-            self._pages.counted[other, block] = self._pages.counted[valid, block] + counted
+            valid = 1 - valid
+            self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
             self.pending[block] -= counted
-            valid = other
-        self._pages.settled[block] = 2 * iteration + valid
+        self._pages.settled[block] = iteration << 2 | included << 1 | valid
+
+    def reconcile(self, result: Result) -> None:
+        """Take a block's count back where the others' result of it does not have it.
+
+        The switch died with the result that this worker had, this worker died before anyone asked it, and the others
+        made the result again.  The other copy of `counted` is still the one from before.
+        """
+        block, iteration = result.id.block, result.id.iteration
+        settled, valid = self._settled(block)
+        included = int(self._pages.settled[block]) >> 1 & 1
+        if settled == iteration and included and not result.has(self._rank):
+            self._pages.settled[block] = iteration << 2 | 1 - valid
+            self.pending[block] = self._gradients[block] - self._pages.counted[1 - valid, block]
 
     def unsettled(self, iteration: int) -> list[int]:
         """Blocks that were sent in this iteration and whose result is not known."""
-        waits = (self._pages.sent_in == iteration) & (self._pages.settled // 2 < iteration)
+        waits = (self._pages.sent_in == iteration) & (self._pages.settled >> 2 < iteration)
         return [int(block) for block in np.flatnonzero(waits)]
 
     def books(self) -> Books:
         """Copies of the totals."""
-        gradients, counted = self._pages.gradients.ravel().copy(), self._counted().ravel()
+        gradients, counted = self._gradients.ravel().copy(), self._counted().ravel()
         return Books(gradients, counted, self.pending.ravel().copy())
+
+    def _settled(self, block: int) -> tuple[int, int]:
+        """The latest iteration whose result of this block is in the books, and the valid copy of `counted`."""
+        mark = int(self._pages.settled[block])
+        return mark >> 2, mark & 1
 
     def _own(self, result: Result) -> Fixed:
         """What this worker had sent for a result that says it is in it."""
@@ -118,8 +140,14 @@ class Residual:
             )
         return FixedPoint.counted(self.sent[block], int(self.sent_scale[block]))
 
+    @property
+    def _gradients(self) -> Fixed:
+        """The valid copy, shape (blocks, lanes)."""
+        valid: Fixed = self._pages.gradients[int(self._pages.marks[1]) & 1]
+        return valid
+
     def _counted(self) -> Fixed:
         """The valid copies, shape (blocks, lanes)."""
         blocks = np.arange(len(self.sent))
-        valid: Fixed = self._pages.counted[self._pages.settled % 2, blocks]
+        valid: Fixed = self._pages.counted[self._pages.settled & 1, blocks]
         return valid

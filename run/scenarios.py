@@ -76,6 +76,13 @@ def _crashes() -> Iterator[Scenario]:
     for process in ("worker-1", "controller", "switch"):
         events = (Event(at_iteration=60, kill=process), Event(at_iteration=60, after_s=0.5, start=process))
         yield _events(f"{process}-killed", f"{process} killed at iteration 60, started again after 0.5 s", *events)
+    both = [
+        Event(at_iteration=60, kill="switch"),
+        Event(at_iteration=60, kill="worker-1"),
+        Event(at_iteration=60, after_s=0.3, start="worker-1"),
+        Event(at_iteration=60, after_s=0.3, start="switch"),
+    ]
+    yield _events("switch-and-worker", "switch and worker-1 killed at once, started again after 0.3 s", *both)
     gone = Event(at_iteration=60, kill="controller")
     yield _events("no-controller", "the controller killed at iteration 60, for good", gone)
     twice = [

@@ -92,6 +92,26 @@ def test_books_survive_a_kill_at_any_moment(tmp_path):
     assert before > 10
 
 
+def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
+    codec = FixedPoint(workers=4, gradient_range=16.0)
+    residual = Residual(Pages.in_memory(blocks=2, lanes=8), 0)
+    for iteration in (1, 2):
+        residual.add(to_fixed(np.arange(16, dtype=np.float32)), iteration)
+        residual.sending(iteration, codec)
+        for block in range(2):
+            residual.settle(result(iteration, block, 0b11))
+    before = residual.books()
+    for same in (result(2, 0, 0b11), result(1, 1, 0b10), result(3, 1, 0b10)):
+        residual.reconcile(same)
+    assert np.array_equal(residual.books().counted, before.counted), "the same, an older one, one to come"
+    for _ in range(2):
+        residual.reconcile(result(2, 1, 0b10))
+    after = residual.books()
+    assert after.conserved
+    assert np.array_equal(after.counted[:8], before.counted[:8])
+    assert np.array_equal(after.counted[8:], before.counted[8:] // 2)
+
+
 def test_books_of_others_are_refused(tmp_path):
     path = tmp_path / "books"
     Pages.in_file(path, job=1, rank=2, blocks=3, lanes=64)
