@@ -134,9 +134,7 @@ class Lifecycle:
             self._lose_absent(now_s)
             self._stop_if_done(now_s)
         if job.phase in (Phase.WAITING, Phase.RUNNING):
-            for seat in job.members.attached:
-                if seat.state is State.ATTACHED:
-                    self._place(seat, now_s)
+            self._place_waiting(now_s)
         self._start_if_enough(now_s)
 
     # -- start
@@ -159,6 +157,12 @@ class Lifecycle:
                     seat.send(messages.resume(job.generation))
             case Phase.OVER:
                 job.welcome(seat, job.generation)
+
+    def _place_waiting(self, now_s: float) -> None:
+        """Look again at those that wait: the job has gone on."""
+        for seat in self.course.members.attached:
+            if seat.state is State.ATTACHED:
+                self._place(seat, now_s)
 
     def _start_if_enough(self, now_s: float) -> None:
         """Start with those that are here, where nobody is training who could still come back."""
@@ -196,6 +200,7 @@ class Lifecycle:
             "job %d: %d of %d workers are attached: start with k = %d, generation %d",
             job.job, len(seats), job.members.workers, job.decider.k, job.generation,
         )  # fmt: skip
+        self._place_waiting(now_s)
 
     # -- end
 
