@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("run", "stop", "clean", "test", "check", "p4", "proto", "shell", "help")
+TARGETS = ("help", "run", "chaos", "doctor", "stop", "clean", "test", "check", "p4", "proto", "shell")
 
 
 def normal(name: str) -> str:
@@ -25,8 +25,7 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_help_is_the_default_and_names_every_target() -> None:
     text = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True).stdout
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == sorted(TARGETS, key=text.index)
-    assert all(f"  {target} " in text for target in TARGETS)
+    assert tuple(line.split()[0] for line in text.splitlines() if line.startswith("  ")) == TARGETS
 
 
 @pytest.mark.parametrize("target", TARGETS)
