@@ -105,13 +105,13 @@ class Agent:
             keep=max(2, KEEP_BYTES // self._iteration_bytes),
         )
         self._delivered: dict[int, Result] = {}
+        self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     async def start(self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0) -> None:
         """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere."""
         self._loop = asyncio.get_running_loop()
-        self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
         self._holders = holders
         self._transport.listen(self._loop, self._take)
         self.protocol.enter(generation)
@@ -194,6 +194,10 @@ class Agent:
     def regroup(self, generation: int) -> None:
         """The switch has lost the job's slots: be silent until resume()."""
         self.protocol.regroup(generation)
+
+    def fail(self, error: HostError) -> None:
+        """This worker cannot go on: the training thread is told."""
+        self._finished.put_nowait(error)
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
@@ -287,7 +291,7 @@ class Agent:
         try:
             yield
         except HostError as error:
-            self._finished.put_nowait(error)
+            self.fail(error)
 
     def _arm(self) -> None:
         """Wake up at the protocol's earliest deadline; a later one than needed never stays."""

@@ -33,13 +33,20 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.Co
 class Coordinator:
     """One worker's Attach streams, one after another.
 
-    `hello` says who and where the worker is now; `hear` gets every message after the first Welcome but Stop.
+    `hello` says who and where the worker is now; `hear` gets every message after the first Welcome but Stop; `fail` is
+    told when another process has taken this worker's place.
     """
 
     def __init__(
-        self, address: str, credentials: Credentials | None, hello: Callable[[], kofn_pb2.Hello], hear: Hear
+        self,
+        address: str,
+        credentials: Credentials | None,
+        *,
+        hello: Callable[[], kofn_pb2.Hello],
+        hear: Hear,
+        fail: Callable[[AgentError], None],
     ) -> None:
-        self._address, self._hello, self._hear = address, hello, hear
+        self._address, self._hello, self._hear, self._fail = address, hello, hear, fail
         self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
         self._call: Call | None = None
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
@@ -106,6 +113,11 @@ class Coordinator:
     async def _keep(self, call: Call) -> None:
         """Follow what the controller says until it stops us; find it again when it goes away."""
         while not await self._follow(call):
+            if await call.code() == grpc.StatusCode.ABORTED:
+                self._fail(
+                    AgentError(f"the controller at {self._address} has let another one in: {await call.details()}")
+                )
+                return
             call, welcome = await self._open_again()
             self._hear(kofn_pb2.ControllerMessage(welcome=welcome))
             if self._finished is not None:

@@ -41,7 +41,9 @@ class Member:
     ) -> None:
         self._agent, self._replica, self._job, self._rank = agent, replica, job, rank
         self._peers = Peers(job, rank, credentials)
-        self._coordinator = Coordinator(controller, credentials, self._hello, self._hear)
+        self._coordinator = Coordinator(
+            controller, credentials, hello=self._hello, hear=self._hear, fail=self._agent.fail
+        )
         self._server: grpc.aio.Server = grpc_server(credentials)
         kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, agent.protocol.results, replica.state), self._server)
         self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
