@@ -64,7 +64,7 @@ def command(
 
     SCENARIOs are those of --list; without any, all of them.
     """
-    console, errors = Console(stderr=as_json), Console(stderr=True)
+    console, errors = _console(stderr=as_json), Console(stderr=True)
     try:
         chosen = _choose(names)
         if as_list:
@@ -77,7 +77,7 @@ def command(
                     say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
                     continue
                 outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
-                console.print(outcomes_table(name, outcomes[name]), width=max(console.width, WIDTH), crop=False)
+                console.print(outcomes_table(name, outcomes[name]))
     except ConfigError as error:
         say(errors, f"kofn chaos: {error}")
         sys.exit(2)
@@ -88,6 +88,12 @@ def command(
         say(errors, f"kofn chaos: {error}")
         sys.exit(1)
     sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
+
+
+def _console(*, stderr: bool) -> Console:
+    """A terminal as it is; anything else as wide as the table."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
 
 
 def _choose(names: Sequence[str]) -> list[Scenario]:

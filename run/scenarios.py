@@ -101,7 +101,7 @@ def _k_changes() -> Scenario:
     """k up and down, below and above what is counted just then."""
     ks = [(4, 1, 3, 2)[change % 4] for change in range(100)]
     events = tuple(Event(at_iteration=10 + 3 * change, objective=f"fixed:{k}") for change, k in enumerate(ks))
-    return Scenario(name="k-changes", story="k raised and lowered 100 times", jobs=(replace(BASE, event=events),))
+    return Scenario(name="k-changes", story="k raised and lowered 100 times", jobs=(replace(LONG, event=events),))
 
 
 def _memberships() -> Iterator[Scenario]:
