@@ -18,16 +18,14 @@ everything that is still open is sent again.  Without that, a block that one wor
 again for the others.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from host.errors import ProtocolError
 from host.history import BlockId, History, Result
-from host.timeout import RTO_MAX_S, Timeout
+from host.timeout import RTO_MAX_S, Patience, Timeout
 from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
-
-OVERTAKEN = 3
-"""A request is sent again when this many requests that were sent after it have been answered (RFC 5681's threshold)."""
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
@@ -82,9 +80,9 @@ class Flight:
     values: bytes
     order: int  # of sending, among all requests
     first_sent: float
-    deadline: float
+    sent: float
+    deadline: float = math.inf  # finite once a request that was sent later has been answered
     attempts: int = 1
-    overtaken: int = 0  # answers to requests that were sent later
     asked_peers: bool = False
 
 
@@ -132,7 +130,9 @@ class Protocol:
         self.iteration = 0
         self.statistics = Statistics()
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
-        self._moving_timeout = Timeout(rto_s)  # for its other answers: the network alone
+        self._moving_timeout = Timeout(rto_s)  # from one answer to the next: the network alone
+        self._patience = Patience()
+        self._answer_timeout = Timeout(rto_s)  # from a request to its answer
         self._template = Header(job=job, worker=rank, words=words)
         self._slots = slots
         self._window = window
@@ -141,6 +141,9 @@ class Protocol:
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
         self._order = 0
+        self._probe_at = math.inf  # when something is sent again because nothing at all is answered
+        self._probes = 0  # how often that was so since the last answer
+        self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
         self._newest = 0  # latest iteration of which any result was seen
         self.regrouping = False
@@ -185,7 +188,7 @@ class Protocol:
         if id.iteration != self.iteration or id.block not in self._flights:
             return []
         if header.kind == Kind.STALE:
-            return self._stale(id)
+            return self._stale(id, now)
         return self._refused(id.block, header, now)
 
     def result_in(self, result: Result, now: float) -> list[Instruction]:
@@ -207,9 +210,14 @@ class Protocol:
         return self._close(result, now)
 
     def timer(self, now: float) -> list[Instruction]:
-        """Send again whatever has waited too long."""
-        due = [(block, flight) for block, flight in self._flights.items() if flight.deadline <= now]
-        return [instruction for block, flight in due for instruction in self._send_again(block, flight, now)]
+        """Send again what was overtaken long ago; when all is silent the oldest requests, twice as many each time."""
+        due = [block for block, flight in self._flights.items() if flight.deadline <= now]
+        if self._probe_at <= now:
+            oldest = sorted(self._flights, key=lambda block: self._flights[block].order)
+            due += [block for block in oldest[: 2 ** min(self._probes, 10)] if block not in due]
+            self._probes += 1
+            self._probe_at = now + self._rto_s()
+        return [instruction for block in due for instruction in self._send_again(block, self._flights[block], now)]
 
     def enter(self, generation: int) -> None:
         """Speak of these slots, where none newer are known: before the first begin()."""
@@ -254,7 +262,9 @@ class Protocol:
     @property
     def deadline(self) -> float | None:
         """When timer() is due; None while nothing is in flight."""
-        return min((flight.deadline for flight in self._flights.values()), default=None)
+        if not self._flights:
+            return None
+        return min(self._probe_at, *(flight.deadline for flight in self._flights.values()))
 
     @property
     def left_behind(self) -> bool:
@@ -286,41 +296,56 @@ class Protocol:
         return instructions + self._fill_window(now)
 
     def _answered(self, flight: Flight, now: float) -> list[Instruction]:
-        """Learn from an answer: how long answers take, and which older requests must have been lost.
+        """Learn from an answer: how long answers take, and which requests are hardly waited for any more.
 
-        k workers had sent this block, and all that they had sent before; so what I sent before it has been answered,
-        too, or something was lost.
+        k workers had sent this block, and all that they had sent before; so what I sent before it will be answered
+        soon, or something was lost (as RFC 8985 has it).
         """
         if self._moving_since is None:
             self._moving_since = now
             self._waiting_timeout.sample(now - flight.first_sent)
-            for other in self._flights.values():
-                other.deadline = min(other.deadline, now + self._rto_s(other))
-        elif flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
-            self._moving_timeout.sample(now - max(flight.first_sent, self._moving_since))
-        instructions: list[Instruction] = []
-        for block, other in self._flights.items():
-            other.overtaken += other.order < flight.order
-            if other.overtaken >= OVERTAKEN:
-                instructions += self._send_again(block, other, now)
-        return instructions
+        elif not self._probes:
+            self._moving_timeout.sample(now - self._heard_at)
+        if flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
+            self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
+        self._patience.answer(now - flight.sent, again=flight.attempts > 1)
+        self._not_silent(now)
+        for other in self._flights.values():
+            if other.order < flight.order:
+                other.deadline = min(other.deadline, self._patience_ends(other, now))
+        return [
+            instruction
+            for block, other in list(self._flights.items())
+            if other.deadline <= now
+            for instruction in self._send_again(block, other, now)
+        ]
 
-    def _rto_s(self, flight: Flight) -> float:
-        """How long to wait for an answer.
+    def _patience_ends(self, flight: Flight, now: float) -> float:
+        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
+        soon = now + self._patience.window_s
+        return soon if flight.attempts == 1 else max(soon, flight.sent + self._answer_timeout.usual_s)
 
-        Doubles with each attempt while k workers are waited for; once the iteration moves a missing answer is a lost
-        one, and the wait grows by its own length only.
+    def _not_silent(self, now: float) -> None:
+        """The switch has answered something, or nothing was asked before."""
+        self._probes = 0
+        self._heard_at = now
+        self._probe_at = now + self._rto_s()
+
+    def _rto_s(self) -> float:
+        """How long silence may last.
+
+        Doubles each time while k workers are waited for; once the iteration moves silence is loss, and the wait grows
+        by its own length only.
         """
         if self._moving_since is not None:
-            return min(RTO_MAX_S, self._moving_timeout.rto_s * flight.attempts)
-        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(flight.attempts - 1, 10)))
+            return min(RTO_MAX_S, self._moving_timeout.rto_s * (1 + self._probes))
+        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(self._probes, 10)))
 
     def _send_again(self, block: int, flight: Flight, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
         self._order += 1
-        flight.order, flight.overtaken, flight.asked_peers = self._order, 0, False
+        flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
         flight.attempts += 1
-        flight.deadline = now + self._rto_s(flight)
         self.statistics.retransmissions += 1
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
         if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
@@ -358,9 +383,9 @@ class Protocol:
         """Put a request in flight."""
         padded = values or bytes(header.words * WORD_BYTES)
         self._order += 1
-        flight = Flight(header=header, values=padded, order=self._order, first_sent=now, deadline=now)
-        flight.deadline += self._rto_s(flight)
-        self._flights[block] = flight
+        if not self._flights:
+            self._not_silent(now)
+        self._flights[block] = Flight(header=header, values=padded, order=self._order, first_sent=now, sent=now)
         return Send(header=header, values=padded)
 
     def _header(self, block: int) -> Header:
@@ -370,9 +395,10 @@ class Protocol:
             kind=Kind.CONTRIBUTE, owner=EVERYONE, iteration=self.iteration, block=block, slot=slot
         )
 
-    def _stale(self, id: BlockId) -> list[Instruction]:
+    def _stale(self, id: BlockId, now: float) -> list[Instruction]:
         """The slot has moved on; the request stays in flight, so that the timer repeats it."""
         self.statistics.stale += 1
+        self._not_silent(now)
         return self._ask_peers(id.block, self._flights[id.block])
 
     def _ask_peers(self, block: int, flight: Flight) -> list[Instruction]:

@@ -1,22 +1,51 @@
-"""How long to wait for an answer, learnt from how long answers took."""
+"""How long to wait for an answer, learnt from how long answers were waited for."""
 
-RTO_MIN_S = 0.01
+import math
+
+RTO_MIN_S = 0.003
 RTO_MAX_S = 1.0
+PATIENCE_MIN_S, PATIENCE_MAX_S = 0.0005, 0.004
 
 
 class Timeout:
-    """Retransmission timeout from smoothed answer times, as RFC 6298 has it."""
+    """Retransmission timeout from smoothed waits and their deviation, as RFC 6298 has it."""
 
     def __init__(self, initial_s: float) -> None:
         self.rto_s = initial_s
         self._smoothed_s: float | None = None
         self._deviation_s = 0.0
 
-    def sample(self, answer_s: float) -> None:
-        """One answer time."""
+    def sample(self, wait_s: float) -> None:
+        """An answer was waited for so long."""
         if self._smoothed_s is None:
-            self._smoothed_s, self._deviation_s = answer_s, answer_s / 2
+            self._smoothed_s, self._deviation_s = wait_s, wait_s / 2
         else:
-            self._deviation_s += (abs(self._smoothed_s - answer_s) - self._deviation_s) / 4
-            self._smoothed_s += (answer_s - self._smoothed_s) / 8
+            self._deviation_s += (abs(self._smoothed_s - wait_s) - self._deviation_s) / 4
+            self._smoothed_s += (wait_s - self._smoothed_s) / 8
         self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
+
+    @property
+    def usual_s(self) -> float:
+        """Most answers are here by then."""
+        return self.rto_s if self._smoothed_s is None else self._smoothed_s + 2 * self._deviation_s
+
+
+class Patience:
+    """How long an overtaken request is waited for: no longer than packets are ever seen to change places.
+
+    The reordering window of RFC 8985: it grows when a request was sent again in vain (the answer came sooner than any
+    can), and shrinks when that was needed.
+    """
+
+    def __init__(self) -> None:
+        self.window_s = PATIENCE_MIN_S
+        self._soonest_s = math.inf
+
+    def answer(self, since_sent_s: float, *, again: bool) -> None:
+        """An answer came so long after its request was sent the last time; `again`: not for the first time."""
+        if not again:
+            self._soonest_s = min(self._soonest_s, since_sent_s)
+        elif since_sent_s < self._soonest_s:
+            self.window_s = min(PATIENCE_MAX_S, 2 * self.window_s)
+        else:
+            self.window_s = max(PATIENCE_MIN_S, 0.9 * self.window_s)

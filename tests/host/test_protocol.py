@@ -259,8 +259,9 @@ def test_stale_asks_the_peers_once_for_each_timeout():
     stale = answer(kind=Kind.STALE, iteration=1, block=0)
     assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
     assert p.packet_in(stale, bytes(256), 0.02) == []
-    p.timer(0.06)
-    assert p.packet_in(stale, bytes(256), 0.07) == [AskPeers(id=BlockId(1, 0))]
+    assert p.timer(0.06) == []
+    assert len(p.timer(0.08)) == 1
+    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0))]
 
 
 def test_refused_is_encoded_again_at_the_slots_scale():
@@ -315,15 +316,45 @@ def sent_again(instructions: list[Instruction]) -> list[int]:
     return [instruction.header.block for instruction in instructions if isinstance(instruction, Send)]
 
 
-def test_three_later_answers_mean_that_a_block_was_lost():
+def test_an_overtaken_block_is_hardly_waited_for():
     p = protocol(blocks=6, slots=16, window=8)
     p.begin(1, 0.0)
     contribute_all(p)
-    assert sent_again(p.packet_in(answer(iteration=1, block=1), bytes(256), 0.001)) == []
-    assert sent_again(p.packet_in(answer(iteration=1, block=2), bytes(256), 0.001)) == []
-    assert sent_again(p.packet_in(answer(iteration=1, block=3), bytes(256), 0.001)) == [0]
-    assert sent_again(p.packet_in(answer(iteration=1, block=4), bytes(256), 0.001)) == [], "block 0 is the youngest now"
-    assert p.statistics.retransmissions == 1
+    assert sent_again(p.packet_in(answer(iteration=1, block=1), bytes(256), 0.002)) == []
+    assert p.deadline < 0.004
+    assert sent_again(p.timer(p.deadline)) == [0]
+    assert sent_again(p.packet_in(answer(iteration=1, block=4), bytes(256), 0.01)) == []
+    assert sorted(sent_again(p.timer(0.012))) == [2, 3], "block 0 is younger than block 4 now"
+
+
+def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
+    p = protocol(blocks=2, slots=16, window=8)
+    windows = []
+    for iteration in range(1, 20):
+        now = float(iteration)
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        p.packet_in(answer(iteration=iteration, block=1), bytes(256), now + 0.01)
+        windows.append(p.deadline - now - 0.01)
+        again = sent_again(p.timer(now + 0.0145))
+        assert again in ([0], [])
+        late = 0.02 if iteration < 10 else 0.05
+        p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + late)
+    assert windows[0] < 0.001
+    assert windows[8] == pytest.approx(0.004)
+    assert windows[18] < 0.002
+
+
+def test_silence_is_probed_with_few_requests_at_first():
+    p = protocol(blocks=16, slots=64, window=16, rto_s=0.05)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    counts = []
+    for _ in range(4):
+        counts.append(len(sent_again(p.timer(p.deadline))))
+    assert counts == [1, 2, 4, 8]
+    p.packet_in(answer(iteration=1, block=14), bytes(256), 5.0)
+    assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
 
 
 def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():

@@ -5,6 +5,7 @@ counted), times and statistics.  In every state "What always holds" is checked; 
 A request is sent again when it or its answer was lost; beyond that a repetition is a duplicate and has its budget.
 """
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -195,10 +196,11 @@ class Small(World):
         return not about and not waits and not self.workers[rank].asking
 
     def time_out_one(self, rank: int, block: int) -> None:
-        flights = self.workers[rank].protocol._flights
-        for other, flight in flights.items():
-            flight.deadline = self.now if other == block else self.now + 1e9
-        self.follow(rank, self.workers[rank].protocol.timer(self.now))
+        protocol = self.workers[rank].protocol
+        protocol._probe_at = math.inf
+        for other, flight in protocol._flights.items():
+            flight.deadline = self.now if other == block else math.inf
+        self.follow(rank, protocol.timer(self.now))
 
     def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:
         """Whether this peer has something for the asker: others leave the state as it is."""
