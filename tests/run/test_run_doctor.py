@@ -165,6 +165,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
     with RealRun(tmp_path, target=NEVER) as run:
         run.until_training()
+        counted = run.out / "all" / "status.jsonl"
+        run.until(lambda: "CLOSED" in counted.read_text(), "counters, which the controller reads each second")
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]
         result = subprocess.run(inside, env=run.environment, capture_output=True, text=True, timeout=30, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
