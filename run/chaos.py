@@ -16,15 +16,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from run import terminal
 from run.display import say
 from run.effective import to_toml
+from run.ending import ending
 from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import default_path
 from run.outcomes import WIDTH, Outcome, document, outcomes_table
 from run.runner import execute, make_plan, summarised
 from run.scenarios import Scenario, scenarios
-from run.signals import interruptible
 
 EXAMPLES = """
 \b
@@ -64,29 +63,18 @@ def command(
 
     SCENARIOs are those of --list; without any, all of them.
     """
-    console, errors = _console(stderr=as_json), Console(stderr=True)
-    try:
+    console, outcomes = _console(stderr=as_json), {}
+    with ending("chaos"):
         chosen = _choose(names)
         if as_list:
             return _list(chosen, console)
         folder = out or default_path("chaos")
-        with interruptible(), terminal.watched():
-            outcomes = {}
-            for name in target or ("embedded",):
-                if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
-                    say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
-                    continue
-                outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
-                console.print(outcomes_table(name, outcomes[name]))
-    except ConfigError as error:
-        say(errors, f"kofn chaos: {error}")
-        sys.exit(2)
-    except InterruptedRun as error:
-        say(errors, f"kofn chaos: {error}")
-        sys.exit(130)
-    except RunError as error:
-        say(errors, f"kofn chaos: {error}")
-        sys.exit(1)
+        for name in target or ("embedded",):
+            if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
+                say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
+                continue
+            outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
+            console.print(outcomes_table(name, outcomes[name]))
     sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
 
 

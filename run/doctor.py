@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import json
 import sys
 import tempfile
@@ -14,7 +13,6 @@ import click
 from msgspec.structs import replace
 from rich.console import Console
 
-from run import terminal
 from run.config import Config
 from run.display import say
 from run.doctor_hosts import Hosts
@@ -22,10 +20,11 @@ from run.doctor_lab import Laboratory
 from run.doctor_machine import machine_hops
 from run.doctor_network import ControlPlane
 from run.doctor_running import RunningHops
-from run.errors import ConfigError, InterruptedRun, RunError
+from run.ending import ending
+from run.errors import RunError
 from run.hops import Finding, Hop, HopError, first_failure, walk
 from run.runner import DEFAULT_CONFIG
-from run.signals import cancel_on_signal, interruptible, stopped_by
+from run.signals import cancel_on_signal, stopped_by
 from run.state import hold, running
 
 Show: TypeAlias = Callable[[Finding], None]
@@ -57,26 +56,9 @@ def command(*, config: Path, target: str | None, driver: str | None, as_json: bo
     and workers are looked at.
     """
     console = Console(stderr=as_json)
-    try:
-        with interruptible(), terminal.watched():
-            findings = examine(_settings(config, target, driver), config, console)
-    except ConfigError as error:
-        _end(f"{error}", 2)
-    except InterruptedRun as error:
-        _end(f"{error}", 130)
-    except RunError as error:
-        _end(f"{error}", 1)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        terminal.leave()  # it was closed a moment before its watcher saw it
-        sys.exit(130)
+    with ending("doctor"):
+        findings = examine(_settings(config, target, driver), config, console)
     _conclude(findings, console, as_json=as_json)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    say(Console(stderr=True), f"kofn doctor: {message}")
-    sys.exit(code)
 
 
 def _settings(source: Path, target: str | None, driver: str | None) -> Config:

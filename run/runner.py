@@ -6,7 +6,6 @@ network, compare the passes.  Whatever happens in between, the network and every
 
 import asyncio
 import contextlib
-import errno
 import json
 import shutil
 import sys
@@ -20,19 +19,19 @@ from rich.console import Console
 
 from rpc.certificates import make_certificates
 from rpc.errors import SecurityError
-from run import terminal
 from run.clean import remove_certificates
 from run.commands import Commands
 from run.config import Config
 from run.display import say
-from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
+from run.ending import ending
+from run.errors import LeftoversError, RunError
 from run.folder import RunFolder, default_path, point_latest
 from run.jobs import JobPlan, plan_jobs
 from run.metrics import merge
 from run.network import Network
 from run.passes import Pass
 from run.preconditions import check_machine, check_ports
-from run.signals import cancel_on_signal, deferred, interruptible, stopped_by
+from run.signals import cancel_on_signal, deferred, stopped_by
 from run.state import hold
 from run.summarise import summarise
 from run.summary import RunSummary
@@ -110,27 +109,12 @@ def command(
     Several CONFIGs are as many jobs at once on one switch, each with its own workers, slots and k. The sections [run]
     and [network] are the first one's, everything else is each job's own; job.id must differ.
     """
-    console, errors = Console(stderr=as_json), Console(stderr=True)
-    try:
-        with interruptible(), terminal.watched():
-            plan = make_plan(
-                *config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
-            )
-            sys.exit(carry_out(plan, console))
-    except ConfigError as error:
-        say(errors, f"kofn run: {error}")
-        sys.exit(2)
-    except InterruptedRun as error:
-        say(errors, f"kofn run: {error}")
-        sys.exit(130)
-    except RunError as error:
-        say(errors, f"kofn run: {error}")
-        sys.exit(1)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        terminal.leave()  # it was closed a moment before its watcher saw it
-        sys.exit(130)
+    console = Console(stderr=as_json)
+    with ending("run"):
+        plan = make_plan(
+            *config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
+        )
+        sys.exit(carry_out(plan, console))
 
 
 def make_plan(

@@ -1,0 +1,38 @@
+"""How a command that makes a network ends: by itself, by an error in one line, by a signal, by a closed terminal."""
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from run import terminal
+from run.display import say
+from run.errors import ConfigError, InterruptedRun, RunError
+from run.signals import interruptible
+
+
+@contextlib.contextmanager
+def ending(command: str) -> Iterator[None]:
+    """Run the body, which signals may end; exit code 2 for a wrong input, 130 for a signal, 1 for other errors."""
+    try:
+        with interruptible(), terminal.watched():
+            yield
+    except ConfigError as error:
+        _end(command, error, 2)
+    except InterruptedRun as error:
+        _end(command, error, 130)
+    except RunError as error:
+        _end(command, error, 1)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        terminal.leave()  # it was closed a moment before its watcher saw it
+        sys.exit(130)
+
+
+def _end(command: str, error: Exception, code: int) -> None:
+    """Say why, in one line."""
+    say(Console(stderr=True), f"kofn {command}: {error}")
+    sys.exit(code)
