@@ -25,7 +25,7 @@ COLUMNS = (
     *("to target", "x fault-free", "iterations", "sent again", "restarts", "rejoins", "regroups"),
     *("stall", "identical", "conserved"),
 )
-WIDTH = 120
+WIDTH = 132
 """Columns of a terminal that the table needs."""
 
 
