@@ -22,8 +22,9 @@ from host import wire
 from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
-from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
+from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
 from host.residual import Residual

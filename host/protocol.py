@@ -18,72 +18,17 @@ everything that is still open is sent again.  Without that, a block that one wor
 again for the others.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from host.errors import ProtocolError
+from host.flights import Flight, Flights
 from host.history import BlockId, History, Result
-from host.timeout import RTO_MAX_S, Patience, Timeout
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Hand a packet to the network; `values` is empty for a PULL and is padded to the result's length."""
-
-    header: Header
-    values: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deliver:
-    """A block of the current iteration closed with this result."""
-
-    result: Result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complete:
-    """Every block of the current iteration is closed."""
-
-    iteration: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeAgain:
-    """The slot sums at another scale: encode the block at this one and contribute it again."""
-
-    block: int
-    scale: int
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskPeers:
-    """The switch has forgotten this block's result: peers hold it."""
-
-    id: BlockId
-
-
-Instruction = Send | Deliver | Complete | EncodeAgain | AskPeers
-
-
-@dataclass(slots=True, kw_only=True)
-class Flight:
-    """A request of ours that no result has answered yet."""
-
-    header: Header
-    values: bytes
-    order: int  # of sending, among all requests
-    first_sent: float
-    sent: float
-    deadline: float = math.inf  # finite once a request that was sent later has been answered
-    attempts: int = 1
-    asked_peers: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,22 +74,13 @@ class Protocol:
         self.blocks = blocks
         self.iteration = 0
         self.statistics = Statistics()
-        self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
-        self._moving_timeout = Timeout(rto_s)  # from one answer to the next: the network alone
-        self._patience = Patience()
-        self._answer_timeout = Timeout(rto_s)  # from a request to its answer
         self._template = Header(job=job, worker=rank, words=words)
         self._slots = slots
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
-        self._flights: dict[int, Flight] = {}
+        self._flights = Flights(rto_s)
         self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
         self._open: set[int] = set()
-        self._order = 0
-        self._probe_at = math.inf  # when something is sent again because nothing at all is answered
-        self._probes = 0  # how often that was so since the last answer
-        self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
-        self._moving_since: float | None = None  # when the first block of this iteration closed
         self._newest = 0  # latest iteration of which any result was seen
         self.regrouping = False
         """Between regroup() and resume()."""
@@ -161,7 +97,7 @@ class Protocol:
         self._history.forget(iteration)
         known = self._history.of(iteration)
         self._open = set(range(self.blocks)) - known.keys()
-        self._moving_since = now if known else None
+        self._flights.begin(now if known else None)
         instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
         if not self._open:
             instructions.append(Complete(iteration=iteration))
@@ -185,7 +121,7 @@ class Protocol:
         id = BlockId(header.iteration, header.block)
         if header.kind in (Kind.RESULT, Kind.LATE):
             return self.result_in(_result(id, header, values), now)
-        if id.iteration != self.iteration or id.block not in self._flights:
+        if id.iteration != self.iteration or id.block not in self._flights.by_block:
             return []
         if header.kind == Kind.STALE:
             return self._stale(id, now)
@@ -210,14 +146,8 @@ class Protocol:
         return self._close(result, now)
 
     def timer(self, now: float) -> list[Instruction]:
-        """Send again what was overtaken long ago; when all is silent the oldest requests, twice as many each time."""
-        due = [block for block, flight in self._flights.items() if flight.deadline <= now]
-        if self._probe_at <= now:
-            oldest = sorted(self._flights, key=lambda block: self._flights[block].order)
-            due += [block for block in oldest[: 2 ** min(self._probes, 10)] if block not in due]
-            self._probes += 1
-            self._probe_at = now + self._rto_s()
-        return [instruction for block in due for instruction in self._send_again(block, self._flights[block], now)]
+        """Send again what has waited too long."""
+        return [instruction for block in self._flights.due(now) for instruction in self._send_again(block, now)]
 
     def enter(self, generation: int) -> None:
         """Speak of these slots, where none newer are known: before the first begin()."""
@@ -226,7 +156,7 @@ class Protocol:
     def jump(self, iteration: int, now: float) -> list[Instruction]:
         """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
         self._open.clear()
-        self._flights.clear()
+        self._flights.by_block.clear()
         self._waiting.clear()
         return self.begin(iteration, now)
 
@@ -241,11 +171,11 @@ class Protocol:
         self._template = self._template._replace(generation=generation)
         self.regrouping = True
         self.statistics.regroups += 1
-        for block, flight in self._flights.items():
+        for block, flight in self._flights.by_block.items():
             if flight.header.kind == Kind.CONTRIBUTE:
                 self._waiting[block] = (flight.values, flight.header.scale, flight.header.lanes)
-        self._flights.clear()
-        self._moving_since = None
+        self._flights.by_block.clear()
+        self._flights.begin(None)
 
     def resume(self, now: float) -> list[Instruction]:
         """Everyone has regrouped, and the results that peers hold are in: send what is open."""
@@ -262,9 +192,7 @@ class Protocol:
     @property
     def deadline(self) -> float | None:
         """When timer() is due; None while nothing is in flight."""
-        if not self._flights:
-            return None
-        return min(self._probe_at, *(flight.deadline for flight in self._flights.values()))
+        return self._flights.deadline
 
     @property
     def left_behind(self) -> bool:
@@ -287,65 +215,16 @@ class Protocol:
         block = result.id.block
         self._open.discard(block)
         self._waiting.pop(block, None)
-        flight = self._flights.pop(block, None)
         instructions: list[Instruction] = [Deliver(result=result)]
         if not self._open:
             instructions.append(Complete(iteration=self.iteration))
-        if flight is not None:
-            instructions += self._answered(flight, now)
+        if block in self._flights.by_block:
+            self._flights.answered(block, now)
         return instructions + self._fill_window(now)
 
-    def _answered(self, flight: Flight, now: float) -> list[Instruction]:
-        """Learn from an answer: how long answers take, and which requests are hardly waited for any more.
-
-        k workers had sent this block, and all that they had sent before; so what I sent before it will be answered
-        soon, or something was lost (as RFC 8985 has it).
-        """
-        if self._moving_since is None:
-            self._moving_since = now
-            self._waiting_timeout.sample(now - flight.first_sent)
-        elif not self._probes:
-            self._moving_timeout.sample(now - self._heard_at)
-        if flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
-            self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
-        self._patience.answer(now - flight.sent, again=flight.attempts > 1)
-        self._not_silent(now)
-        for other in self._flights.values():
-            if other.order < flight.order:
-                other.deadline = min(other.deadline, self._patience_ends(other, now))
-        return [
-            instruction
-            for block, other in list(self._flights.items())
-            if other.deadline <= now
-            for instruction in self._send_again(block, other, now)
-        ]
-
-    def _patience_ends(self, flight: Flight, now: float) -> float:
-        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
-        soon = now + self._patience.window_s
-        return soon if flight.attempts == 1 else max(soon, flight.sent + self._answer_timeout.usual_s)
-
-    def _not_silent(self, now: float) -> None:
-        """The switch has answered something, or nothing was asked before."""
-        self._probes = 0
-        self._heard_at = now
-        self._probe_at = now + self._rto_s()
-
-    def _rto_s(self) -> float:
-        """How long silence may last.
-
-        Doubles each time while k workers are waited for; once the iteration moves silence is loss, and the wait grows
-        by its own length only.
-        """
-        if self._moving_since is not None:
-            return min(RTO_MAX_S, self._moving_timeout.rto_s * (1 + self._probes))
-        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(self._probes, 10)))
-
-    def _send_again(self, block: int, flight: Flight, now: float) -> list[Instruction]:
+    def _send_again(self, block: int, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
-        self._order += 1
-        flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
-        flight.attempts += 1
+        flight = self._flights.again(block, now)
         self.statistics.retransmissions += 1
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
         if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
@@ -360,7 +239,7 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        for block in sorted(self._open - self._flights.keys() - self._waiting.keys()):
+        for block in sorted(self._open - self._flights.by_block.keys() - self._waiting.keys()):
             if block >= min(self._open) + self._window:
                 break
             self.statistics.pulls += 1
@@ -382,10 +261,7 @@ class Protocol:
     def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
         """Put a request in flight."""
         padded = values or bytes(header.words * WORD_BYTES)
-        self._order += 1
-        if not self._flights:
-            self._not_silent(now)
-        self._flights[block] = Flight(header=header, values=padded, order=self._order, first_sent=now, sent=now)
+        self._flights.launch(block, header, padded, now)
         return Send(header=header, values=padded)
 
     def _header(self, block: int) -> Header:
@@ -398,8 +274,8 @@ class Protocol:
     def _stale(self, id: BlockId, now: float) -> list[Instruction]:
         """The slot has moved on; the request stays in flight, so that the timer repeats it."""
         self.statistics.stale += 1
-        self._not_silent(now)
-        return self._ask_peers(id.block, self._flights[id.block])
+        self._flights.heard(now)
+        return self._ask_peers(id.block, self._flights.by_block[id.block])
 
     def _ask_peers(self, block: int, flight: Flight) -> list[Instruction]:
         """At most once for each time the request is sent."""
@@ -411,7 +287,7 @@ class Protocol:
     def _refused(self, block: int, header: Header, now: float) -> list[Instruction]:
         """The slot sums at another scale: encode at that one, or pull what the others have finished."""
         self.statistics.refused += 1
-        mine = self._flights[block].header
+        mine = self._flights.by_block[block].header
         if header.flags & Flag.OTHER_WORDS:
             raise ProtocolError(
                 f"block {block} of iteration {self.iteration} is summed with another number of words than {mine.words}:"
@@ -419,7 +295,7 @@ class Protocol:
             )
         if mine.kind == Kind.PULL or (mine.scale, mine.lanes) == (header.scale, header.lanes):
             return []  # a copy of an earlier answer: the network repeats packets, and a slot keeps its scale
-        del self._flights[block]
+        del self._flights.by_block[block]
         if self.left_behind:
             return self._pull(now)
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from host.errors import ProtocolError
-from host.protocol import EncodeAgain, Protocol
+from host.instructions import EncodeAgain
+from host.protocol import Protocol
 from host.wire import Flag, Header, Kind, pack_values, unpack_values
 from tests.slot_model import SlotModel
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from host.compress import FixedPoint
 from host.errors import ProtocolError
 from host.history import BlockId, Result
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
-from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
+from host.protocol import Protocol
 from host.residual import Residual
 from host.wire import Flag, Header, Kind, Lanes, pack_values, unpack_values
 from tests.slot_model import SlotModel

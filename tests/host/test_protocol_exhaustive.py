@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields
 
 import pytest
 
+from host.instructions import Send
 from host.pages import Pages
-from host.protocol import PULLS_BEFORE_PEERS, Protocol, Send
+from host.protocol import PULLS_BEFORE_PEERS, Protocol
 from host.residual import Residual
 from host.wire import Header
 from tests.host.world import SWITCH, Ledger, Packet, World
@@ -73,7 +74,8 @@ class Small(World):
         p.__dict__.update(worker.protocol.__dict__)
         p._history = copy(p._history)
         p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
-        p._flights = {block: copy(flight) for block, flight in p._flights.items()}
+        p._flights = copy(p._flights)
+        p._flights.by_block = {block: copy(flight) for block, flight in p._flights.by_block.items()}
         p._waiting, p._open = dict(p._waiting), set(p._open)
         pages = worker.residual._pages
         copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
@@ -97,7 +99,7 @@ class Small(World):
         p = worker.protocol
         flights = sorted(
             (block, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
-            for block, flight in p._flights.items()
+            for block, flight in p._flights.by_block.items()
         )
         known = tuple(result.id for result in p.results(0, LAST + 1))
         state = (p.iteration, worker.computed, worker.asking, p.regrouping, p.generation, *p.missing)
@@ -154,7 +156,7 @@ class Small(World):
         for rank, worker in enumerate(self.workers):
             if worker.computed < worker.protocol.iteration:
                 yield f"ready {rank}", rank, lambda world, r=rank: world.ready(r)
-            for block in worker.protocol._flights:
+            for block in worker.protocol._flights.by_block:
                 if (worker.protocol.iteration, block) <= END and self.needs_repetition(rank, block):
                     yield f"time out {rank} {block}", rank, lambda world, r=rank, b=block: world.time_out_one(r, b)
             if worker.asking:
@@ -188,7 +190,7 @@ class Small(World):
 
     def needs_repetition(self, rank: int, block: int) -> bool:
         """Nothing about this request is on its way, and the switch does not just wait for others."""
-        header = self.workers[rank].protocol._flights[block].header
+        header = self.workers[rank].protocol._flights.by_block[block].header
         epoch = of_epoch(header)
         about = [p for p in self.bag if of_epoch(p.header) == epoch and p.header.worker == rank]
         slot = self.switch.slots[header.slot % len(self.switch.slots)]
@@ -197,8 +199,8 @@ class Small(World):
 
     def time_out_one(self, rank: int, block: int) -> None:
         protocol = self.workers[rank].protocol
-        protocol._probe_at = math.inf
-        for other, flight in protocol._flights.items():
+        protocol._flights.probe_at = math.inf
+        for other, flight in protocol._flights.by_block.items():
             flight.deadline = self.now if other == block else math.inf
         self.follow(rank, protocol.timer(self.now))
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from host.compress import FixedPoint
 from host.history import BlockId, Result
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
-from host.protocol import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Protocol, Send
+from host.protocol import Protocol
 from host.residual import Residual
 from host.wire import Header, Kind, pack_values, unpack_values
 from tests.slot_model import SlotModel

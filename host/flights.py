@@ -1,0 +1,120 @@
+"""Requests that no result has answered yet, and when each of them is sent again.
+
+Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
+for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
+repeated, few at first); and before an iteration's first answer a long wait, because k workers must be there.
+"""
+
+import math
+from dataclasses import dataclass
+
+from host.timeout import RTO_MAX_S, Patience, Timeout
+from host.wire import Header
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """A request of ours that no result has answered yet."""
+
+    header: Header
+    values: bytes
+    order: int  # of sending, among all requests
+    first_sent: float
+    sent: float
+    deadline: float = math.inf  # finite once a request that was sent later has been answered
+    attempts: int = 1
+    asked_peers: bool = False
+
+
+class Flights:
+    """The flights of the current iteration by block; times in seconds, of whatever clock `now` is."""
+
+    def __init__(self, rto_s: float) -> None:
+        self.by_block: dict[int, Flight] = {}
+        self.probe_at = math.inf
+        """When something is sent again because nothing at all is answered."""
+        self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
+        self._moving_timeout = Timeout(rto_s)  # from one answer to the next: the network alone
+        self._answer_timeout = Timeout(rto_s)  # from a request to its answer
+        self._patience = Patience()
+        self._order = 0
+        self._probes = 0  # since the last answer
+        self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
+        self._moving_since: float | None = None  # when the first block of this iteration closed
+
+    @property
+    def deadline(self) -> float | None:
+        """When something is due; None while nothing is in flight."""
+        if not self.by_block:
+            return None
+        return min(self.probe_at, *(flight.deadline for flight in self.by_block.values()))
+
+    def begin(self, moving_since: float | None) -> None:
+        """A new iteration; since when its blocks close, if they do already."""
+        self._moving_since = moving_since
+
+    def launch(self, block: int, header: Header, values: bytes, now: float) -> None:
+        """A request is sent."""
+        if not self.by_block:
+            self.heard(now)
+        self._order += 1
+        self.by_block[block] = Flight(header=header, values=values, order=self._order, first_sent=now, sent=now)
+
+    def heard(self, now: float) -> None:
+        """The switch has answered something, or nothing was asked before."""
+        self._probes = 0
+        self._heard_at = now
+        self.probe_at = now + self._silence_s()
+
+    def answered(self, block: int, now: float) -> None:
+        """Learn from an answer: how long answers take, and which requests are hardly waited for any more.
+
+        k workers had sent this block, and all that they had sent before; so what I sent before it will be answered
+        soon, or something was lost (as RFC 8985 has it).
+        """
+        flight = self.by_block.pop(block)
+        if self._moving_since is None:
+            self._moving_since = now
+            self._waiting_timeout.sample(now - flight.first_sent)
+        elif not self._probes:
+            self._moving_timeout.sample(now - self._heard_at)
+        if flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
+            self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
+        self._patience.answer(now - flight.sent, again=flight.attempts > 1)
+        self.heard(now)
+        for other in self.by_block.values():
+            if other.order < flight.order:
+                other.deadline = min(other.deadline, self._patience_ends(other, now))
+
+    def due(self, now: float) -> list[int]:
+        """The blocks to ask for again: what was overtaken long ago; in silence the oldest, twice as many each time."""
+        due = [block for block, flight in self.by_block.items() if flight.deadline <= now]
+        if self.probe_at <= now:
+            oldest = sorted(self.by_block, key=lambda block: self.by_block[block].order)
+            due += [block for block in oldest[: 2 ** min(self._probes, 10)] if block not in due]
+            self._probes += 1
+            self.probe_at = now + self._silence_s()
+        return due
+
+    def again(self, block: int, now: float) -> Flight:
+        """A request is sent once more."""
+        flight = self.by_block[block]
+        self._order += 1
+        flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
+        flight.attempts += 1
+        return flight
+
+    def _patience_ends(self, flight: Flight, now: float) -> float:
+        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
+        soon = now + self._patience.window_s
+        return soon if flight.attempts == 1 else max(soon, flight.sent + self._answer_timeout.usual_s)
+
+    def _silence_s(self) -> float:
+        """How long silence may last.
+
+        Doubles each time while k workers are waited for; once the iteration moves silence is loss, and the wait grows
+        by its own length only.
+        """
+        if self._moving_since is not None:
+            return min(RTO_MAX_S, self._moving_timeout.rto_s * (1 + self._probes))
+        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(self._probes, 10)))
