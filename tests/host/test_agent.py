@@ -10,6 +10,7 @@ import pytest
 
 from host import wire
 from host.agent import Agent
+from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.history import Result
 from host.record import Recorder
@@ -140,3 +141,31 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
             running.agents[0].all_reduce(np.zeros(ELEMENTS, np.float32))
     finally:
         running.close()
+
+
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody holds the sums any more, but everybody knows who was in them."""
+    monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
+    cluster = Cluster(Job(workers=3, words=1, slots=32, window=8), k=2)
+    loop, away = cluster.loop._loop, cluster.transports[2]
+    gradient = np.ones(ELEMENTS, np.float32)
+    try:
+        loop.call_soon_threadsafe(loop.remove_reader, away._socket)
+        with ThreadPoolExecutor() as pool:
+            for _ in range(12):
+                list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+        away._receive()
+        cluster.replica = State(iteration=12, arrays={"parameters": gradient})
+        loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
+        late = cluster.agents[2]
+        _, updates = late.all_reduce(gradient)
+        assert updates[0] is cluster.replica
+        assert late.iteration == 13
+        assert late.protocol.statistics.resyncs == 1
+        assert late.residual.books().conserved
+        assert np.array_equal(late.residual.pending.ravel()[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost"
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
+        assert np.all(late.residual.pending == 0), "both of its gradients are counted"
+    finally:
+        cluster.close()

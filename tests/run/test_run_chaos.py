@@ -1,0 +1,100 @@
+"""`kofn chaos`: every scenario can be run as it is, the table says what became of them, one of them for real."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from run.chaos import command
+from run.effective import to_toml
+from run.outcomes import WIDTH, Outcome, outcomes_table
+from run.runner import make_plan
+from run.scenarios import Scenario, scenarios
+from run.summary import PassSummary
+from tests.run.real_run import KOFN
+
+SCENARIOS = list(scenarios())
+
+SUMMARY = PassSummary(
+    objective="round", time_to_target_s=5.0, iterations_to_target=100, duration_s=5.0, iterations=100,
+    best_accuracy=0.95, median_iteration_s=0.05, late_contributions=0, late_by_worker=(0, 0), bytes_sent=1,
+    bytes_received=1, packets_sent=1, packets_received=1, retransmissions=1234, k_iterations={2: 100}, restarts=2,
+    rejoins=1, regroups=0, longest_stall_s=1.5, checksum_errors=0, switch_checksum_errors=0, peer_fetches=0,
+    missed_events=(), identity_error=None, conservation_error=None, conservation_unchecked=None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("target", ["embedded", "bmv2"])
+def test_every_scenario_is_a_run(scenario: Scenario, target: str, tmp_path: Path) -> None:
+    if target == "bmv2" and scenario.embedded_only:
+        pytest.skip(scenario.embedded_only)
+    paths = [tmp_path / f"{number}.toml" for number in range(len(scenario.jobs))]
+    for path, config in zip(paths, scenario.jobs, strict=True):
+        path.write_text(to_toml(config))
+    plan = make_plan(*paths, target=target)
+    assert [config.event for config in plan.configs] == [config.event for config in scenario.jobs]
+    assert plan.shared.network.target == target
+
+
+def test_the_matrix_is_whole() -> None:
+    names = [scenario.name for scenario in SCENARIOS]
+    assert names[0] == "fault-free"
+    assert len(set(names)) == len(names) >= 12
+    changes = next(scenario for scenario in SCENARIOS if scenario.name == "k-changes").jobs[0].event
+    assert len(changes) == 100
+
+
+def test_unknown_scenarios_are_named() -> None:
+    result = CliRunner().invoke(command, ["loss-1", "nonsense"])
+    assert result.exit_code == 2
+    assert "no scenario is called nonsense: fault-free, loss-1" in result.output
+
+
+def test_the_table_says_what_failed(tmp_path: Path) -> None:
+    def outcome(name: str, summary: PassSummary | None, job: int = 1) -> Outcome:
+        return Outcome(scenario=name, story="", job=job, passed=summary is not None, failures=(), summary=summary)
+
+    slow = replace(SUMMARY, duration_s=10.0, identity_error="replicas differ")
+    outcomes = [
+        outcome("fault-free", SUMMARY),
+        outcome("loss", slow),
+        outcome("two", SUMMARY, 1),
+        outcome("two", SUMMARY, 2),
+        outcome("dead", None),
+    ]
+    with (tmp_path / "out").open("w+") as file:
+        Console(file=file, width=WIDTH).print(outcomes_table("embedded", outcomes))
+        file.seek(0)
+        lines = [line.split() for line in file]
+    assert lines[1] == ["fault-free", "5.0", "s", "1.00", "100", "1,234", "2", "1", "-", "1.5", "s", "yes", "exactly"]
+    assert lines[2][3] == "2.00"
+    assert lines[2][-2:] == ["NO", "exactly"]
+    assert [line[:3] for line in lines[3:5]] == [["two,", "job", "1"], ["two,", "job", "2"]]
+    assert lines[5] == ["dead", "FAILED"]
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_one_for_real(tmp_path: Path) -> None:
+    inside = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", sys.executable, "-c", KOFN]
+    result = subprocess.run(
+        [*inside, "chaos", "corruption", "--out", str(tmp_path / "out"), "--json"],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "KOFN_STATE_DIR": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (outcome,) = json.loads(result.stdout)["embedded"]
+    assert outcome["passed"]
+    assert outcome["summary"]["checksum_errors"] > 0
+    assert outcome["summary"]["switch_checksum_errors"] > 0
+    assert "[1/1] corruption: a bit flips in 5 % of all packets" in result.stderr
+    assert (tmp_path / "out" / "embedded" / "corruption.toml").exists()
