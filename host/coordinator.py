@@ -13,6 +13,7 @@ import grpc
 
 from host.errors import AgentError
 from rpc import kofn_pb2, kofn_pb2_grpc
+from rpc.failures import refused_handshake
 from rpc.security import CONTROLLER, Credentials, channel
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Coordinator:
         fail: Callable[[AgentError], None],
     ) -> None:
         self._address, self._hello, self._hear, self._fail = address, hello, hear, fail
+        self._secure = credentials is not None
         self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
         self._call: Call | None = None
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
@@ -58,15 +60,25 @@ class Coordinator:
     async def attach(self) -> kofn_pb2.Welcome:
         """Join the job; returns when it starts, or goes on.  AgentError when refused or nobody answers."""
         try:
-            call, welcome = await asyncio.wait_for(self._open(wait=True), ATTACH_TIMEOUT_S)
+            async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                call, welcome = await self._open_first()
         except TimeoutError:
             raise AgentError(f"no Welcome from the controller at {self._address} in {ATTACH_TIMEOUT_S:.0f} s") from None
-        except grpc.aio.AioRpcError as error:
-            raise AgentError(
-                f"the controller at {self._address} refused: {error.code().name}: {error.details()}"
-            ) from error
         self._keeper = asyncio.create_task(self._keep(call))
         return welcome
+
+    async def _open_first(self) -> tuple[Call, kofn_pb2.Welcome]:
+        """Wait for a controller to be there, but not for one that refuses."""
+        while True:
+            try:
+                return await self._open()
+            except grpc.aio.AioRpcError as error:
+                reason = refused_handshake(error, secure=self._secure)
+                if reason is None and error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    reason = f"{error.code().name}: {error.details()}"
+                if reason is not None:
+                    raise AgentError(f"the controller at {self._address} refused: {reason}") from error
+            await asyncio.sleep(AGAIN_S)
 
     async def say(self, **message: object) -> None:
         """Write one message, `report=...` for example, unless the controller is away."""
@@ -98,9 +110,9 @@ class Coordinator:
             self._call.cancel()
         await self._channel.close()
 
-    async def _open(self, *, wait: bool) -> tuple[Call, kofn_pb2.Welcome]:
+    async def _open(self) -> tuple[Call, kofn_pb2.Welcome]:
         """A stream with its Welcome."""
-        call = kofn_pb2_grpc.CoordinatorStub(self._channel).Attach(wait_for_ready=wait)
+        call = kofn_pb2_grpc.CoordinatorStub(self._channel).Attach()
         await call.write(kofn_pb2.WorkerMessage(hello=self._hello()))
         message = await call.read()
         if not isinstance(message, kofn_pb2.ControllerMessage) or not message.HasField("welcome"):
@@ -146,7 +158,7 @@ class Coordinator:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
             try:
-                opened = await self._open(wait=False)
+                opened = await self._open()
             except (grpc.aio.AioRpcError, AgentError) as error:
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
                 if why != said:
