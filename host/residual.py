@@ -59,8 +59,8 @@ class Residual:
         return int(self._pages.marks[1]) >> 1
 
     def begin(self, iteration: int) -> None:
-        """Note that an iteration has begun."""
-        self._pages.marks[0] = iteration
+        """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
+        self._pages.marks[0] = max(self.begun, iteration)
 
     def add(self, gradient: Fixed, iteration: int) -> None:
         """Enter an iteration's gradient, shape (elements,) with elements <= blocks * lanes."""
