@@ -25,6 +25,7 @@ class WorkerView:
 
     rank: int
     tail: Tail
+    target: float
     last: Iteration | None = None
     loss: float | None = None
     late: int = 0
@@ -60,17 +61,22 @@ class WorkerView:
             iteration=iteration,
             state=self.state,
             silent_s=self.estimate.silent_s,
-            done=bool(self.finished),
+            done=bool(self.finished) or self._at_goal,
         )
+
+    @property
+    def _at_goal(self) -> bool:
+        """It has trained to the end, and waits for the others'."""
+        return self.last is not None and (self.last.accuracy or 0.0) >= self.target
 
 
 class PassView:
     """One job's part of a pass as it goes on."""
 
-    def __init__(self, folder: PassFolder, workers: int, title: str) -> None:
-        """Nothing is read before the first poll()."""
+    def __init__(self, folder: PassFolder, workers: int, title: str, *, target: float) -> None:
+        """Nothing is read before the first poll(); `target` is the accuracy at which workers end."""
         self.title = title
-        self.workers = [WorkerView(rank, Tail(folder.metrics(rank))) for rank in range(workers)]
+        self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), target) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
         self._lines: list[str] = []

@@ -71,7 +71,8 @@ def _workers(members: Sequence[Member]) -> str:
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
         rest = ", ".join(member.words(newest) for member in members if not member.done)
-        return f"{_names(done)} ended at iteration {newest}, {f'{rest} did not' if rest else 'their processes end now'}"
+        end = f"{rest} did not" if rest else "they wait to hear that all have"
+        return f"{_names(done)} ended at iteration {newest}, {end}"
     held_up = [member for member in members if member.iteration < newest or member.state in OUT or member.silent_s >= 1]
     others = [member for member in members if member not in held_up]
     if not held_up and not newest:

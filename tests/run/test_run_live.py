@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def live(folder: RunFolder) -> Iterator[PassView]:
-    view = PassView(folder.jobs[0].passes[0], 4, "round (1 of 1)")
+    view = PassView(folder.jobs[0].passes[0], 4, "round (1 of 1)", target=2.0)
     yield view
     view.close()
 
