@@ -21,7 +21,7 @@ from rpc.failures import refused_handshake
 from rpc.security import CONTROLLER, Credentials, channel, worker_name
 from run.doctor_exchange import Exchange, Plan, ProbeError
 
-CALL_S = 5.0
+CALL_S = 15.0
 ATTACH_S = 15.0
 
 Attached: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage]"
