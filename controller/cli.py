@@ -119,7 +119,13 @@ def lambda_(asked: Asking, wide: bool) -> None:
 @main.command()
 @asking
 @_wide
-@click.option("--interval", default=0.5, show_default=True, help="Seconds between updates, at least.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05, max=3600),
+    default=0.5,
+    show_default=True,
+    help="Seconds between updates, at least.",
+)
 def watch(asked: Asking, interval: float, wide: bool) -> None:
     """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
 

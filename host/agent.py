@@ -107,6 +107,7 @@ class Agent:
         )
         self._delivered: dict[int, Result] = {}
         self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
+        self._refused: set[type[WireError]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: asyncio.Task[None] | None = None
 
@@ -267,11 +268,17 @@ class Agent:
                 try:
                     header = self._packets.decode_header(datagram)
                 except WireError as error:
-                    self.protocol.statistics.checksum_errors += isinstance(error, ChecksumError)
-                    log.warning("ignored: %s", error)
+                    self._refuse(error)
                     continue
                 self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
             self._arm()
+
+    def _refuse(self, error: WireError) -> None:
+        """Count a bad datagram; say what is wrong with the first of its kind."""
+        self.protocol.statistics.checksum_errors += isinstance(error, ChecksumError)
+        if type(error) not in self._refused:
+            self._refused.add(type(error))
+            log.warning("ignored: %s (further ones are only counted)", error)
 
     def _take_results(self, results: list[Result]) -> None:
         """A peer has answered."""

@@ -45,7 +45,11 @@ class Credentials:
         authority, certificate = _read(folder / AUTHORITY), _read(folder / f"{name}.pem")
         key = _read_secret(folder / f"{name}.key")
         _check(folder, name, authority, certificate, key)
-        wanted = jobs or _jobs_in(folder)
+        known = _jobs_in(folder)
+        if unknown := sorted(set(jobs) - set(known)):
+            listed = ", ".join(map(str, known))
+            raise SecurityError(f"job {unknown[0]}: {folder} has tokens of job{'s' * (len(known) > 1)} {listed}")
+        wanted = jobs or known
         tokens = {job: _token(folder / token_name(job)) for job in sorted(wanted)}
         return cls(name=name, authority=authority, certificate=certificate, key=key, tokens=tokens)
 

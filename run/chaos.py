@@ -24,6 +24,10 @@ from run.folder import default_path
 from run.outcomes import WIDTH, Outcome, document, outcomes_table
 from run.runner import execute, make_plan, summarised
 from run.scenarios import Scenario, scenarios
+from run.state import running
+
+SCENARIO_S = 20
+"""What one takes, about."""
 
 EXAMPLES = """
 \b
@@ -32,7 +36,7 @@ Examples:
   kofn chaos --target bmv2                    the same on simple_switch_grpc
   kofn chaos loss-10 switch-killed            two of them
   kofn chaos --list                           what there is
-  kofn run runs/chaos-.../loss-10.toml        one again, with the live table and a report
+  kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
 
 \b
 Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong, 130 stopped by a signal.
@@ -68,6 +72,8 @@ def command(
         chosen = _choose(names)
         if as_list:
             return _list(chosen, console)
+        if going := running():
+            raise RunError(f"another run is going on (pid {going.pid}, {going.folder}): kofn stop ends it")
         folder = out or default_path("chaos")
         for name in target or ("embedded",):
             if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
@@ -105,7 +111,8 @@ def _matrix(
     chosen: Sequence[Scenario], folder: Path, target: str, driver: str | None, console: Console
 ) -> Iterator[Outcome]:
     """Run them one after another; a scenario that fails does not stop the others."""
-    say(console, f"{len(chosen)} scenarios on {target}, about {len(chosen) // 4 + 1} min; results in {folder}")
+    size = f"{len(chosen)} scenario{'s' * (len(chosen) > 1)}"
+    say(console, f"{size} on {target}, about {SCENARIO_S * len(chosen) // 60 + 1} min; results in {folder}")
     for number, scenario in enumerate(chosen, 1):
         say(console, f"[{number}/{len(chosen)}] {scenario.name}: {scenario.story}", style="bold")
         if target == "bmv2" and scenario.embedded_only:

@@ -65,6 +65,8 @@ def conservation(folder: PassFolder, workers: int) -> Conservation:
         sums = {rank: load_sums(folder.sums(rank)) for rank in ranks}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         return Conservation(error=f"conservation cannot be checked: {error}")
+    if not sums:
+        return Conservation(error="conservation cannot be checked: every worker was killed, for good")
     if gone := sorted(killed.difference(ranks)):
         return Conservation(error=_owned(sums) or _same(sums), unchecked=f"what was counted of {_names(gone)}, killed")
     return Conservation(error=_owned(sums) or _counted(sums))

@@ -51,7 +51,7 @@ class Network(Section, frozen=True):
     management: str = "172.30.255.0/24"
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
-    device_id: Annotated[int, Meta(ge=0)] = 0
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     tls: bool = True  # workers, peers, controller and commands prove who they are (docs/SECURITY.md)
 
     def check(self) -> None:
@@ -83,13 +83,15 @@ class Job(Section, frozen=True):
     window: PositiveInt = 64  # blocks in flight, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
     codec: Literal["fast", "scapy"] = "fast"
-    gradient_range: Positive = 64.0  # largest magnitude of one addend; more is clipped into the residual
+    gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
+        64.0  # largest magnitude of one addend; more is clipped into the residual
+    )
 
 
 class Policy(Section, frozen=True):
     """How k is chosen."""
 
-    objective: str = "round"
+    objective: str = "round"  # of a controller started by hand; in a run it is each pass's own (run.passes)
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
@@ -102,8 +104,8 @@ class Policy(Section, frozen=True):
 class Model(Section, frozen=True):
     """The multilayer perceptron on scikit-learn's digits."""
 
-    hidden: tuple[PositiveInt, ...] = (64,)
-    batch: PositiveInt = 32  # images a worker an iteration
+    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (64,)
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model

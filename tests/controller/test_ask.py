@@ -64,7 +64,7 @@ def test_an_unknown_job_is_refused_in_words(certs: Path, tmp_path: Path) -> None
     assert result.exit_code == 2
     assert result.output.startswith("kofn: job 9: this controller runs jobs 1, 2")
     (result,) = ask(certs, tmp_path, ["status", "--job", "9", "--certs", str(certs)])
-    assert f"kofn: {certs}/job-9.token: No such file" in result.output
+    assert f"kofn: job 9: {certs} has tokens of jobs 1, 2" in result.output
 
 
 def unfit(certs: Path, name: str) -> Path:

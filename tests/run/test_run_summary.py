@@ -122,6 +122,16 @@ def test_a_worker_that_died_by_itself_is_missed(tmp_path: Path) -> None:
     assert "all/worker-2.books" in failure
 
 
+def test_when_all_were_killed_nothing_is_certain(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    (entry,) = folder.jobs[0].passes
+    for rank in range(4):
+        entry.sums(rank).unlink()
+    entry.events.write_text("".join(KILLED.replace("worker-2", f"worker-{rank}") for rank in range(4)))
+    assert "every worker was killed, for good" in summarise(folder.jobs[0], Config()).failures[0]
+
+
 def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path) -> None:
     summary = without_worker_2(tmp_path, simulate(), KILLED)
     assert summary.failures == []
