@@ -6,6 +6,7 @@ two ports; what has arrived when the markers are there is all there is.
 
 import contextlib
 import ctypes
+import itertools
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ SOL_PACKET = 263
 CLONE_NEWNET = 0x40000000
 MARKER_TYPE = b"\x88\xb5"  # IEEE local experimental
 MTU = 9000
+NUMBERS = itertools.count(1)
 
 
 def mac(port: int) -> bytes:
@@ -29,7 +31,7 @@ class Lab:
 
     def __init__(self, hosts: int) -> None:
         self.ports = range(1, hosts + 1)
-        name = f"kofn{os.getpid() % 100000}"
+        name = f"kofn{os.getpid() % 10000}.{next(NUMBERS)}"  # links of an earlier lab vanish only after a while
         self.interfaces = [f"{port}@{name}-{port}" for port in self.ports]
         self._holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 600"],
