@@ -71,13 +71,26 @@ def k_choice(answer: pb.Status) -> RenderableType:
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "E_k[T] ms", "E_k[T] n/k ms"):
+    for name in ("k", "E_k[T]", "predicted", "x n/k", "measured"):
         table.add_column(name, justify="right")
     table.add_column("")
     best = min(answer.expected, key=lambda entry: entry.cost).k
     for entry in answer.expected:
-        table.add_row(str(entry.k), f"{1e3 * entry.iteration_s:.2f}", f"{1e3 * entry.cost:.2f}", _mark(entry, best))
-    return Group(_model(answer), table, Text(reason(answer, best)))
+        times_s = (entry.iteration_s, entry.predicted_s, entry.cost, entry.measured_s)
+        table.add_row(
+            str(entry.k), *(_milliseconds(time_s) if time_s else "-" for time_s in times_s), _mark(entry, best)
+        )
+    return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)))
+
+
+def _legend(answer: pb.Status) -> str:
+    """What the columns are, and which one decides."""
+    measured = f" and {_milliseconds(answer.overhead_s)} ms of transfer and step" if answer.overhead_s else ""
+    deciding = "decides" if answer.objective == "round" else "is what objective 'round' compares"
+    return (
+        "Times in ms. E_k[T]: all workers start together. predicted: late workers finish their gradient first; "
+        f"times n/k it {deciding}. measured: from iteration to iteration, waiting{measured} included."
+    )
 
 
 def reason(answer: pb.Status, best: int) -> str:
