@@ -85,11 +85,12 @@ def k_choice(answer: pb.Status) -> RenderableType:
 
 def _legend(answer: pb.Status) -> str:
     """What the columns are, and which one decides."""
-    measured = f" and {_milliseconds(answer.overhead_s)} ms of transfer and step" if answer.overhead_s else ""
-    deciding = "decides" if answer.objective == "round" else "is what objective 'round' compares"
+    overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
+    deciding = "decides" if answer.objective == "round" else "decides under objective 'round'"
     return (
-        "Times in ms. E_k[T]: all workers start together. predicted: late workers finish their gradient first; "
-        f"times n/k it {deciding}. measured: from iteration to iteration, waiting{measured} included."
+        "Times in ms. E_k[T]: all workers start together. predicted: late workers first finish their gradient. "
+        f"x n/k: predicted, for one round of all blocks; it {deciding}. "
+        f"measured: from iteration to iteration, with {overhead}transfer and step."
     )
 
 

@@ -66,14 +66,14 @@ def test_the_table_of_ks_fits_80_columns() -> None:
     assert lines[3].endswith("<- in force (set by you, fewer live)")
     assert lines[4].split() == ["3", "27000", "30000", "640000", "-"]
     legend = " ".join(lines[66:])
-    assert "times n/k it is what objective 'round' compares. measured:" in legend
-    assert "waiting and 4.20 ms of transfer and step included." in legend
+    assert "x n/k: predicted, for one round of all blocks; it decides under objective 'round'." in legend
+    assert "measured: from iteration to iteration, with 4.20 ms of transfer and step." in legend
 
 
 def test_the_column_that_decides_is_named() -> None:
     forecast = [pb.Expected(k=1, iteration_s=0.1, predicted_s=0.2, cost=0.2)]
     lines = printed(show.k_choice(answer(expected=forecast, objective="round")), width=200)
-    assert "times n/k it decides. measured: from iteration to iteration, waiting included." in lines[3]
+    assert "all blocks; it decides. measured: from iteration to iteration, with transfer and step." in " ".join(lines)
 
 
 def test_wide_shows_every_column() -> None:
