@@ -82,8 +82,12 @@ def objective(text: str, workers: int) -> Objective:
 
 
 def round_costs(forecast: Forecast) -> FloatArray:
-    """Predicted iteration time * n / k: expected time to move one round of all workers' blocks."""
-    return forecast.predicted_s * forecast.workers / forecast.ks
+    """E_k[T] * n / k: expected time to move one round of all workers' blocks.
+
+    Not by `predicted_s`, which is nearer to the time but favours larger k, and so takes longer to an accuracy
+    (docs/CONTROL.md).
+    """
+    return forecast.expected_s * forecast.workers / forecast.ks
 
 
 def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:

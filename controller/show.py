@@ -71,12 +71,12 @@ def k_choice(answer: pb.Status) -> RenderableType:
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "E_k[T]", "predicted", "x n/k", "measured"):
+    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured"):
         table.add_column(name, justify="right")
     table.add_column("")
     best = min(answer.expected, key=lambda entry: entry.cost).k
     for entry in answer.expected:
-        times_s = (entry.iteration_s, entry.predicted_s, entry.cost, entry.measured_s)
+        times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
         table.add_row(
             str(entry.k), *(_milliseconds(time_s) if time_s else "-" for time_s in times_s), _mark(entry, best)
         )
@@ -88,8 +88,8 @@ def _legend(answer: pb.Status) -> str:
     overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
     deciding = "decides" if answer.objective == "round" else "decides under objective 'round'"
     return (
-        "Times in ms. E_k[T]: all workers start together. predicted: late workers first finish their gradient. "
-        f"x n/k: predicted, for one round of all blocks; it {deciding}. "
+        f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
+        "predicted: late workers first finish their gradient. "
         f"measured: from iteration to iteration, with {overhead}transfer and step."
     )
 

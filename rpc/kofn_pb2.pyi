@@ -757,7 +757,7 @@ class Expected(_message.Message):
     iteration_s: _builtins.float
     """E_k[T]"""
     cost: _builtins.float
-    """predicted_s n / k in seconds, whatever the objective: expected time for one round of n blocks"""
+    """E_k[T] n / k in seconds, whatever the objective: expected time for one round of n blocks"""
     in_force: _builtins.str
     """why this k is in force, in a few words; empty: it is not"""
     predicted_s: _builtins.float

@@ -21,9 +21,9 @@ from controller.model import fit
 from run.errors import ConfigError
 
 
-def forecast(predicted_s: np.ndarray) -> Forecast:
-    """One in which E_k[T] is of no use: nothing may rest on it."""
-    return Forecast(expected_s=np.zeros(len(predicted_s)), predicted_s=predicted_s)
+def forecast(expected_s: np.ndarray) -> Forecast:
+    """One in which the prediction is of no use: nothing may rest on it."""
+    return Forecast(expected_s=expected_s, predicted_s=np.full(len(expected_s), np.nan))
 
 
 rates = st.lists(st.floats(0, 60) | st.sampled_from([0.0, 0.2, 2000.0]), min_size=1, max_size=12).map(np.array)

@@ -131,14 +131,14 @@ def test_changes_say_why_in_numbers() -> None:
     assert change.expected_s <= change.predicted_s < 1.2 * change.expected_s
 
 
-def test_round_goes_by_the_prediction() -> None:
+def test_the_prediction_is_made_beside_the_choice() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 20):
         running.iterate(iteration)
     choice, prediction = running.decider.choice, running.decider.prediction
     assert choice is not None and prediction is not None
     np.testing.assert_array_equal(choice.forecast.predicted_s, prediction.mean_s)
-    np.testing.assert_allclose(choice.costs, prediction.mean_s * 4 / np.arange(1, 5))
+    np.testing.assert_allclose(choice.costs, choice.forecast.expected_s * 4 / np.arange(1, 5))
     assert running.decider.predictor.simulations < 19, "an estimate that hardly changes is not simulated again"
 
 
