@@ -1,4 +1,4 @@
-"""The k that minimises an objective, from E_k[T]: the expected time until the fastest k of n workers are done.
+"""The k that minimises an objective; E_k[T]: the expected time until the fastest k of n workers are done.
 
 P(T_i <= t) is the model's; the number of workers done by t is Poisson-binomial; E_k[T] = integral of P(fewer than k
 done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. Exact by dynamic programming
@@ -32,9 +32,14 @@ TAIL = 9.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What an objective may look at; `expected_s[k - 1]` is E_k[T], k = 1..n live workers."""
+    """What an objective may look at, in seconds for k = 1..n live workers, both (n,).
+
+    `expected_s` is E_k[T], as if all workers started together; `predicted_s` the mean iteration time of the process,
+    where late workers do not (`carryover`).
+    """
 
     expected_s: FloatArray
+    predicted_s: FloatArray
 
     @property
     def workers(self) -> int:
@@ -62,7 +67,7 @@ class Choice:
 
     k: int
     best: int  # the cheapest k: not `k` where the gain was within the margin
-    expected_s: FloatArray
+    forecast: Forecast
     costs: FloatArray
 
 
@@ -77,17 +82,21 @@ def objective(text: str, workers: int) -> Objective:
 
 
 def round_costs(forecast: Forecast) -> FloatArray:
-    """E_k[T] * n / k: expected time to move one round of all workers' blocks."""
+    """E_k[T] * n / k: expected time to move one round of all workers' blocks.
+
+    Not by `predicted_s`, which is nearer to the time but favours larger k, and so takes longer to an accuracy
+    (docs/CONTROL.md).
+    """
     return forecast.expected_s * forecast.workers / forecast.ks
 
 
-def choose(expected_s: FloatArray, goal: Objective, *, current: int, margin: float) -> Choice:
+def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:
     """The cheapest k; or the current one, where that is possible and at most `margin` (a share) dearer."""
-    costs = goal.costs(Forecast(expected_s=expected_s))
+    costs = goal.costs(forecast)
     best = int(np.argmin(costs)) + 1
     possible = 1 <= current <= len(costs)
     keep = possible and costs[best - 1] >= (1 - margin) * costs[current - 1]
-    return Choice(k=current if keep else best, best=best, expected_s=expected_s, costs=costs)
+    return Choice(k=current if keep else best, best=best, forecast=forecast, costs=costs)
 
 
 def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:

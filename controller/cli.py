@@ -91,8 +91,9 @@ def status(asked: Asking, wide: bool) -> None:
 @main.command()
 @asking
 def k(asked: Asking) -> None:
-    """For each k its expected time and what a round of all blocks would cost, and why the present one is in force. JSON
-    has these as iteration_s and cost, both in seconds, and in_force.
+    """For each k its expected, predicted and measured iteration time and what a round of all blocks would cost, and why
+    the present one is in force. JSON has these as iteration_s (E_k[T]), predicted_s, measured_s and cost, all in
+    seconds, and in_force; overhead_s is what comes after the first blocks.
 
     \b
     Examples:

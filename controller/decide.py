@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controller.choose import Choice, Objective, choose, expected_times, objective
-from controller.measure import BoolArray, FloatArray, Measurements
+from controller.carryover import Prediction, Predictor
+from controller.choose import Choice, Forecast, Objective, choose, expected_times, objective
+from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
+from controller.pace import Pace
 from run.config import Policy, check_objective
 
 CHANGES_KEPT = 32
@@ -26,6 +28,7 @@ class Change:
     previous_k: int
     reason: str
     expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
+    predicted_s: float  # its predicted iteration time; NaN likewise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +43,12 @@ class Decider:
     k: int = field(init=False)
     estimate: Estimate | None = None
     choice: Choice | None = None  # over the workers that were live then
+    prediction: Prediction | None = None  # that it rests on
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
+    predictor: Predictor = field(default_factory=Predictor)
+    pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
     _decided: int = 0  # iteration of the last decision
 
     def __post_init__(self) -> None:
@@ -55,7 +61,8 @@ class Decider:
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
-        self.estimate = self.choice = self.included = None
+        self.estimate = self.choice = self.prediction = self.included = None
+        self.pace = Pace()
         self._decided = 0
         self.k = self._start_k(self.goal.name)
 
@@ -63,6 +70,17 @@ class Decider:
     def iteration(self) -> int:
         """The latest that any worker reported."""
         return self.measurements.iteration
+
+    def report(self, rank: int, report: Report, now_s: float) -> bool:
+        """Take a worker's report; False where it was refused. The first one of an iteration says that it has ended."""
+        before = self.iteration
+        if not self.measurements.report(rank, report, now_s):
+            return False
+        if self.iteration > before:
+            self.pace.ended(self.iteration, self.k, now_s)
+        if not report.late:
+            self.pace.followed(report.iteration, report.iteration_s - report.first_block_s)
+        return True
 
     def due(self, now_s: float) -> bool:
         """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
@@ -91,6 +109,7 @@ class Decider:
     def lose(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
         self.live[rank] = False
+        self.pace = Pace()
         if self.included == rank:
             self.included = None
         count = int(self.live.sum())
@@ -108,6 +127,7 @@ class Decider:
         """
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
+        self.pace = Pace()
         self.measurements.join(rank, now_s, iteration)
         count = int(self.live.sum())
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
@@ -173,26 +193,41 @@ class Decider:
         """Choose from the present estimate, and say in numbers why."""
         assert self.estimate is not None
         expected_s = expected_times(self.estimate, self.live)
-        choice = choose(expected_s, self.goal, current=self.k, margin=margin)
-        self.choice = choice
+        self.prediction = self.predictor.predict(self.estimate, self.live, expected_s)
+        forecast = Forecast(expected_s=expected_s, predicted_s=self.prediction.mean_s)
+        self.choice = choice = choose(forecast, self.goal, current=self.k, margin=margin)
         return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
 
     def _set_k(self, k: int, reason: str) -> Change | None:
         """Record a change; None where k is that already."""
         if k == self.k:
             return None
-        expected = self.choice.expected_s if self.choice else np.empty(0)
-        expected_s = float(expected[k - 1]) if k <= len(expected) else float("nan")
-        change = Change(iteration=self.iteration, k=k, previous_k=self.k, reason=reason, expected_s=expected_s)
+        expected_s, predicted_s = _of(self.choice, k)
+        change = Change(
+            iteration=self.iteration,
+            k=k,
+            previous_k=self.k,
+            reason=reason,
+            expected_s=expected_s,
+            predicted_s=predicted_s,
+        )
         self.k = k
         self.changes.append(change)
         return change
 
 
+def _of(choice: Choice | None, k: int) -> tuple[float, float]:
+    """E_k[T] and predicted iteration time of this k; NaN where nothing is known."""
+    if choice is None or k > choice.forecast.workers:
+        return float("nan"), float("nan")
+    return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
+
+
 def _numbers(choice: Choice, previous: int, goal: Objective) -> str:
     """Why the new k, in one clause."""
-    expected = f"E_{choice.k}[T] = {1e3 * choice.expected_s[choice.k - 1]:.1f} ms"
+    expected_s, predicted_s = _of(choice, choice.k)
+    numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if not goal.unit or previous > len(choice.costs):
-        return expected
+        return numbers
     costs = 1e3 * choice.costs
-    return f"{expected}, cost {costs[choice.k - 1]:.1f}, not {costs[previous - 1]:.1f} ms"
+    return f"{numbers}, cost {costs[choice.k - 1]:.1f}, not {costs[previous - 1]:.1f} ms"

@@ -6,7 +6,7 @@ from typing import Any
 
 def k_document(status: dict[str, Any]) -> dict[str, Any]:
     """The part of a status that explains k."""
-    return _part(status, ("k", "live", "workers", "objective", "iteration", "expected", "changes"))
+    return _part(status, ("k", "live", "workers", "objective", "iteration", "expected", "overhead_s", "changes"))
 
 
 def lambda_document(status: dict[str, Any]) -> dict[str, Any]:

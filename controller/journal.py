@@ -14,7 +14,8 @@ from controller.errors import StartError
 class Journal:
     """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
 
-    Every decision: time, job, iteration, k, previous_k, reason, lambda_s, expected_s.
+    Every decision: time, job, iteration, k, previous_k, reason, lambda_s, then for k = 1, 2, ...: expected_s (E_k[T]),
+    predicted_s (with carry-over), measured_s (null where k was not in force yet); overhead_s, which only the last has.
     Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
     """
 
@@ -38,7 +39,7 @@ class Journal:
 
     def decision(self, job: int, decider: Decider, change: Change) -> None:
         """One change of k."""
-        expected = decider.choice.expected_s.tolist() if decider.choice else []
+        forecast = decider.choice.forecast if decider.choice else None
         self._write(
             {
                 "time": time.time(),
@@ -48,7 +49,10 @@ class Journal:
                 "previous_k": change.previous_k,
                 "reason": change.reason,
                 "lambda_s": _lambda(decider),
-                "expected_s": expected,
+                "expected_s": forecast.expected_s.tolist() if forecast else [],
+                "predicted_s": forecast.predicted_s.tolist() if forecast else [],
+                "measured_s": [decider.pace.measured(k).mean_s or None for k in range(1, decider.workers + 1)],
+                "overhead_s": decider.pace.overhead_s or None,
             }
         )
 

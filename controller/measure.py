@@ -40,6 +40,7 @@ class Report:
     first_block_s: float
     censored: bool = False
     late: bool = False
+    iteration_s: float = 0.0  # from parameters ready to parameters ready; 0: not said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

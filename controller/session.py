@@ -120,9 +120,10 @@ class Session:
             first_block_s=report.first_block_s,
             censored=report.censored,
             late=report.late,
+            iteration_s=report.iteration_s,
         )
         before, now_s = self.decider.iteration, time.monotonic()
-        if not self.decider.measurements.report(rank, taken, now_s):
+        if not self.decider.report(rank, taken, now_s):
             return
         if self.decider.iteration > before:
             self.waiting.moved_s = now_s

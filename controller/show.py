@@ -71,13 +71,27 @@ def k_choice(answer: pb.Status) -> RenderableType:
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "E_k[T] ms", "E_k[T] n/k ms"):
+    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured"):
         table.add_column(name, justify="right")
     table.add_column("")
     best = min(answer.expected, key=lambda entry: entry.cost).k
     for entry in answer.expected:
-        table.add_row(str(entry.k), f"{1e3 * entry.iteration_s:.2f}", f"{1e3 * entry.cost:.2f}", _mark(entry, best))
-    return Group(_model(answer), table, Text(reason(answer, best)))
+        times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
+        table.add_row(
+            str(entry.k), *(_milliseconds(time_s) if time_s else "-" for time_s in times_s), _mark(entry, best)
+        )
+    return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)))
+
+
+def _legend(answer: pb.Status) -> str:
+    """What the columns are, and which one decides."""
+    overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
+    deciding = "decides" if answer.objective == "round" else "decides under objective 'round'"
+    return (
+        f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
+        "predicted: late workers first finish their gradient. "
+        f"measured: from iteration to iteration, with {overhead}transfer and step."
+    )
 
 
 def reason(answer: pb.Status, best: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.choose import Forecast, round_costs
+from controller.choose import round_costs
 from controller.decide import Change, Decider
 from controller.members import Seat
 from controller.push import SwitchLink
@@ -40,6 +40,7 @@ def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status
         regroups=session.life.recovery.regroups,
         jobs=jobs,
         waiting=session.waiting.text,
+        overhead_s=decider.pace.overhead_s,
     )
 
 
@@ -71,15 +72,25 @@ def _worker(session: Session, seat: Seat) -> pb.WorkerStatus:
 
 
 def _expected(decider: Decider) -> list[pb.Expected]:
-    """E_k[T] and expected round time of each possible k, whatever the objective; which one is in force, and why."""
-    if decider.choice is None:
+    """Iteration and round times of each possible k, whatever the objective; which one is in force, and why."""
+    if decider.choice is None or decider.prediction is None:
         return []
-    expected_s = decider.choice.expected_s
-    rounds_s = round_costs(Forecast(expected_s=expected_s))
+    forecast, errors_s = decider.choice.forecast, decider.prediction.error_s
+    rounds_s = round_costs(forecast)
     why = _in_force(decider.goal.name, decider.k, int(rounds_s.argmin()) + 1)
+    measured = [decider.pace.measured(k) for k in range(1, forecast.workers + 1)]
     return [
-        pb.Expected(k=k, iteration_s=one_s, cost=round_s, in_force=why if k == decider.k else "")
-        for k, (one_s, round_s) in enumerate(zip(expected_s, rounds_s, strict=True), 1)
+        pb.Expected(
+            k=k,
+            iteration_s=forecast.expected_s[k - 1],
+            cost=rounds_s[k - 1],
+            in_force=why if k == decider.k else "",
+            predicted_s=forecast.predicted_s[k - 1],
+            predicted_error_s=errors_s[k - 1],
+            measured_s=seen.mean_s,
+            measured_iterations=seen.iterations,
+        )
+        for k, seen in enumerate(measured, 1)
     ]
 
 
@@ -90,7 +101,7 @@ def _in_force(objective: str, k: int, cheapest: int) -> str:
     if objective == f"fixed:{k}":
         return "set by you"
     if objective.startswith("fixed:"):
-        return "set by you, but fewer are live"
+        return "set by you, fewer live"
     return "cheapest" if k == cheapest else "within the margin of the cheapest"
 
 
@@ -102,6 +113,7 @@ def _change(change: Change) -> pb.Change:
         previous_k=change.previous_k,
         reason=change.reason,
         expected_iteration_s=_known(change.expected_s),
+        predicted_iteration_s=_known(change.predicted_s),
     )
 
 

@@ -585,6 +585,7 @@ class Status(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     REGROUPS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
+    OVERHEAD_S_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -606,6 +607,8 @@ class Status(_message.Message):
     """of the job's slots; 0: not started"""
     regroups: _builtins.int
     """times that the switch lost the slots and everyone agreed on how to go on"""
+    overhead_s: _builtins.float
+    """transfer, sum and step: from the last of k first blocks to new parameters; not in `expected`"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -647,11 +650,12 @@ class Status(_message.Message):
         generation: _builtins.int = ...,
         regroups: _builtins.int = ...,
         jobs: _abc.Iterable[_builtins.int] | None = ...,
+        overhead_s: _builtins.float = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -745,6 +749,10 @@ class Expected(_message.Message):
     ITERATION_S_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     IN_FORCE_FIELD_NUMBER: _builtins.int
+    PREDICTED_S_FIELD_NUMBER: _builtins.int
+    PREDICTED_ERROR_S_FIELD_NUMBER: _builtins.int
+    MEASURED_S_FIELD_NUMBER: _builtins.int
+    MEASURED_ITERATIONS_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     iteration_s: _builtins.float
     """E_k[T]"""
@@ -752,6 +760,14 @@ class Expected(_message.Message):
     """E_k[T] n / k in seconds, whatever the objective: expected time for one round of n blocks"""
     in_force: _builtins.str
     """why this k is in force, in a few words; empty: it is not"""
+    predicted_s: _builtins.float
+    """mean iteration time of workers that are late now and then: E_k[T] with carry-over"""
+    predicted_error_s: _builtins.float
+    """its standard error: it is simulated"""
+    measured_s: _builtins.float
+    """mean time from iteration to iteration while this k was in force; 0: it was not"""
+    measured_iterations: _builtins.int
+    """how many that is the mean of"""
     def __init__(
         self,
         *,
@@ -759,10 +775,14 @@ class Expected(_message.Message):
         iteration_s: _builtins.float = ...,
         cost: _builtins.float = ...,
         in_force: _builtins.str = ...,
+        predicted_s: _builtins.float = ...,
+        predicted_error_s: _builtins.float = ...,
+        measured_s: _builtins.float = ...,
+        measured_iterations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -777,11 +797,14 @@ class Change(_message.Message):
     PREVIOUS_K_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_ITERATION_S_FIELD_NUMBER: _builtins.int
+    PREDICTED_ITERATION_S_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     k: _builtins.int
     previous_k: _builtins.int
     reason: _builtins.str
     expected_iteration_s: _builtins.float
+    """E_k[T] of the new k; this and the next are 0 while unknown"""
+    predicted_iteration_s: _builtins.float
     def __init__(
         self,
         *,
@@ -790,10 +813,11 @@ class Change(_message.Message):
         previous_k: _builtins.int = ...,
         reason: _builtins.str = ...,
         expected_iteration_s: _builtins.float = ...,
+        predicted_iteration_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "predicted_iteration_s", b"predicted_iteration_s", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

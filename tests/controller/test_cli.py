@@ -112,9 +112,10 @@ def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark:
         answer = json.loads((await kofn("k", "--json")).output)
         for entry in answer["expected"]:
             assert entry["cost"] == pytest.approx(entry["iteration_s"] * 4 / entry["k"])
+            assert entry["predicted_s"] >= entry["iteration_s"]
             assert entry["in_force"] == (mark[len("<- in force (") : -1] if entry["k"] == k else "")
         output = (await kofn("k")).output
-        assert "E_k[T] n/k ms" in output
+        assert "  x n/k  predicted  measured" in output
         rows = output.splitlines()
         assert [row.split()[0] for row in rows if row.rstrip().endswith(mark)] == [str(k)]
         assert [row.split()[0] for row in rows if row.rstrip().endswith("(cheapest)")] == ["3"]

@@ -40,7 +40,7 @@ class Cluster:
         for index, rank in enumerate(live):
             late = bool(times_s[index] > end_s)
             report = Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
-            assert self.decider.measurements.report(int(rank), report, self.now_s)
+            assert self.decider.report(int(rank), report, self.now_s)
             self.look()
 
     def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
@@ -126,8 +126,36 @@ def test_changes_say_why_in_numbers() -> None:
     change = running.changes[0]
     assert (change.previous_k, change.k) == (4, 3)
     assert change.reason.startswith("round: E_3[T] = ")
-    assert re.search(r"cost [\d.]+, not [\d.]+ ms$", change.reason)
+    assert re.search(r", predicted [\d.]+ ms, cost [\d.]+, not [\d.]+ ms$", change.reason)
     assert change.expected_s == pytest.approx(SERVICE_S, abs=0.004)
+    assert change.expected_s <= change.predicted_s < 1.2 * change.expected_s
+
+
+def test_the_prediction_is_made_beside_the_choice() -> None:
+    running = cluster(lambda rank, iteration: 0.001)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    choice, prediction = running.decider.choice, running.decider.prediction
+    assert choice is not None and prediction is not None
+    np.testing.assert_array_equal(choice.forecast.predicted_s, prediction.mean_s)
+    np.testing.assert_allclose(choice.costs, choice.forecast.expected_s * 4 / np.arange(1, 5))
+    assert running.decider.predictor.simulations < 19, "an estimate that hardly changes is not simulated again"
+
+
+def test_measured_iteration_times_are_kept_for_each_k() -> None:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    ended: dict[int, list[float]] = {}
+    for iteration in range(1, 60):
+        began_s, k = running.now_s, running.decider.k
+        running.iterate(iteration)
+        if iteration > 1 and k == running.decider.k:
+            ended.setdefault(k, []).append(running.now_s - began_s)
+    three = running.decider.pace.measured(3)
+    assert three.mean_s == pytest.approx(np.mean(ended[3]), rel=0.05)
+    assert abs(three.iterations - len(ended[3])) <= 1
+    assert running.decider.pace.measured(2).iterations == 0
+    running.decider.lose(2, "lost", running.now_s)
+    assert running.decider.pace.measured(3).iterations == 0, "other workers, other times"
 
 
 def test_a_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:

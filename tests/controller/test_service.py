@@ -135,7 +135,8 @@ def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
     decisions = [line for line in lines if "reason" in line]
     samples = [line for line in lines if "live" in line]
     assert (decisions[0]["previous_k"], decisions[0]["k"]) == (4, 3)
-    assert len(decisions[0]["lambda_s"]) == len(decisions[0]["expected_s"]) == 4
+    assert all(len(decisions[0][name]) == 4 for name in ("lambda_s", "expected_s", "predicted_s", "measured_s"))
+    assert decisions[0]["measured_s"][:3] == [None] * 3 and decisions[0]["overhead_s"] is None
     assert [sample["iteration"] for sample in samples] == list(range(1, 25))
 
 

@@ -51,12 +51,29 @@ def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
 
 
 def test_the_table_of_ks_fits_80_columns() -> None:
-    forecast = [pb.Expected(k=k, iteration_s=10.0 * k, cost=64 * 10.0) for k in range(1, 65)]
-    forecast[1].in_force = "set by you, but fewer are live"
-    lines = printed(show.k_choice(answer(expected=forecast)))
+    forecast = [
+        pb.Expected(k=k, iteration_s=9.0 * k, predicted_s=10.0 * k, cost=64 * 10.0, measured_s=11.0 * k)
+        for k in range(1, 65)
+    ]
+    forecast[1].in_force = "set by you, fewer live"
+    forecast[2].measured_s = 0.0
+    lines = printed(show.k_choice(answer(expected=forecast, overhead_s=0.0042)))
     assert max(map(len, lines)) <= 80
     assert lines[0] == "s (block time without blocking) 10.29 ms, tau (one blocking event) 5.68 ms"
+    assert lines[1].split() == ["k", "E_k[T]", "x", "n/k", "predicted", "measured"]
     assert [line.split()[0] for line in lines[2:66]] == [str(k) for k in range(1, 65)]
+    assert lines[3].split()[:5] == ["2", "18000", "640000", "20000", "22000"]
+    assert lines[3].endswith("<- in force (set by you, fewer live)")
+    assert lines[4].split() == ["3", "27000", "640000", "30000", "-"]
+    legend = " ".join(lines[66:])
+    assert "x n/k: the same for one round of all blocks; it decides under objective 'round'." in legend
+    assert "measured: from iteration to iteration, with 4.20 ms of transfer and step." in legend
+
+
+def test_the_column_that_decides_is_named() -> None:
+    forecast = [pb.Expected(k=1, iteration_s=0.1, predicted_s=0.2, cost=0.2)]
+    lines = printed(show.k_choice(answer(expected=forecast, objective="round")), width=200)
+    assert "all blocks; it decides. predicted: late" in " ".join(lines)
 
 
 def test_wide_shows_every_column() -> None:
