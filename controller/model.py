@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from controller.goodness import PAIRS_MIN, Curve, check, describe, variances
 from controller.measure import BoolArray, FloatArray
-from controller.poisson import interval, poisson_rates
+from controller.poisson import interval, poisson_done, poisson_rates
 
 NOISE = 0.02
 """Share of the smallest time by which s may be above it: timer and scheduler noise, no blocking."""
@@ -62,7 +61,7 @@ class Estimate:
     def done(self, events: FloatArray, live: BoolArray) -> FloatArray:
         """P(N_i <= m) at the `events` m (points,) for the live workers (n, points), P(T_i <= s + tau * m)."""
         rows = np.flatnonzero(live)
-        result = np.asarray(special.pdtr(events, self.lambda_s[rows, None] / self.event_s))
+        result = poisson_done(events, self.lambda_s[rows] / self.event_s)
         for index, rank in enumerate(rows.tolist()):
             if rank in self.curves:
                 result[index] = self.curves[rank].done(events)
@@ -114,7 +113,7 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
 def _unit(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> tuple[Unit, BoolArray]:
     """tau of the workers that have one in common, and which these are."""
     unit = estimate_event(blocking_s, cut, fallback_s=fallback_s)
-    poisson = check(in_events(blocking_s, cut, unit.event_s), cut, aside=_outliers(blocking_s, cut).any(axis=1))
+    poisson = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.any(_outliers(blocking_s, cut), axis=1))
     if not poisson.all():
         unit = estimate_event(blocking_s[poisson], cut[poisson], fallback_s=fallback_s)
     return unit, poisson

@@ -15,6 +15,9 @@ CONFIDENCE = 0.95
 UNSEEN_EXPOSURE = 0.1
 """Blocks' worth of rate penalty for a worker of which only lower bounds are known: its likelihood has no maximum."""
 
+REACH = 8.0
+"""Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
+
 TINY = 1e-280
 """A tail below this is not divided by."""
 
@@ -89,6 +92,26 @@ def _score(
     return score, np.minimum(slope, -1e-300)
 
 
+def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
+    """P(N_i <= m) (n, points) at ascending whole `events` m (points,).
+
+    As scipy's pdtr; but where the points are 0, 1, 2, ... the probabilities are added up, and beyond only those are
+    asked for that are neither 0 nor 1.
+    """
+    mu = rate[:, None]
+    dense = int(np.argmin(np.append(events == np.arange(len(events)), False)))
+    near, far = events[:dense], events[dense:]
+    done = np.empty((len(rate), len(events)))
+    np.cumsum(np.exp(special.xlogy(near, mu) - mu - special.gammaln(near + 1)), axis=1, out=done[:, :dense])
+    reach = REACH * (np.sqrt(mu) + 2)
+    done[:, dense:] = far > mu
+    open_ = np.abs(far - mu) < reach
+    done[:, dense:][open_] = special.pdtr(
+        np.broadcast_to(far, open_.shape)[open_], np.broadcast_to(mu, open_.shape)[open_]
+    )
+    return np.minimum(done, 1.0)
+
+
 def _mass(counts: FloatArray, mu: FloatArray) -> FloatArray:
     """P(N = count), 0 below 0, for whole counts."""
     inside = np.maximum(counts, 0.0)
@@ -119,7 +142,7 @@ def _tail(bounds: FloatArray, mu: FloatArray) -> FloatArray:
     least = np.floor(bounds)
     above = np.where(least >= 0, special.gammainc(np.maximum(least + 1, 1.0), mu), 1.0)
     here = np.where(least >= 1, special.gammainc(np.maximum(least, 1.0), mu), 1.0)
-    return here + (bounds - least) * (above - here)
+    return np.asarray(here + (bounds - least) * (above - here))
 
 
 def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> tuple[FloatArray, FloatArray]:
