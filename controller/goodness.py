@@ -17,6 +17,9 @@ from controller.poisson import TINY, imputed, poisson_rates
 FALSE_ALARMS = 0.01
 """Most of the truly Poisson windows, as a share, that are called something else."""
 
+EXCESS_MIN = 0.05
+"""Least variance, as a share of Poisson's, that an interval rests on."""
+
 PAIRS_MIN = 3
 """Differences of successive times that a worker must have for its variance to count."""
 
@@ -57,6 +60,12 @@ class Fits:
     dispersion: FloatArray  # (n,) variance / mean in units of tau: 1 where Poisson fits, NaN where unknown
     poisson: BoolArray  # (n,) True too where too little is known
     curves: Mapping[int, Curve]  # of the others
+
+    @property
+    def excess(self) -> FloatArray:
+        """Variance (n,) as a multiple of Poisson's, where that does not fit: its interval is as much wider, squared."""
+        own = np.maximum(np.nan_to_num(self.dispersion, nan=1.0), EXCESS_MIN)
+        return np.where(self.poisson, 1.0, own)
 
 
 def variances(

@@ -56,7 +56,7 @@ class Estimate:
     blocks: FloatArray  # whole observations' worth of information; a lower bound counts for less than one
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
     poisson: BoolArray  # False where the blocking times are not Poisson's: `curves` has such a worker's own
-    curves: Mapping[int, Curve]
+    curves: Mapping[int, Curve]  # not of who is silent for longer than ever: that is news
 
     def done(self, events: FloatArray, live: BoolArray) -> FloatArray:
         """P(N_i <= m) at the `events` m (points,) for the live workers (n, points), P(T_i <= s + tau * m)."""
@@ -89,14 +89,16 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
     unit, poisson = _unit(blocking_s, cut, fallback_s=EVENT_SHARE * service_s)
-    fits = describe(in_events(blocking_s, cut, unit.event_s), cut, poisson)
     counts = in_events(blocking_s, cut, unit.event_s)
+    fits = describe(counts, cut, poisson)
+    silent = np.full(len(cut), np.nan)
     if silent_s is not None:
         silent = np.where(silent_s > service_s, (silent_s - service_s) / unit.event_s + TIE, np.nan)
         counts = np.column_stack((counts, silent))
         cut = np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
     rate, blocks = poisson_rates(counts, cut)
-    low, high = interval(rate, _less_by_unit(counts, cut, rate, blocks, unit), unit.freedom)
+    told = _less_by_unit(counts, cut, rate, blocks, unit) / fits.excess
+    low, high = interval(rate, told, unit.freedom)
     return Estimate(
         service_s=service_s,
         event_s=unit.event_s,
@@ -106,7 +108,7 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
         blocks=blocks,
         dispersion=fits.dispersion,
         poisson=fits.poisson,
-        curves=fits.curves,
+        curves={rank: own for rank, own in fits.curves.items() if not silent[rank] > own.longest},
     )
 
 

@@ -84,6 +84,30 @@ def test_the_estimate_uses_a_workers_own_distribution() -> None:
     assert found.longest(live) == pytest.approx(0.100 / found.event_s, rel=0.01)
 
 
+@pytest.mark.parametrize(("shape", "least"), [("now and then very long", 0.85), ("always the same", 0.9)])
+def test_the_interval_of_what_is_not_poisson_rests_on_its_own_variance(shape: str, least: float) -> None:
+    random, covered, widths = np.random.default_rng(5), 0, []
+    for seed in range(100):
+        rare = 0.100 * (random.random(64) < 0.2)
+        times_s = among_poisson(rare if shape == "now and then very long" else np.full(64, 0.020), seed)
+        found = fit(times_s, uncut(times_s))
+        covered += bool(found.low_s[7] <= 0.020 <= found.high_s[7])
+        widths.append(found.high_s[7] - found.low_s[7])
+    assert covered / 100 >= least
+    poisson = 2 * 1.96 * np.sqrt(EVENT_S * 0.020 / 64)
+    assert np.median(widths) > 3 * poisson if shape == "now and then very long" else np.median(widths) < 0.5 * poisson
+
+
+def test_a_silence_longer_than_ever_is_news() -> None:
+    times_s = among_poisson(0.100 * (np.arange(16) % 5 == 0))
+    for silent_s, own in ((0.05, True), (0.5, False)):
+        found = fit(times_s, uncut(times_s), np.where(np.arange(8) == 7, silent_s, 0.0))
+        assert (7 in found.curves) is own
+        assert not found.poisson[7]
+    before = fit(times_s, uncut(times_s)).done(np.arange(4.0), EVERYONE)[7]
+    assert (found.done(np.arange(4.0), EVERYONE)[7] < before).all()
+
+
 observations = st.lists(st.tuples(st.floats(0, 50), st.booleans()), min_size=1, max_size=20)
 
 
