@@ -57,6 +57,7 @@ class Curve:
 class Fits:
     """What the check found of n workers."""
 
+    rate: FloatArray  # (n,) events a block
     dispersion: FloatArray  # (n,) variance / mean in units of tau: 1 where Poisson fits, NaN where unknown
     poisson: BoolArray  # (n,) True too where too little is known
     curves: Mapping[int, Curve]  # of the others
@@ -85,21 +86,26 @@ def variances(
     return variance, told / (3 * rate + 1)
 
 
-def check(counts: FloatArray, cut: BoolArray, aside: BoolArray) -> BoolArray:
-    """`poisson` of Fits for (n, window); those set `aside` (n,) are tested, but no one is held against them."""
-    rate, blocks = poisson_rates(counts, cut)
-    variance, weight = variances(counts, cut, rate, blocks)
-    return poisson_fits(variance, rate, weight, aside)
+def check(counts: FloatArray, cut: BoolArray, aside: BoolArray) -> Fits:
+    """Test each worker of (n, window); those set `aside` (n,) are tested, but no one is held against them."""
+    return _fits(counts, cut, None, aside)
 
 
 def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray) -> Fits:
-    """The numbers of (n, window), and the curves of those that are not `poisson`."""
+    """The same in another unit, for what was found in the first one."""
+    return _fits(counts, cut, poisson, ~poisson)
+
+
+def _fits(counts: FloatArray, cut: BoolArray, poisson: BoolArray | None, aside: BoolArray) -> Fits:
+    """The numbers of (n, window), and the curves of those that are not `poisson`; tested where that is None."""
     rate, blocks = poisson_rates(counts, cut)
     variance, weight = variances(counts, cut, rate, blocks)
+    if poisson is None:
+        poisson = poisson_fits(variance, rate, weight, aside)
     dispersion = np.full(len(rate), np.nan)
     np.divide(variance, rate, out=dispersion, where=(weight > 0) & (rate > 0))
     curves = {rank: curve(counts[rank], cut[rank], float(rate[rank])) for rank in np.flatnonzero(~poisson).tolist()}
-    return Fits(dispersion=dispersion, poisson=poisson, curves=curves)
+    return Fits(rate=rate, dispersion=dispersion, poisson=poisson, curves=curves)
 
 
 def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, aside: BoolArray) -> BoolArray:

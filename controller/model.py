@@ -8,11 +8,11 @@ not chosen. Observations that were cut off (lower bounds) enter the likelihood a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.goodness import PAIRS_MIN, Curve, check, describe, variances
+from controller.goodness import PAIRS_MIN, Curve, Fits, check, describe, variances
 from controller.measure import BoolArray, FloatArray
 from controller.poisson import interval, poisson_done, poisson_rates
 
@@ -28,7 +28,7 @@ EVENT_MIN_S = 1e-4
 """Smallest tau: below it lies the noise of the clocks, and the lattice of times would only grow."""
 
 OUTLIER = 10.0
-"""A worker's largest blocking time counts for tau only when below this many times its second largest."""
+"""A worker's largest blocking time counts for tau only when below this many times its second largest, or tenths of s."""
 
 TIE = 0.5
 """Added to the count at which an observation was cut off: a tie may go either way, and a moment between two counts
@@ -88,15 +88,14 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
-    unit, poisson = _unit(blocking_s, cut, fallback_s=EVENT_SHARE * service_s)
+    unit, fits = _unit(blocking_s, cut, fallback_s=EVENT_SHARE * service_s)
     counts = in_events(blocking_s, cut, unit.event_s)
-    fits = describe(counts, cut, poisson)
     silent = np.full(len(cut), np.nan)
     if silent_s is not None:
         silent = np.where(silent_s > service_s, (silent_s - service_s) / unit.event_s + TIE, np.nan)
         counts = np.column_stack((counts, silent))
         cut = np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
-    rate, blocks = poisson_rates(counts, cut)
+    rate, blocks = poisson_rates(counts, cut, np.maximum(fits.rate, 1e-3))
     told = _less_by_unit(counts, cut, rate, blocks, unit) / fits.excess
     low, high = interval(rate, told, unit.freedom)
     return Estimate(
@@ -112,13 +111,15 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
     )
 
 
-def _unit(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> tuple[Unit, BoolArray]:
+def _unit(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> tuple[Unit, Fits]:
     """tau of the workers that have one in common, and which these are."""
     unit = estimate_event(blocking_s, cut, fallback_s=fallback_s)
-    poisson = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.any(_outliers(blocking_s, cut), axis=1))
-    if not poisson.all():
-        unit = estimate_event(blocking_s[poisson], cut[poisson], fallback_s=fallback_s)
-    return unit, poisson
+    aside = np.any(_outliers(blocking_s, cut, fallback_s), axis=1)
+    fits = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.asarray(aside))
+    if fits.poisson.all():
+        return unit, fits
+    unit = estimate_event(blocking_s[fits.poisson], cut[fits.poisson], fallback_s=fallback_s)
+    return unit, describe(in_events(blocking_s, cut, unit.event_s), cut, fits.poisson)
 
 
 def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
@@ -158,16 +159,19 @@ def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float)
 
     The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
     large difference, not a second level. What was cut off enters by its mean and variance given that it was, under
-    the tau that comes out: the fixed point is looked for by the secant method in log tau.
+    the tau that comes out: the fixed point is looked for by the secant method in log tau. One event lasts no longer
+    than the longest blocking that was seen to its end.
     """
-    blocking_s = np.where(_outliers(blocking_s, cut), np.nan, blocking_s)
+    blocking_s = np.where(_outliers(blocking_s, cut, fallback_s), np.nan, blocking_s)
     whole = ~cut & ~np.isnan(blocking_s)
     rows = whole.sum(axis=1) > PAIRS_MIN
     blocking_s, cut, whole = blocking_s[rows], cut[rows], whole[rows]
     unit = Unit(event_s=max(fallback_s, EVENT_MIN_S), freedom=np.inf)
-    if not rows.any() or np.nanmax(np.where(whole, blocking_s, 0.0)) <= 0:
+    longest_s = float(np.max(blocking_s, where=whole, initial=0.0))
+    if longest_s <= 0:
         return unit
-    return _fixed_point(blocking_s, cut, unit)
+    found = _fixed_point(blocking_s, cut, unit)
+    return replace(found, event_s=min(found.event_s, max(longest_s, EVENT_MIN_S)))
 
 
 def _fixed_point(blocking_s: FloatArray, cut: BoolArray, unit: Unit) -> Unit:
@@ -204,11 +208,14 @@ def _pooled(
     return Unit(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
 
 
-def _outliers(blocking_s: FloatArray, cut: BoolArray) -> BoolArray:
-    """Marks each worker's largest value where it stands alone: one long pause must not become the unit of all."""
+def _outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArray:
+    """Marks each worker's largest value where it stands alone: one long pause must not become the unit of all.
+
+    One event among blocks without any stands alone, too: below OUTLIER * `least_s` nothing is marked.
+    """
     filled = np.where(cut | np.isnan(blocking_s), 0.0, blocking_s)
     if filled.shape[1] < 2:
         return np.zeros(filled.shape, dtype=np.bool_)
     second, largest = np.partition(filled, -2, axis=1)[:, -2:].T
-    alone = largest > OUTLIER * second
+    alone = largest > OUTLIER * np.maximum(second, least_s)
     return np.asarray(alone[:, None] & (filled == largest[:, None]))

@@ -133,6 +133,25 @@ def test_one_long_pause_does_not_become_the_unit_of_all() -> None:
     assert fit(times_s, whole(times_s)).event_s == pytest.approx(before, rel=0.25)
 
 
+def test_single_events_among_unblocked_blocks_are_the_unit() -> None:
+    times_s = 0.010 + np.random.default_rng(1).exponential(0.0002, (3, 16))
+    times_s[[0, 1, 2], [3, 9, 12]] += 0.005
+    assert fit(times_s, whole(times_s)).event_s == pytest.approx(0.005, rel=0.3)
+
+
+def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
+    random = np.random.default_rng(4)
+    means = np.geomspace(2, 20, 8)[:, None]
+    times_s, ends_s = (0.010 + 0.005 * random.poisson(means, (8, 400)) for _ in range(2))
+    times_s[0, :20] = 0.010  # somebody is unblocked now and then
+    cut = ends_s < times_s
+    found = fit(np.minimum(times_s, ends_s), cut)
+    assert 0.4 < cut.mean() < 0.5
+    assert found.event_s == pytest.approx(0.005, rel=0.1)
+    np.testing.assert_allclose(found.lambda_s[1:], 0.005 * means[1:, 0], rtol=0.06)
+    assert found.poisson.all()
+
+
 def test_a_single_impossibly_fast_report_moves_s_by_little_of_a_window() -> None:
     times_s = made([0.001] * 4, blocks=16)
     assert estimate_service(times_s, whole(times_s)) <= times_s.min() * (1 + NOISE)
