@@ -28,7 +28,8 @@ EVENT_MIN_S = 1e-4
 """Smallest tau: below it lies the noise of the clocks, and the lattice of times would only grow."""
 
 OUTLIER = 10.0
-"""A worker's largest blocking time counts for tau only when below this many times its second largest, or tenths of s."""
+"""A worker's largest blocking time counts for tau only when below this many times its second
+largest, or below this many times EVENT_SHARE of s."""
 
 TIE = 0.5
 """Added to the count at which an observation was cut off: a tie may go either way, and a moment between two counts

@@ -136,13 +136,14 @@ def test_one_long_pause_does_not_become_the_unit_of_all() -> None:
 def test_single_events_among_unblocked_blocks_are_the_unit() -> None:
     times_s = 0.010 + np.random.default_rng(1).exponential(0.0002, (3, 16))
     times_s[[0, 1, 2], [3, 9, 12]] += 0.005
-    assert fit(times_s, whole(times_s)).event_s == pytest.approx(0.005, rel=0.3)
+    assert 0.0025 < fit(times_s, whole(times_s)).event_s < 0.006  # not the noise, 0.0002
 
 
 def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
     random = np.random.default_rng(4)
     means = np.geomspace(2, 20, 8)[:, None]
-    times_s, ends_s = (0.010 + 0.005 * random.poisson(means, (8, 400)) for _ in range(2))
+    counts = random.poisson(means, (2, 8, 400))
+    times_s, ends_s = 0.010 + 0.005 * counts + random.uniform(0, 1e-5, counts.shape)  # ties go either way
     times_s[0, :20] = 0.010  # somebody is unblocked now and then
     cut = ends_s < times_s
     found = fit(np.minimum(times_s, ends_s), cut)
