@@ -147,7 +147,7 @@ def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
     times_s[0, :20] = 0.010  # somebody is unblocked now and then
     cut = ends_s < times_s
     found = fit(np.minimum(times_s, ends_s), cut)
-    assert 0.4 < cut.mean() < 0.5
+    assert 0.45 < cut.mean() < 0.55
     assert found.event_s == pytest.approx(0.005, rel=0.1)
     np.testing.assert_allclose(found.lambda_s[1:], 0.005 * means[1:, 0], rtol=0.06)
     assert found.poisson.all()
