@@ -149,7 +149,7 @@ def trackings(seeds: int, first: int) -> list[Row]:
     return rows
 
 
-SHAPES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
+SHAPES: dict[str, Callable[[np.random.Generator, int], np.typing.NDArray[Any]]] = {
     "Poisson, 20 ms": lambda random, size: EVENT_S * random.poisson(4.0, size),
     "always 20 ms": lambda random, size: np.full(size, 0.020) + random.exponential(NOISE_S, size),
     "0 or 100 ms, 1 of 5": lambda random, size: 0.100 * (random.random(size) < 0.2),
