@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from controller.measure import BoolArray, FloatArray
-from controller.model import EVENT_MIN_S, NOISE, estimate_service, fit, interval, poisson_rates
+from controller.model import EVENT_MIN_S, NOISE, estimate_service, fit
+from controller.poisson import interval, poisson_rates
 
 
 def made(lambdas_s: list[float], *, blocks: int, seed: int = 1, event_s: float = 0.005) -> FloatArray:
@@ -33,19 +34,35 @@ def test_parameters_are_found_again() -> None:
     assert (found.lambda_s < found.high_s).all()
 
 
-def test_the_interval_covers_as_often_as_it_says() -> None:
-    random = np.random.default_rng(2)
-    for mean in (0.5, 3.0, 12.0):
-        counts = random.poisson(mean, (2000, 16)).astype(np.float64)
-        rate, blocks = poisson_rates(counts, whole(counts))
-        low, high = interval(rate, blocks)
-        assert np.mean((low <= mean) & (mean <= high)) >= 0.945  # Garwood's interval is conservative
+@pytest.mark.parametrize("mean", [0.5, 3.0, 12.0])
+def test_the_interval_covers_as_often_as_it_says(mean: float) -> None:
+    counts = np.random.default_rng(2).poisson(mean, (8000, 16)).astype(np.float64)
+    rate, blocks = poisson_rates(counts, whole(counts))
+    low, high = interval(rate, blocks)
+    assert 0.935 <= np.mean((low <= mean) & (mean <= high)) <= 0.965
 
 
-def test_the_interval_is_garwoods() -> None:
-    low, high = interval(np.array([10 / 16, 0.0]), np.array([16.0, 16.0]))
-    np.testing.assert_allclose(16 * low, [stats.chi2.ppf(0.025, 20) / 2, 0.0])
-    np.testing.assert_allclose(16 * high, [stats.chi2.ppf(0.975, 22) / 2, stats.chi2.ppf(0.975, 2) / 2])
+def mid_p(total: int, mean: float) -> float:
+    """P(N < total) + P(N = total) / 2."""
+    return float(stats.poisson.cdf(total, mean) - stats.poisson.pmf(total, mean) / 2)
+
+
+@pytest.mark.parametrize("total", [1, 3, 10, 40])
+def test_the_interval_is_within_a_third_of_an_event_of_the_mid_p_one(total: int) -> None:
+    low, high = interval(np.array([total / 16]), np.array([16.0]))
+    exact = [optimize.brentq(lambda mean, p=p: mid_p(total, mean) - p, 1e-9, 200) for p in (0.975, 0.025)]
+    np.testing.assert_allclose([16 * low[0], 16 * high[0]], exact, rtol=0, atol=0.33)
+
+
+def test_no_event_at_all_has_an_interval_from_zero() -> None:
+    low, high = interval(np.zeros(1), np.array([16.0]))
+    assert low[0] == 0
+    assert 2 < 16 * high[0] < 3.7
+
+
+def test_the_interval_is_wider_where_the_unit_is_hardly_known() -> None:
+    known, hardly = (np.diff(interval(np.ones(1), np.full(1, 16.0), freedom), axis=0) for freedom in (np.inf, 5.0))
+    assert 1.2 < hardly / known < 1.5  # Student's 2.57 against 1.96
 
 
 counts_and_cuts = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=2, max_size=24).filter(
@@ -114,6 +131,26 @@ def test_one_long_pause_does_not_become_the_unit_of_all() -> None:
     before = fit(times_s, whole(times_s)).event_s
     times_s[0, 7] = 2.0
     assert fit(times_s, whole(times_s)).event_s == pytest.approx(before, rel=0.25)
+
+
+def test_single_events_among_unblocked_blocks_are_the_unit() -> None:
+    times_s = 0.010 + np.random.default_rng(1).exponential(0.0002, (3, 16))
+    times_s[[0, 1, 2], [3, 9, 12]] += 0.005
+    assert 0.0025 < fit(times_s, whole(times_s)).event_s < 0.006  # not the noise, 0.0002
+
+
+def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
+    random = np.random.default_rng(4)
+    means = np.geomspace(2, 20, 8)[:, None]
+    counts = random.poisson(means, (2, 8, 400))
+    times_s, ends_s = 0.010 + 0.005 * counts + random.uniform(0, 1e-5, counts.shape)  # ties go either way
+    times_s[0, :20] = 0.010  # somebody is unblocked now and then
+    cut = ends_s < times_s
+    found = fit(np.minimum(times_s, ends_s), cut)
+    assert 0.45 < cut.mean() < 0.55
+    assert found.event_s == pytest.approx(0.005, rel=0.1)
+    np.testing.assert_allclose(found.lambda_s[1:], 0.005 * means[1:, 0], rtol=0.06)
+    assert found.poisson.all()
 
 
 def test_a_single_impossibly_fast_report_moves_s_by_little_of_a_window() -> None:

@@ -1,0 +1,245 @@
+"""What the estimator is worth: coverage of its intervals, how fast changes are tracked, what its test of the fit finds.
+
+    python -m bench.estimator                          all three, 1,000 repetitions a setting: some minutes
+    python -m bench.estimator --part tracking          one of coverage, tracking, fit
+    python -m bench.estimator --repetitions 100 --json
+
+Times are made from known parameters (bench/synthetic.py); changes of k are the Decider's own in virtual time. Progress
+goes to stderr, the tables to stdout.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting
+from controller.measure import FloatArray
+from controller.model import Estimate, fit
+from tests.controller.test_decide import cluster
+
+CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 20
+
+Row = dict[str, Any]
+Rates = Callable[[int, int], float]
+
+SCENARIOS: dict[str, tuple[int, Rates]] = {
+    "4 equal, 1 ms": (4, lambda rank, iteration: 0.001),
+    "4, one of 20 ms": (4, lambda rank, iteration: 0.020 if rank == 1 else 0.001),
+    "4, one of 60 ms": (4, lambda rank, iteration: 0.060 if rank == 1 else 0.001),
+    "4 equal, 20 ms": (4, lambda rank, iteration: 0.020),
+    "8 graded, 1 to 20 ms": (8, lambda rank, iteration: 0.001 * 20 ** (rank / 7)),
+}
+"""Workers that do not change, and their mean blocking times."""
+
+
+def coverage(setting: Setting, repetitions: int, seed: int) -> Row:
+    """How often the 95 % interval holds the truth, over all workers and for the worst of them."""
+    random = np.random.default_rng(seed)
+    truth_s = setting.lambda_s
+    held = np.zeros(setting.workers)
+    units, width, errors, alarms = [], 0.0, np.zeros(setting.workers), 0.0
+    for _ in range(repetitions):
+        found = fit(*setting.made(random))
+        held += (found.low_s <= truth_s) & (truth_s <= found.high_s)
+        units.append(1e3 * found.event_s)
+        width += float(np.mean((found.high_s - found.low_s) / truth_s)) / repetitions
+        errors += (found.lambda_s / truth_s - 1) / repetitions
+        alarms += float(np.mean(~found.poisson)) / repetitions
+    return {
+        "events": f"{setting.events[0]:g} to {setting.events[1]:g}",
+        "workers": setting.workers,
+        "censored": setting.censored,
+        "coverage": held.mean() / repetitions,
+        "fastest": held[0] / repetitions,
+        "slowest": held[-1] / repetitions,
+        "width": width,
+        "bias_fastest": errors[0],
+        "bias_slowest": errors[-1],
+        "tau_ms": float(np.mean(units)),
+        "tau_sd_ms": float(np.std(units)),
+        "not_poisson": alarms,
+    }
+
+
+def coverages(repetitions: int, seed: int) -> list[Row]:
+    """Every setting."""
+    rows = []
+    for events, workers, censored in product((SMALL, LARGE), (4, 16, 64), (0.0, 0.25, 0.5)):
+        _say(f"coverage: {workers} workers, {events[0]:g} to {events[1]:g} events, {censored:.0%} cut off")
+        rows.append(coverage(Setting(workers=workers, censored=censored, events=events), repetitions, seed))
+    return rows
+
+
+def tracked(before_s: float, after_s: float, seeds: int, first: int) -> Row:
+    """Iterations from one worker's change until k is another, and until its interval holds the new mean."""
+    chosen, held = [], []
+    for seed in range(first, first + seeds):
+        left_out, inside = _tracked(before_s, after_s, seed)
+        chosen.append(left_out)
+        held.append(inside)
+    return {
+        "change": f"{1e3 * before_s:g} to {1e3 * after_s:g} ms",
+        "seeds": seeds,
+        "k_median": float(np.median(chosen)),
+        "k_worst": float(np.max(chosen)),
+        "interval_median": float(np.median(held)),
+        "interval_worst": float(np.max(held)),
+    }
+
+
+def _tracked(before_s: float, after_s: float, seed: int) -> tuple[float, float]:
+    """For one seed; infinite where it did not happen within 100 iterations."""
+    running = cluster(lambda rank, iteration: after_s if rank == 1 and iteration >= CHANGE_AT else before_s)
+    running.random = np.random.default_rng(seed)
+    chosen = inside = np.inf
+    for iteration in range(1, CHANGE_AT + 100):
+        running.iterate(iteration)
+        estimate, since = running.decider.estimate, iteration - CHANGE_AT + 1
+        if since < 1 or estimate is None:
+            continue
+        if running.decider.k == 3:
+            chosen = min(chosen, since)
+        if estimate.low_s[1] <= after_s <= estimate.high_s[1]:
+            inside = min(inside, since)
+    return chosen, inside
+
+
+def stationary(name: str, seeds: int, first: int) -> Row:
+    """Changes of k among workers that do not change, after the first window has passed."""
+    workers, rates = SCENARIOS[name]
+    changes, ks = [], set()
+    for seed in range(first, first + seeds):
+        running = cluster(rates, workers=workers)
+        running.random = np.random.default_rng(seed)
+        seen = []
+        for iteration in range(1, SETTLED + STATIONARY + 1):
+            running.iterate(iteration)
+            seen.append(running.decider.k)
+        late = seen[SETTLED - 1 :]
+        changes.append(sum(one != other for one, other in pairwise(late)))
+        ks.update(late)
+    return {
+        "scenario": name,
+        "seeds": seeds,
+        "iterations": STATIONARY,
+        "changes_median": float(np.median(changes)),
+        "changes_worst": max(changes),
+        "without": sum(not count for count in changes),
+        "ks": sorted(ks),
+    }
+
+
+def trackings(seeds: int, first: int) -> list[Row]:
+    """Changes up, and none at all."""
+    rows: list[Row] = []
+    for before_s, after_s in ((0.001, 0.020), (0.001, 0.060)):
+        _say(f"tracking: {1e3 * before_s:g} to {1e3 * after_s:g} ms")
+        rows.append(tracked(before_s, after_s, seeds, first))
+    for name in SCENARIOS:
+        _say(f"stationary: {name}")
+        rows.append(stationary(name, seeds, first))
+    return rows
+
+
+SHAPES: dict[str, Callable[[np.random.Generator, int], np.typing.NDArray[Any]]] = {
+    "Poisson, 20 ms": lambda random, size: EVENT_S * random.poisson(4.0, size),
+    "always 20 ms": lambda random, size: np.full(size, 0.020) + random.exponential(NOISE_S, size),
+    "0 or 100 ms, 1 of 5": lambda random, size: 0.100 * (random.random(size) < 0.2),
+    "exponential, 20 ms": lambda random, size: random.exponential(0.020, size),
+    "heavy tail, 20 ms": lambda random, size: 0.020 * random.pareto(2.0, size),
+    "one pause of 1 s": lambda random, size: 1.0 * (np.arange(size) == random.integers(size)),
+}
+"""Blocking times (size,) of a worker among seven that are Poisson."""
+
+
+def alarm(name: str, window: int, repetitions: int, seed: int) -> Row:
+    """How often the eighth worker is called not Poisson, how often one of the others is; and what its curve gains."""
+    random = np.random.default_rng(seed)
+    setting = Setting(workers=8, censored=0.0, events=LARGE, window=window)
+    found = others = 0.0
+    off: list[tuple[float, float]] = []
+    truth = np.sort(SHAPES[name](random, 100_000))
+    for _ in range(repetitions):
+        times_s, cut = setting.made(random)
+        times_s[7] = SERVICE_S + SHAPES[name](random, window)
+        estimate = fit(times_s, cut)
+        found += not estimate.poisson[7]
+        others += float(np.mean(~estimate.poisson[:7]))
+        off.append(_distances(estimate.lambda_s[7] / estimate.event_s, estimate, truth))
+    poisson, used = np.median(np.array(off), axis=0)
+    return {
+        "blocking": name,
+        "window": window,
+        "called_not_poisson": found / repetitions,
+        "others_called": others / repetitions,
+        "distance_poisson": float(poisson),
+        "distance_used": float(used),
+    }
+
+
+def _distances(rate: float, estimate: Estimate, truth: FloatArray) -> tuple[float, float]:
+    """Largest difference between P(T <= t) and the truth: of Poisson's, and of what is used."""
+    events = np.arange(int(estimate.longest(np.arange(8) == 7) + 9 * np.sqrt(rate) + 16), dtype=np.float64)
+    real = np.searchsorted(truth, estimate.event_s * (events + 0.5)) / len(truth)
+    poisson = stats.poisson.cdf(events, rate)
+    used = estimate.done(events, np.arange(8) == 7)[0]
+    return float(np.abs(poisson - real).max()), float(np.abs(used - real).max())
+
+
+def alarms(repetitions: int, seed: int) -> list[Row]:
+    """Every shape, in two windows."""
+    rows = []
+    for name, window in product(SHAPES, (16, 64)):
+        _say(f"fit: {name}, window {window}")
+        rows.append(alarm(name, window, repetitions, seed))
+    return rows
+
+
+def _say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print(title: str, rows: list[Row]) -> None:
+    """Rows of the same keys as one table each."""
+    console = Console(width=160 if not sys.stdout.isatty() else None)
+    for keys in dict.fromkeys(tuple(row) for row in rows):
+        table = Table(*keys, title=title, title_justify="left")
+        for row in rows:
+            if tuple(row) == keys:
+                table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()))
+        console.print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("coverage", "tracking", "fit"), action="append", help="default: all")
+    parser.add_argument("--repetitions", type=int, default=1000, help="of each setting (default 1000)")
+    parser.add_argument("--seeds", type=int, default=30, help="runs of each scenario of tracking (default 30)")
+    parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
+    parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "coverage": lambda: coverages(options.repetitions, options.seed),
+        "tracking": lambda: trackings(options.seeds, options.seed),
+        "fit": lambda: alarms(options.repetitions, options.seed),
+    }
+    results = {part: parts[part]() for part in options.part or parts}
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return
+    for part, rows in results.items():
+        _print(part, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Whatever arrives, in whatever order: k stays within 1..live, nothing breaks, and each fault is logged once."""
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.choose import expected_times
+from controller.decide import Decider
+from controller.measure import AHEAD_MAX, Arrival, Report
+from run.config import Policy
+from run.errors import ConfigError
+
+WORKERS = 4
+
+ranks = st.integers(0, WORKERS - 1)
+any_rank = st.integers(-2, WORKERS + 2)
+iterations = st.integers(0, 40) | st.sampled_from([-1, AHEAD_MAX, AHEAD_MAX + 1, 2**31, 2**32 - 1, 2**63])
+durations = st.floats(0, 0.2) | st.floats() | st.sampled_from([0.0, 0.01, 5e-324, 3600.0, -0.0])
+reports = st.builds(Report, iteration=iterations, first_block_s=durations, censored=st.booleans(), late=st.booleans())
+arrivals = st.builds(
+    Arrival,
+    worker=any_rank,
+    iteration=iterations,
+    verdict=st.sampled_from(["ADDED", "LATE", "STALE", "?"]),
+    timestamp_us=st.integers(0, 2**48 - 1),
+)
+steps = st.one_of(
+    st.tuples(st.just("report"), any_rank, reports),
+    st.tuples(st.just("report"), ranks, reports),
+    st.tuples(st.just("arrival"), st.none(), arrivals),
+    st.tuples(st.just("lose"), ranks, st.none()),
+    st.tuples(st.just("gain"), ranks, iterations),
+    st.tuples(st.just("objective"), st.none(), st.sampled_from(["round", "all", "fixed:1", "fixed:4", "fixed:9", ""])),
+    st.tuples(st.just("wait"), st.none(), st.floats(0, 1) | st.sampled_from([1e-9, 3600.0, 1e6])),
+    st.tuples(st.just("rounds"), st.none(), st.integers(1, 20)),
+)
+
+
+class World:
+    """A decider and its clock."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.decider = Decider(workers=WORKERS, policy=policy)
+        self.decider.measurements.begin(0.0)
+        self.now_s = 0.0
+        self.random = np.random.default_rng(1)
+
+    def step(self, kind: str, who: Any, what: Any) -> None:
+        decider = self.decider
+        if kind == "report":
+            decider.measurements.report(who, what, self.now_s)
+        elif kind == "arrival":
+            decider.measurements.arrival(what, self.now_s)
+        elif kind == "lose":
+            decider.lose(who, "lost", self.now_s)
+        elif kind == "gain":
+            decider.gain(who, "is back", self.now_s, what)
+        elif kind == "objective":
+            self.objective(what)
+        elif kind == "wait":
+            self.now_s += what
+        else:
+            self.rounds(what)
+        if decider.due(self.now_s):
+            decider.decide(self.now_s)
+
+    def objective(self, text: str) -> None:
+        before = self.decider.goal
+        try:
+            self.decider.set_objective(text, self.now_s)
+        except ConfigError:
+            assert text in ("fixed:9", "")
+            assert self.decider.goal is before
+
+    def rounds(self, count: int) -> None:
+        """Good reports in between: the state that bad ones meet is not only the empty one."""
+        for _ in range(count):
+            self.now_s += 0.02
+            for rank in np.flatnonzero(self.decider.live).tolist():
+                iteration = self.decider.measurements.track[rank].reported + 1
+                seconds = 0.01 + 0.005 * float(self.random.poisson(0.2 + 4 * (rank == 1)))
+                good = Report(iteration=iteration, first_block_s=seconds, late=rank == 1)
+                self.decider.measurements.report(rank, good, self.now_s)
+
+    def check(self) -> None:
+        """What always holds."""
+        decider = self.decider
+        live = int(decider.live.sum())
+        assert 1 <= decider.k <= max(live, 1)
+        estimate = decider.estimate
+        if estimate is None:
+            return
+        assert np.isfinite(estimate.lambda_s).all()
+        assert np.isfinite(estimate.event_s) and estimate.event_s > 0
+        assert 0 <= estimate.service_s <= 3600
+        assert not np.isnan([estimate.low_s, estimate.high_s]).any()
+        if live:
+            expected = expected_times(estimate, decider.live)
+            assert np.isfinite(expected).all()
+            assert (np.diff(expected) >= -1e-9 * (1 + expected[1:])).all()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(steps, max_size=40),
+    st.sampled_from(["round", "all", "fixed:2"]),
+    st.integers(1, 8),
+    st.sampled_from([0, 2]),
+)
+@pytest.mark.filterwarnings("error")
+def test_k_stays_within_the_live_workers(
+    caplog: pytest.LogCaptureFixture, taken: list[tuple[str, Any, Any]], objective: str, window: int, include_after: int
+) -> None:
+    caplog.clear()
+    world = World(Policy(objective=objective, window=window, warm_up=1, include_after=include_after))
+    with caplog.at_level(logging.WARNING):
+        for item in taken:
+            world.step(*item)
+            world.check()
+    faults = len(("iteration", "order", "time", "digest iteration")) * WORKERS + len(("report rank", "digest rank"))
+    assert len(caplog.messages) <= faults
+
+
+@pytest.mark.parametrize("bad_s", [math.nan, math.inf, -math.inf, -1.0, 3600.1])
+def test_bad_times_change_nothing_and_are_logged_once(bad_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(Policy(objective="round"))
+    world.rounds(10)
+    world.decider.decide(world.now_s)
+    before = world.decider.measurements.times_s.copy(), world.decider.k
+    with caplog.at_level(logging.WARNING):
+        for later in range(1, 50):
+            assert not world.decider.measurements.report(2, Report(iteration=10 + later, first_block_s=bad_s), 1.0)
+    assert len(caplog.messages) == 1
+    assert "further ones are only counted" in caplog.messages[0]
+    np.testing.assert_array_equal(world.decider.measurements.times_s, before[0])
+    world.decider.decide(world.now_s)
+    assert world.decider.k == before[1]
+    assert world.decider.measurements.refused == 49
+
+
+def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
+    world = World(Policy(objective="round"))
+    world.rounds(10)
+    for rank in range(WORKERS):
+        world.step("lose", rank, None)
+    assert world.decider.k == 1
+    assert world.decider.decide(world.now_s) is None
+    for text in ("all", "fixed:4", "round"):
+        world.objective(text)
+        assert world.decider.k == 1
+    world.step("gain", 3, 11)
+    world.check()
