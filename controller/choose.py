@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
+from controller.grouped import grouped_counts
 from controller.measure import FloatArray
 from controller.model import Estimate
+from controller.poisson import poisson_done
 from run.config import check_objective
 
 GROUP_ABOVE = 64
@@ -102,17 +103,19 @@ def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) 
 def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:
     """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's)."""
     rates = estimate.lambda_s[live] / estimate.event_s
-    return estimate.service_s + estimate.event_s * expected_counts(rates)
+    if len(rates) > GROUP_ABOVE:
+        return estimate.service_s + estimate.event_s * expected_counts(rates)
+    points, weights = lattice(estimate.longest(live))
+    return estimate.service_s + estimate.event_s * np.cumsum(_each(estimate.done(points, live))[:-1] @ weights)
 
 
 def expected_counts(rates: FloatArray) -> FloatArray:
     """E of the k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
     points, weights = lattice(float(rates.max(initial=0.0)))
     if len(rates) > GROUP_ABOVE:
-        exactly = _grouped(*groups(rates), points)
-    else:
-        exactly = _each(special.pdtr(points, rates[:, None]))
-    return np.cumsum(exactly[:-1] @ weights)
+        means, sizes = groups(rates)
+        return grouped_counts(poisson_done(points, means), sizes, weights)
+    return np.cumsum(_each(poisson_done(points, rates))[:-1] @ weights)
 
 
 def lattice(most: float) -> tuple[FloatArray, FloatArray]:
@@ -146,18 +149,4 @@ def _each(done: FloatArray) -> FloatArray:
         moved = exactly[: i + 1] * p
         exactly[: i + 1] -= moved
         exactly[1 : i + 2] += moved
-    return exactly
-
-
-def _grouped(rates: FloatArray, sizes: np.typing.NDArray[np.int64], points: FloatArray) -> FloatArray:
-    """As `_each` for groups of like workers: their binomials, convolved."""
-    exactly = np.ones((1, len(points)))
-    for rate, size in zip(rates, sizes, strict=True):
-        counts = np.arange(size + 1)[:, None]
-        done = special.pdtr(points, rate)
-        binomial = special.binom(size, counts) * done**counts * (1 - done) ** (size - counts)
-        joined = np.zeros((len(exactly) + size, len(points)))
-        for j, p in enumerate(binomial):
-            joined[j : j + len(exactly)] += exactly * p
-        exactly = joined
     return exactly
