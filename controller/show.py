@@ -14,9 +14,6 @@ CHANGES_SHOWN = 5
 WIDE = ("in a row", "reports", "arrivals")
 """Columns that do not fit a terminal of 80."""
 
-FITS = (0.4, 1.9)
-"""Dispersion within which 16 Poisson counts lie 19 times of 20 (chi-square with 15 degrees of freedom / 15)."""
-
 DISAGREEING = 0.05
 """Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
 
@@ -176,13 +173,19 @@ def _model(answer: pb.Status) -> Text:
     )
 
 
+def _interval(worker: pb.WorkerStatus) -> str:
+    """Of lambda; without an upper end where nothing is known of it yet."""
+    high = _milliseconds(worker.lambda_high_s) if worker.lambda_high_s else "?"
+    return f"{_milliseconds(worker.lambda_low_s)} .. {high}"
+
+
 def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
     """The cells of one worker."""
     known = worker.samples > 0
     return (
         str(worker.rank),
         _milliseconds(worker.lambda_s) if known else "-",
-        f"{_milliseconds(worker.lambda_low_s)} .. {_milliseconds(worker.lambda_high_s)}" if known else "-",
+        _interval(worker) if known else "-",
         str(worker.samples),
         f"{worker.dispersion:.2f}" if worker.dispersion else "-",
         str(worker.late),
@@ -218,7 +221,7 @@ def _remark(worker: pb.WorkerStatus) -> str:
         return worker.state
     if worker.silent_s:
         return f"silent {1e3 * worker.silent_s:.0f} ms"
-    if worker.dispersion and worker.samples >= 8 and not FITS[0] <= worker.dispersion <= FITS[1]:
+    if worker.not_poisson:
         return "not Poisson"
     return f"attached {worker.attachments} times" if worker.attachments > 1 else ""
 

@@ -58,6 +58,7 @@ def _worker(session: Session, seat: Seat) -> pb.WorkerStatus:
         lambda_high_s=_known(estimate.high_s[rank]) if estimate else 0.0,
         samples=int(np.isfinite(measured.times_s[rank]).sum()),
         dispersion=_known(estimate.dispersion[rank]) if estimate else 0.0,
+        not_poisson=estimate is not None and not estimate.poisson[rank],
         late=track.late,
         late_in_a_row=track.late_in_a_row,
         reports=track.reports,

@@ -683,6 +683,7 @@ class WorkerStatus(_message.Message):
     DISAGREEMENT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
+    NOT_POISSON_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -690,6 +691,7 @@ class WorkerStatus(_message.Message):
     """mean blocking time; it, its interval and dispersion are 0 while unknown"""
     lambda_low_s: _builtins.float
     lambda_high_s: _builtins.float
+    """0: no upper end is known yet"""
     samples: _builtins.int
     """blocks that the estimate now rests on (after forgetting)"""
     dispersion: _builtins.float
@@ -711,6 +713,8 @@ class WorkerStatus(_message.Message):
     """"absent", "attached", "joining", "training", "finished", "lost" """
     attachments: _builtins.int
     """times that it attached: more than one after a restart or a broken connection"""
+    not_poisson: _builtins.bool
+    """its blocking times do not fit Poisson's: its own distribution is used instead"""
     def __init__(
         self,
         *,
@@ -732,10 +736,11 @@ class WorkerStatus(_message.Message):
         disagreement: _builtins.str = ...,
         state: _builtins.str = ...,
         attachments: _builtins.int = ...,
+        not_poisson: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

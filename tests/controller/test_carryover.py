@@ -24,6 +24,8 @@ def estimate(lambdas: list[float], *, service: float = SERVICE, event: float = 1
         high_s=known,
         blocks=np.full(len(known), 16.0),
         dispersion=np.ones(len(known)),
+        poisson=np.ones(len(known), dtype=np.bool_),
+        curves={},
     )
 
 

@@ -15,12 +15,24 @@ from rpc import kofn_pb2 as pb
 def worker(rank: int, **fields: object) -> pb.WorkerStatus:
     """One with the longest numbers that are likely."""
     known = {"live": True, "lambda_s": 12.3456, "lambda_low_s": 10.1111, "lambda_high_s": 15.9999, "samples": 1024}
-    counts = {"dispersion": 10.25, "late": 123456, "late_in_a_row": 12345, "reports": 123456, "arrivals": 123456}
+    counts = {
+        "dispersion": 10.25,
+        "not_poisson": True,
+        "late": 123456,
+        "late_in_a_row": 12345,
+        "reports": 123456,
+        "arrivals": 123456,
+    }
     return pb.WorkerStatus(**{"rank": rank, **known, **counts, **fields})  # type: ignore[arg-type]
 
 
 def answer(**fields: object) -> pb.Status:
-    workers = [worker(0), worker(1, silent_s=12.3456), worker(62, live=False), worker(63, lambda_s=0.06, dispersion=1)]
+    workers = [
+        worker(0),
+        worker(1, silent_s=12.3456),
+        worker(62, live=False),
+        worker(63, lambda_s=0.06, not_poisson=False),
+    ]
     told = {"job": 255, "workers": 4, "live": 4, "k": 2, "objective": "fixed:2", "iteration": 123456, "uptime_s": 7200}
     model = {"service_s": 0.01029, "event_s": 0.00568, "switch_address": "127.0.0.1:50051", "switch_connected": True}
     rest = {"worker": workers, "counters": {"ADDED": 1234567, "LATE": 12345, "CLOSED": 0}}
@@ -139,5 +151,10 @@ def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
     ],
 )
 def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
-    lines = printed(show.lambdas(answer(worker=[worker(0, **{"dispersion": 1.0, **fields})])))
+    lines = printed(show.lambdas(answer(worker=[worker(0, **{"not_poisson": False, **fields})])))
     assert lines[-1].rsplit("123456", 1)[1].strip() == remark
+
+
+def test_an_interval_without_an_upper_end_says_so() -> None:
+    lines = printed(show.lambdas(answer(worker=[worker(0, lambda_s=0.014, lambda_low_s=0.0, lambda_high_s=0.0)])))
+    assert any("0.00 .. ?" in line for line in lines)
