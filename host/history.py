@@ -41,18 +41,22 @@ class History:
         self._keep, self._keep_members = keep, keep_members
         self._whole: dict[int, dict[int, Result]] = {}
         self._members: dict[int, array[int]] = {}
+        self._first_whole = self._first_members = 0  # all before has been forgotten
 
     def of(self, iteration: int) -> dict[int, Result]:
         """The iteration's results by block; whoever adds one adds it here."""
         return self._whole.setdefault(iteration, {})
 
     def forget(self, iteration: int) -> None:
-        """Free what is too old for a worker that begins this iteration."""
-        for old in [known for known in self._whole if known < iteration - self._keep]:
-            results = self._whole.pop(old)
-            self._members[old] = array("Q", (results[block].members for block in sorted(results)))
-        for old in [known for known in self._members if known < iteration - self._keep_members]:
-            del self._members[old]
+        """Free what is too old for a worker that begins this iteration; iterations only grow."""
+        for old in range(self._first_whole, iteration - self._keep):
+            results = self._whole.pop(old, {})
+            if results and results.keys() == set(range(len(results))):  # else it was left for a peer's replica, with gaps
+                self._members[old] = array("Q", (results[block].members for block in range(len(results))))
+        for old in range(self._first_members, iteration - self._keep_members):
+            self._members.pop(old, None)
+        self._first_whole = max(self._first_whole, iteration - self._keep)
+        self._first_members = max(self._first_members, iteration - self._keep_members)
 
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of iterations first..last, in order."""

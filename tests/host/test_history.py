@@ -1,0 +1,32 @@
+"""What a worker remembers of results: whole ones, then who was in them, then nothing; and never of the wrong block."""
+
+from host.history import BlockId, History, Result
+
+
+def result(iteration: int, block: int, members: int = 1) -> Result:
+    return Result(id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=1, members=members, values=b"sum")
+
+
+def history(blocks: dict[int, tuple[int, ...]]) -> History:
+    """`blocks` known of each iteration, block b with the members 1 << b; two iterations whole, four with members."""
+    made = History(keep=2, keep_members=4)
+    for iteration, known in blocks.items():
+        for block in known:
+            made.of(iteration)[block] = result(iteration, block, 1 << block)
+    return made
+
+
+def test_old_results_become_members_and_then_nothing() -> None:
+    kept = history(dict.fromkeys(range(1, 8), (1, 0)))
+    for iteration in range(1, 8):
+        kept.forget(iteration)
+    found = [(one.id, one.members, bool(one.values)) for one in kept.results(0, 100)]
+    assert found == [
+        (BlockId(iteration, block), 1 << block, iteration >= 5) for iteration in range(3, 8) for block in (0, 1)
+    ]
+
+
+def test_what_was_left_with_gaps_is_not_remembered_as_another_block() -> None:
+    kept = history({1: (0, 2), 2: (0, 1)})
+    kept.forget(5)
+    assert [(one.id, one.members) for one in kept.results(0, 100)] == [(BlockId(2, 0), 1), (BlockId(2, 1), 2)]
