@@ -163,14 +163,6 @@ class Small(World):
                 for peer in range(WORKERS):
                     if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
                         yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
-        for rank in self.uninformed:
-            yield f"regroup {rank}", ALL, lambda world, r=rank: world.regroup(r)
-        for rank in self.resuming:
-            yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
-        if self.restarts:
-            yield "restart the switch", SWITCH, lambda world: world.crash_switch()
-        if self.changes:
-            yield "change k", SWITCH, lambda world: world.change_k()
 
     def lose(self, index: int) -> None:
         self.losses -= 1
