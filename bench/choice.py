@@ -8,17 +8,13 @@ A block takes two blocking events when nothing blocks (s = 2 tau). Progress goes
 """
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy import fft, special, stats
 
+from bench.tables import Row, say, show
 from controller.choose import (
     GROUP_ABOVE,
     GROUPS,
@@ -39,8 +35,6 @@ SERVICE = 2.0
 
 CHUNK = 100_000
 
-Row = dict[str, Any]
-
 
 def some_rates(random: np.random.Generator, workers: int) -> FloatArray:
     """Mean blocking events of unlike workers: their own spread, and a few that are ten times as slow."""
@@ -55,7 +49,7 @@ def against_draws(settings: int, draws: int, seed: int) -> list[Row]:
     for index in range(settings):
         workers = int(random.choice([2, 4, 8, 12, 24]))
         rates = some_rates(random, workers)
-        _say(f"exact: setting {index + 1} of {settings}, {workers} workers")
+        say(f"exact: setting {index + 1} of {settings}, {workers} workers")
         total = np.zeros(workers)
         squares = np.zeros(workers)
         for begin in range(0, draws, CHUNK):
@@ -133,7 +127,7 @@ def groupings(seeds: int, first: int) -> list[Row]:
     rows = []
     for workers in (64, 128, 256, 1000, 10_000):
         for count in (GROUPS, 64):
-            _say(f"groups: {workers} workers, {count} groups")
+            say(f"groups: {workers} workers, {count} groups")
             rows.append(grouping(workers, count, seeds, first))
     return rows
 
@@ -174,7 +168,7 @@ def times(seed: int, repetitions: int) -> list[Row]:
     """Choice and peer in turn."""
     rows = []
     for workers, scale in ((4, 3.0), (16, 3.0), (64, 3.0), (64, 30.0), (1000, 3.0), (10_000, 3.0)):
-        _say(f"time: {workers} workers, {2 * scale:g} events on average")
+        say(f"time: {workers} workers, {2 * scale:g} events on average")
         rates = np.random.default_rng(seed).gamma(2.0, scale, workers)
         counts = expected_counts if workers <= GROUP_ABOVE else in_groups
         peer = by_scipy if workers <= GROUP_ABOVE else one_by_scipy
@@ -195,11 +189,6 @@ def times(seed: int, repetitions: int) -> list[Row]:
     return rows
 
 
-def _say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,15 +205,7 @@ def main() -> None:
         "groups": lambda: groupings(options.seeds, options.seed),
         "time": lambda: times(options.seed, options.repetitions),
     }
-    results = {part: parts[part]() for part in options.part or parts}
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return
-    for part, rows in results.items():
-        table = Table(*rows[0], title=part, title_justify="left")
-        for row in rows:
-            table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()))
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+    show({part: parts[part]() for part in options.part or parts}, as_json=options.json)
 
 
 if __name__ == "__main__":

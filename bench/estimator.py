@@ -9,25 +9,21 @@ goes to stderr, the tables to stdout.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy import stats
 
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting
+from bench.tables import Row, say, show
 from controller.measure import FloatArray
 from controller.model import Estimate, fit
 from tests.controller.test_decide import cluster
 
 CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 20
 
-Row = dict[str, Any]
 Rates = Callable[[int, int], float]
 
 SCENARIOS: dict[str, tuple[int, Rates]] = {
@@ -73,7 +69,7 @@ def coverages(repetitions: int, seed: int) -> list[Row]:
     """Every setting."""
     rows = []
     for events, workers, censored in product((SMALL, LARGE), (4, 16, 64), (0.0, 0.25, 0.5)):
-        _say(f"coverage: {workers} workers, {events[0]:g} to {events[1]:g} events, {censored:.0%} cut off")
+        say(f"coverage: {workers} workers, {events[0]:g} to {events[1]:g} events, {censored:.0%} cut off")
         rows.append(coverage(Setting(workers=workers, censored=censored, events=events), repetitions, seed))
     return rows
 
@@ -141,10 +137,10 @@ def trackings(seeds: int, first: int) -> list[Row]:
     """Changes up, and none at all."""
     rows: list[Row] = []
     for before_s, after_s in ((0.001, 0.020), (0.001, 0.060)):
-        _say(f"tracking: {1e3 * before_s:g} to {1e3 * after_s:g} ms")
+        say(f"tracking: {1e3 * before_s:g} to {1e3 * after_s:g} ms")
         rows.append(tracked(before_s, after_s, seeds, first))
     for name in SCENARIOS:
-        _say(f"stationary: {name}")
+        say(f"stationary: {name}")
         rows.append(stationary(name, seeds, first))
     return rows
 
@@ -198,25 +194,9 @@ def alarms(repetitions: int, seed: int) -> list[Row]:
     """Every shape, in two windows."""
     rows = []
     for name, window in product(SHAPES, (16, 64)):
-        _say(f"fit: {name}, window {window}")
+        say(f"fit: {name}, window {window}")
         rows.append(alarm(name, window, repetitions, seed))
     return rows
-
-
-def _say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _print(title: str, rows: list[Row]) -> None:
-    """Rows of the same keys as one table each."""
-    console = Console(width=160 if not sys.stdout.isatty() else None)
-    for keys in dict.fromkeys(tuple(row) for row in rows):
-        table = Table(*keys, title=title, title_justify="left")
-        for row in rows:
-            if tuple(row) == keys:
-                table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()))
-        console.print(table)
 
 
 def main() -> None:
@@ -233,12 +213,7 @@ def main() -> None:
         "tracking": lambda: trackings(options.seeds, options.seed),
         "fit": lambda: alarms(options.repetitions, options.seed),
     }
-    results = {part: parts[part]() for part in options.part or parts}
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return
-    for part, rows in results.items():
-        _print(part, rows)
+    show({part: parts[part]() for part in options.part or parts}, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""What a bench says while it measures, and how it prints rows of named figures."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, Any]
+
+WIDTH = 160
+"""Columns where the output is no terminal."""
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(parts: Mapping[str, Sequence[Row]], *, as_json: bool) -> None:
+    """All parts as one JSON object, or each as a table for every set of keys that its rows have."""
+    if as_json:
+        print(json.dumps(parts, indent=2))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for title, rows in parts.items():
+        for keys in dict.fromkeys(tuple(row) for row in rows):
+            table = Table(*keys, title=title, title_justify="left")
+            for row in rows:
+                if tuple(row) == keys:
+                    table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()))
+            console.print(table)
