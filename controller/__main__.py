@@ -159,5 +159,4 @@ async def _ready(link: SwitchLink, wait_s: float, ended: asyncio.Event) -> bool:
 if __name__ == "__main__":
     for variable in ("grpc_proxy", "http_proxy", "https_proxy"):
         os.environ.pop(variable, None)  # no proxy knows our addresses
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said once, by us
     main()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeAlias
 
 import grpc
 
@@ -14,10 +13,8 @@ from controller.session import Session
 from controller.status import status
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
-from rpc.security import OPERATOR, Credentials, add_port, grpc_server, permit
+from rpc.security import OPERATOR, Context, Credentials, add_port, grpc_server, permit
 from run.errors import ConfigError
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 2000),  # a worker whose machine or namespace vanished sends no FIN

@@ -30,6 +30,7 @@ __all__ = [
     "grpc_server",
     "peer_identity",
     "permit",
+    "reconnect",
     "token_job",
     "worker_name",
 ]
@@ -54,6 +55,14 @@ def channel(credentials: Credentials | None, address: str, peer: str, options: O
         secure = grpc.composite_channel_credentials(secure, grpc.metadata_call_credentials(_Token(token)))
     options = [("grpc.ssl_target_name_override", host_name(peer)), *options]
     return grpc.aio.secure_channel(address, secure, options=options)
+
+
+def reconnect(first_ms: int, most_ms: int) -> Options:
+    """Options of a channel whose pauses between attempts to connect grow from one to the other; gRPC's are longer."""
+    return [
+        (f"grpc.{name}_reconnect_backoff_ms", ms)
+        for name, ms in (("initial", first_ms), ("min", first_ms), ("max", most_ms))
+    ]
 
 
 def grpc_server(credentials: Credentials | None, options: Options = ()) -> grpc.aio.Server:

@@ -42,18 +42,25 @@ class Inspector(kofn_pb2_grpc.InspectorServicer):
 
 
 @contextlib.asynccontextmanager
-async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
-    """All services at an address; what is not made here answers UNIMPLEMENTED."""
-    server = grpc_server(credentials)
-    kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(), server)
-    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)
-    kofn_pb2_grpc.add_PeerServicer_to_server(kofn_pb2_grpc.PeerServicer(), server)
+async def listening(server: grpc.aio.Server, credentials: Credentials | None) -> AsyncIterator[str]:
+    """A server that goes on while the address is needed."""
     port = add_port(server, "127.0.0.1:0", credentials)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
+    """All services at an address; what is not made here answers UNIMPLEMENTED."""
+    server = grpc_server(credentials)
+    kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)
+    kofn_pb2_grpc.add_PeerServicer_to_server(kofn_pb2_grpc.PeerServicer(), server)
+    async with listening(server, credentials) as address:
+        yield address
 
 
 def tokenless(credentials: Credentials, address: str, peer: str = CONTROLLER) -> grpc.aio.Channel:

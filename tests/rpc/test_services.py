@@ -13,10 +13,10 @@ import pytest
 from host.peer import PeerService
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
-from rpc.security import CONTROLLER, OPERATOR, add_port, channel, grpc_server, worker_name
+from rpc.security import CONTROLLER, OPERATOR, channel, grpc_server, worker_name
 from run.config import Job
 from tests.controller.harness import serving, setup
-from tests.rpc.lab import METHODS, load, tokenless
+from tests.rpc.lab import METHODS, listening, load, tokenless
 
 HELLO = pb.WorkerMessage(hello=pb.Hello(job=1, rank=0, peer_address="10.9.9.0:50053"))
 
@@ -51,12 +51,8 @@ async def worker(folder: Path) -> AsyncIterator[str]:
     server = grpc_server(credentials)
     service = PeerService(1, lambda first, last: [], lambda: None)
     kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
-    port = add_port(server, "127.0.0.1:0", credentials)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
+    async with listening(server, credentials) as address:
+        yield address
 
 
 def place(method: str) -> tuple[Any, str]:
