@@ -84,7 +84,7 @@ class Agent:
         recorder: Recorder | None = None,
     ) -> None:
         self._elements = elements
-        self._lanes = job.words * wire.WORD_BYTES // 4
+        self._lanes = job.words * wire.WORD_LANES
         self._blocks = padded(elements, self._lanes) // self._lanes
         self._rank = rank
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
@@ -384,6 +384,11 @@ async def settle(residual: Residual, iteration: int, holders: Holders) -> None:
         async for results in holders.fetch(iteration, iteration):
             for result in results:
                 residual.settle(result)
+    check_settled(residual, iteration)
+
+
+def check_settled(residual: Residual, iteration: int) -> None:
+    """AgentError when it is not known of a block of this iteration, which is over, whether it was counted."""
     if unknown := residual.unsettled(iteration):
         raise AgentError(
             f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"

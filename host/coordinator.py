@@ -14,18 +14,14 @@ import grpc
 from host.errors import AgentError
 from rpc import kofn_pb2, kofn_pb2_grpc
 from rpc.failures import refused_handshake
-from rpc.security import CONTROLLER, Credentials, channel
+from rpc.security import CONTROLLER, Credentials, channel, reconnect
 
 log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 60.0
 AGAIN_S, AGAIN_MAX_S = 0.2, 2.0
 AWAY_S = 8.0
-RECONNECT = (  # gRPC's own pauses between attempts to connect are longer
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+RECONNECT = reconnect(200, 1000)
 
 Hear: TypeAlias = Callable[[kofn_pb2.ControllerMessage], None]
 Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage]"

@@ -51,7 +51,7 @@ class History:
         """Free what is too old for a worker that begins this iteration; iterations only grow."""
         for old in range(self._first_whole, iteration - self._keep):
             results = self._whole.pop(old, {})
-            if results and results.keys() == set(range(len(results))):  # else it was left for a peer's replica, with gaps
+            if results and results.keys() == set(range(len(results))):  # else it was left with gaps
                 self._members[old] = array("Q", (results[block].members for block in range(len(results))))
         for old in range(self._first_members, iteration - self._keep_members):
             self._members.pop(old, None)

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterable
 
 import grpc
 
-from host.agent import Agent, settle
+from host.agent import Agent, check_settled
 from host.coordinator import Coordinator
 from host.errors import AgentError
 from host.peer import Peers, PeerService
@@ -91,11 +91,13 @@ class Member:
         """Take a peer's replica; what this worker had sent before it died is settled first."""
         state = await self._state_of_a_peer()
         residual, begun = self._agent.residual, self._agent.residual.begun
+        if begun:
+            async for results in self._peers.fetch(begun - 1, begun):
+                for result in results:
+                    residual.settle(result)
+                    residual.reconcile(result)
         if begun <= state.iteration:
-            await settle(residual, begun, self._peers)
-        async for results in self._peers.fetch(max(begun - 1, 0), begun):
-            for result in results:
-                residual.reconcile(result)
+            check_settled(residual, begun)
         self._replica.restore(state)
         self._agent.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)

@@ -140,7 +140,7 @@ class Protocol:
             _check_same(known[block], result)
             return []
         known[block] = result
-        self._newest = max(self._newest, iteration)
+        self.others_reached(iteration)
         if iteration != self.iteration:
             return self._pull(now)
         return self._close(result, now)

@@ -91,7 +91,7 @@ class Residual:
     def settle(self, result: Result) -> None:
         """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing."""
         block, iteration = result.id.block, result.id.iteration
-        settled, valid = self._settled(block)
+        settled, _, valid = self._settled(block)
         if settled >= iteration:
             return
         included = result.has(self._rank)
@@ -109,8 +109,7 @@ class Residual:
         made the result again.  The other copy of `counted` is still the one from before.
         """
         block, iteration = result.id.block, result.id.iteration
-        settled, valid = self._settled(block)
-        included = int(self._pages.settled[block]) >> 1 & 1
+        settled, included, valid = self._settled(block)
         if settled == iteration and included and not result.has(self._rank):
             self._pages.settled[block] = iteration << 2 | 1 - valid
             self.pending[block] = self._gradients[block] - self._pages.counted[1 - valid, block]
@@ -125,10 +124,10 @@ class Residual:
         gradients, counted = self._gradients.ravel().copy(), self._counted().ravel()
         return Books(gradients, counted, self.pending.ravel().copy())
 
-    def _settled(self, block: int) -> tuple[int, int]:
-        """The latest iteration whose result of this block is in the books, and the valid copy of `counted`."""
+    def _settled(self, block: int) -> tuple[int, bool, int]:
+        """Of a block: latest iteration whose result is in the books, was this worker in it, valid copy of `counted`."""
         mark = int(self._pages.settled[block])
-        return mark >> 2, mark & 1
+        return mark >> 2, bool(mark >> 1 & 1), mark & 1
 
     def _own(self, result: Result) -> Fixed:
         """What this worker had sent for a result that says it is in it."""

@@ -15,7 +15,7 @@ from host.metrics import Metrics, fingerprint
 from host.model import Momentum, Perceptron, load_shard
 from host.replica import Replica, State
 from host.stragglers import Blocking
-from host.wire import WORD_BYTES
+from host.wire import WORD_LANES
 from rpc import kofn_pb2
 from run.config import Config
 
@@ -42,7 +42,7 @@ class Training:
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
         self.replica = Replica(
-            self._model.parameters, optimizer, padded(self.parameters, config.job.words * WORD_BYTES // 4)
+            self._model.parameters, optimizer, padded(self.parameters, config.job.words * WORD_LANES)
         )
 
     def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], None]) -> str:

@@ -1,6 +1,6 @@
 """A worker's UDP socket: datagrams out to the switch's service address, datagrams in.
 
-Knows nothing of blocks.  UDP's checksum is switched off: the switch changes the payload (p4src/checksum.p4).
+Knows nothing of blocks.  UDP's checksum is switched off: packets have kofn's own (p4src/checksum.p4).
 """
 
 import asyncio

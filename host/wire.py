@@ -23,6 +23,9 @@ EVERYONE = 255
 """`owner` of a block whose result goes to all workers."""
 
 WORD_BYTES = 256
+WORD_LANES = WORD_BYTES // 4
+"""32-bit lanes of a word."""
+
 WORDS_MAX = 32
 
 HEADER_FIELDS = (

@@ -261,15 +261,22 @@ def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
     asyncio.run(scenario())
 
 
+def held_back(slots: Slots) -> asyncio.Event:
+    """Writes to the switch are answered only while this event is set."""
+    written = asyncio.Event()
+
+    async def write(_: Slots) -> None:
+        await written.wait()
+
+    slots.write = write
+    return written
+
+
 def test_nobody_hears_of_a_generation_before_the_switch_lets_it_in() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
-            slots, written = running.session.slots, asyncio.Event()
-
-            async def write(_: Slots) -> None:
-                await written.wait()
-
-            slots.write = write
+            slots = running.session.slots
+            written = held_back(slots)
             workers = [await attached(running, rank) for rank in range(2)]
             await until(lambda: slots.generation)
             await asyncio.sleep(0.05)
@@ -295,12 +302,8 @@ def test_what_is_lost_while_it_is_let_in_is_begun_again() -> None:
 
     async def scenario() -> None:
         async with controller(2) as running:
-            slots, written = running.session.slots, asyncio.Event()
-
-            async def write(_: Slots) -> None:
-                await written.wait()
-
-            slots.write = write
+            slots = running.session.slots
+            written = held_back(slots)
             workers = [await attached(running, rank) for rank in range(2)]
             await until(lambda: slots.generation)
             lost = slots.generation
