@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -21,10 +21,10 @@ from run.effective import to_toml
 from run.ending import ending
 from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import default_path
-from run.outcomes import WIDTH, Outcome, document, outcomes_table
+from run.outcomes import WIDTH, Outcome, outcomes_table
 from run.runner import execute, make_plan, summarised
 from run.scenarios import Scenario, scenarios
-from run.state import running
+from run.state import another_run, running
 
 SCENARIO_S = 20
 """What one takes, about."""
@@ -72,8 +72,8 @@ def command(
         chosen = _choose(names)
         if as_list:
             return _list(chosen, console)
-        if going := running():
-            raise RunError(f"another run is going on (pid {going.pid}, {going.folder}): kofn stop ends it")
+        if running() is not None:
+            raise another_run()
         folder = out or default_path("chaos")
         for name in target or ("embedded",):
             if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
@@ -159,7 +159,7 @@ def _run(
 
 def _conclude(folder: Path, outcomes: dict[str, list[Outcome]], console: Console, *, as_json: bool) -> int:
     """Write everything to chaos.json; the exit code."""
-    text = json.dumps({target: [document(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
+    text = json.dumps({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chaos.json").write_text(text + "\n")
     failed = [

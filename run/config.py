@@ -152,6 +152,12 @@ class Fault(Section, frozen=True):
             )
 
 
+ACTIONS = ("kill", "start", "objective")
+
+CONTROL_PLANE = ("switch", "controller")
+"""The processes that all jobs share."""
+
+
 class Event(Section, frozen=True):
     """Something that happens in mid-run: exactly one of kill, start and objective.
 
@@ -163,6 +169,10 @@ class Event(Section, frozen=True):
     start: str | None = None  # the same names: again, or late
     after_s: NotNegative = 0.0  # so much later
     objective: str | None = None  # what `kofn set-k` would set
+
+    def actions(self) -> dict[str, str]:
+        """What is given of the three."""
+        return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
 
 class Run(Section, frozen=True):
@@ -235,17 +245,16 @@ class Config(Section, frozen=True):
 
     def _check_event(self, event: Event) -> None:
         """One action, on something that is there."""
-        actions = {"kill": event.kill, "start": event.start, "objective": event.objective}
-        given = {action: value for action, value in actions.items() if value is not None}
+        given = event.actions()
         if len(given) != 1:
             raise ConfigError(
-                f"event has {', '.join(given) or 'no action'}: exactly one of {', '.join(actions)} is allowed"
+                f"event has {', '.join(given) or 'no action'}: exactly one of {', '.join(ACTIONS)} is allowed"
             )
         if event.objective is not None:
             check_objective(event.objective, self.job.workers, "event.objective")
             return
         action, name = given.popitem()
-        processes = ["switch", "controller", *(f"worker-{rank}" for rank in range(self.job.workers))]
+        processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
 

@@ -12,7 +12,7 @@ from host.errors import WireError
 from host.transport import Transport
 from host.wire import (
     HEADER_BYTES,
-    WORD_BYTES,
+    WORD_LANES,
     Header,
     Kind,
     Values,
@@ -25,7 +25,6 @@ from host.wire import (
 
 EXCHANGE_S = 3.0
 RESEND_S = 0.25
-LANES = WORD_BYTES // 4
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +101,10 @@ class Exchange:
             raise ProbeError(f"the sum is of workers {members}, count {answer.count}: {ranks} was to be expected")
         wrong = np.flatnonzero(unpack_values(values) != sum(_values(rank, words) for rank in ranks))
         if wrong.size:
-            raise ProbeError(f"{wrong.size} of {words * LANES} sums are wrong, the first is that of lane {wrong[0]}")
-        return f"{len(datagram)} bytes, {words * LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
+            raise ProbeError(
+                f"{wrong.size} of {words * WORD_LANES} sums are wrong, the first is that of lane {wrong[0]}"
+            )
+        return f"{len(datagram)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
 
     async def _answer(self, number: int, datagram: bytes) -> tuple[Header, bytes]:
         """Send again and again until there is one."""
@@ -123,4 +124,4 @@ class Exchange:
 
 def _values(rank: int, words: int) -> Values:
     """What a worker contributes: different in every lane and for every rank."""
-    return np.arange(words * LANES, dtype=np.int32) - 7 + 100_000 * (rank + 1)
+    return np.arange(words * WORD_LANES, dtype=np.int32) - 7 + 100_000 * (rank + 1)

@@ -14,7 +14,7 @@ from run.doctor_lab import POLL_S, UP_S, Laboratory
 from run.errors import RunError
 from run.folder import PassFolder
 from run.hops import Hop, HopError
-from run.network import ROOT
+from run.network import ROOT, listens
 
 ANSWER_S = 10.0
 MANAGEMENT = "kofn-mgmt"
@@ -59,13 +59,7 @@ class ControlPlane:
 
     async def _listens(self) -> bool:
         """Whether a TCP connection can be had."""
-        host, _, port = self._address.rpartition(":")
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            return False
-        writer.close()
-        return True
+        return await listens(self._lab.config.network.p4runtime_port)
 
     async def _p4runtime(self) -> str:
         """It speaks P4Runtime, for our device."""

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from run.config import Event, Job
+from run.config import CONTROL_PLANE, Event, Job
 from run.errors import ConfigError
-
-CONTROL_PLANE = ("switch", "controller")
-"""The processes that all jobs share."""
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +75,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 def action(event: Event) -> tuple[str, str]:
     """What is done, and to which process or with which objective."""
-    for name in ("kill", "start", "objective"):
-        if (value := getattr(event, name)) is not None:
-            return name, value
-    raise AssertionError(f"{event} has no action: the configuration is checked")
+    (given,) = event.actions().items()  # the configuration is checked: exactly one
+    return given
 
 
 def late_joiners(events: Iterable[Event]) -> set[str]:

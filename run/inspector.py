@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from rpc import kofn_pb2, kofn_pb2_grpc
-from rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from rpc.security import CONTROLLER, OPERATOR, Credentials, channel, reconnect
 from run.errors import RunError
 
 RETRY_S = 0.2
@@ -16,7 +16,7 @@ CALL_S = 2.0
 SET_S = 5.0
 INTERVAL_S = 0.1
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-RECONNECT = [(f"grpc.{name}_reconnect_backoff_ms", 500) for name in ("initial", "min", "max")]
+RECONNECT = reconnect(500, 500)
 """A controller that comes back is found within half a second."""
 
 

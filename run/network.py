@@ -67,6 +67,16 @@ class Program:
     """It runs until it is told to end: an end by itself is a failure whatever its exit code."""
 
 
+async def listens(port: int) -> bool:
+    """Whether a process of this machine takes TCP connections there."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
 class Network:
     """A running boot.py.
 

@@ -1,8 +1,7 @@
 """What became of the scenarios of `kofn chaos`, as a table and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.table import Table
 
@@ -27,11 +26,6 @@ COLUMNS = (
 )
 WIDTH = 132
 """Columns of a terminal that the table needs."""
-
-
-def document(outcome: Outcome) -> dict[str, Any]:
-    """For JSON."""
-    return asdict(outcome)
 
 
 def outcomes_table(target: str, outcomes: Sequence[Outcome]) -> Table:

@@ -15,7 +15,7 @@ from run.display import Display, say
 from run.errors import RunError
 from run.folder import RunFolder
 from run.inspector import Inspector
-from run.network import ROOT, Network, Program
+from run.network import ROOT, Network, Program, listens
 from run.processes import Processes
 from run.training import PROJECT, Training
 
@@ -146,13 +146,7 @@ class Pass:
 
     async def _switch_listens(self) -> AsyncIterator[bool]:
         while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", self._commands.network.p4runtime_port)
-            except OSError:
-                yield False
-                continue
-            writer.close()
-            yield True
+            yield await listens(self._commands.network.p4runtime_port)
 
 
 def _prefix(folder: RunFolder, job: int) -> str:

@@ -82,7 +82,7 @@ def hold(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"another run is going on ({_describe(running())}): kofn stop ends it") from None
+            raise another_run() from None
         record = Running(pid=os.getpid(), start_time=start_time(os.getpid()) or 0, folder=str(folder.resolve()))
         file.truncate(0)
         file.write(msgspec.json.encode(record))
@@ -93,5 +93,8 @@ def hold(folder: Path) -> Iterator[None]:
             file.truncate(0)
 
 
-def _describe(run: Running | None) -> str:
-    return f"pid {run.pid}, {run.folder}" if run else "just starting"
+def another_run() -> RunError:
+    """Why a run cannot begin while another one goes on."""
+    run = running()
+    who = f"pid {run.pid}, {run.folder}" if run else "just starting"
+    return RunError(f"another run is going on ({who}): kofn stop ends it")

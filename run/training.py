@@ -8,9 +8,9 @@ import msgspec
 
 from rpc.document import document
 from run.commands import ENVIRONMENT, Commands
-from run.config import Config, Event
+from run.config import CONTROL_PLANE, Config, Event
 from run.errors import RunError
-from run.events import CONTROL_PLANE, Happening, Schedule, action, late_joiners
+from run.events import Happening, Schedule, action, late_joiners
 from run.folder import JobFolder, PassFolder
 from run.inspector import Inspector
 from run.live import PassView
