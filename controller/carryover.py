@@ -9,16 +9,18 @@ gradient. The process (late = "finish", what host/train.py does), all times thos
 - The iteration ends when k workers have finished gradients that they started in it. All others are late.
 
 With R_i the time that worker i still needs for an old gradient when the iteration begins (0: it was in), it arrives at
-A_i = R_i + T_i; the iteration lasts L = the k-th smallest A_i; then R_i becomes max(A_i - L, 0) where R_i <= L, else
-R_i - L. As A_i >= T_i, an iteration is never shorter than the k-th smallest of the T_i: carry-over makes it longer
-than E_k[T], most where k is small; k = n has none. (It would be shorter if a gradient of an earlier iteration counted
-for the one that is current when it is finished. No worker does that.)
+A_i = R_i + T_i; after L = the k-th smallest A_i, and an overhead O for transfer, sum and step, the next iteration
+begins; then R_i becomes max(A_i - L - O, 0) where R_i <= L, else max(R_i - L - O, 0). As A_i >= T_i, an iteration is
+never shorter than the k-th smallest of the T_i and O: carry-over makes it longer, most where k is small; k = n has
+none. (It would be shorter if a gradient of an earlier iteration counted for the one that is current when it is
+finished. No worker does that.)
 
-No network: an iteration's transfer, sum and step are not in it. The draws are fixed by SEED, the same for every k.
+The same process says how many gradients an iteration's sum holds (late ones too: they are in the sum of a later one)
+and how old they are. The draws are fixed by SEED, the same for every k.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import special
@@ -45,6 +47,12 @@ KS = 16
 TIE = 1e-3
 """Blocking events by which equal times are told apart, at random: in the process no two are equal."""
 
+LAGS = 16
+"""Iterations by which a gradient's delay is told apart; longer ones count as this."""
+
+COUNTED = slice(STEPS - 2 * LAGS, STEPS - LAGS)
+"""Steps whose gradients are counted: what becomes of them is seen."""
+
 MANY = GROUP_ABOVE
 """Most workers that are simulated."""
 
@@ -56,10 +64,16 @@ IntArray = np.typing.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Mean iteration times in seconds for k = 1..n (n,), and their standard errors."""
+    """What is expected of the process for k = 1..n, (n,) each: seconds, and gradients.
+
+    `mean_s` is the mean time to the first block of the k-th worker, `error_s` its standard error; `gradients` the mean
+    number in an iteration's sum, `delays` (n, LAGS + 1) the shares of them that are 0, 1, 2 ... iterations old.
+    """
 
     mean_s: FloatArray
     error_s: FloatArray
+    gradients: FloatArray
+    delays: FloatArray
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,74 +81,108 @@ class Predictor:
     """Predicts; an estimate that has hardly changed keeps what the last simulation said."""
 
     simulations: int = 0
-    _workers: FloatArray = field(default_factory=lambda: np.empty(0))  # what was simulated, in units of s
+    _simulated: FloatArray = field(default_factory=lambda: np.empty(0))  # the workers, in units of s
     _live: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    _mean: FloatArray = field(
-        default_factory=lambda: np.empty(0)
-    )  # the correction for each k in units of s, and its error
-    _error: FloatArray = field(default_factory=lambda: np.empty(0))
+    _last: Prediction | None = None  # its times are corrections of E_k[T], in units of s
 
-    def predict(self, estimate: Estimate, live: BoolArray, expected_s: FloatArray) -> Prediction:
+    def predict(self, estimate: Estimate, live: BoolArray, expected_s: FloatArray, overhead_s: float) -> Prediction:
         """For k = 1..n of the n workers in the mask `live` (workers,); `expected_s` (n,) is their E_k[T].
 
         What is simulated is a correction: E_k[T] + mean(L - k-th smallest T_i of the same draws). So k = n is exact,
         and the others are less noisy than the mean of L.
         """
-        if self._changed(estimate, live):
+        unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
+        if self._changed(np.append(estimate.lambda_s[live], (estimate.event_s, overhead_s)) / unit_s, live):
             rates = estimate.lambda_s[live] / estimate.event_s
-            mean_s, error_s = correction(estimate.service_s, estimate.event_s, rates)
-            self._mean, self._error = mean_s / _unit_s(estimate), error_s / _unit_s(estimate)
+            found = simulate_all(estimate.service_s, estimate.event_s, rates, overhead_s)
+            self._last = replace(found, mean_s=found.mean_s / unit_s, error_s=found.error_s / unit_s)
             self.simulations += 1
-        unit_s = _unit_s(estimate)
-        return Prediction(mean_s=expected_s + unit_s * self._mean, error_s=unit_s * self._error)
+        assert self._last is not None
+        last = self._last
+        return replace(last, mean_s=expected_s + unit_s * last.mean_s, error_s=unit_s * last.error_s)
 
-    def _changed(self, estimate: Estimate, live: BoolArray) -> bool:
+    def _changed(self, workers: FloatArray, live: BoolArray) -> bool:
         """Whether these are other workers than in the last simulation; notes them if so."""
-        workers = 1 + np.append(estimate.lambda_s[live], estimate.event_s) / _unit_s(estimate)
-        if np.array_equal(live, self._live) and (np.abs(workers - self._workers) <= CHANGED * self._workers).all():
+        times = 1 + workers
+        if np.array_equal(live, self._live) and (np.abs(times - self._simulated) <= CHANGED * self._simulated).all():
             return False
-        self._workers, self._live = workers, live.copy()
+        self._simulated, self._live = times, live.copy()
         return True
 
 
-def _unit_s(estimate: Estimate) -> float:
-    """What times are multiples of: s, where that is not 0."""
-    return max(estimate.service_s, estimate.event_s)
-
-
-def correction(service_s: float, event_s: float, rates: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What carry-over adds to E_k[T], k = 1..n, and its standard error: seconds, both (n,).
+def simulate_all(service_s: float, event_s: float, rates: FloatArray, overhead_s: float) -> Prediction:
+    """For k = 1..n, with `mean_s` what carry-over adds to E_k[T], in seconds.
 
     Above MANY workers MANY stand for all: sorted and split evenly, each with its group's mean, k as a share of n.
     """
     simulated = groups(rates, MANY)[0] if len(rates) > MANY else rates
     n = len(simulated)
     ks = np.unique(np.linspace(1, n, min(n, KS)).round().astype(np.int64))
-    times = service_s + event_s * poisson_counts(simulated)
-    added = simulate(times, ks)
-    mean, error = added.mean(axis=1), added.std(axis=1, ddof=1) / np.sqrt(added.shape[1])
+    process = simulate(service_s + event_s * poisson_counts(simulated), ks, overhead_s)
+    added = process.added
     share = np.arange(1, len(rates) + 1) / len(rates)
     shares = np.append(0, ks / n)  # the fastest of very many workers wait for nobody
-    return np.interp(share, shares, np.append(0, mean)), np.interp(share, shares, np.append(0, error))
+    mean, error = added.mean(axis=1), added.std(axis=1, ddof=1) / np.sqrt(added.shape[1])
+    return Prediction(
+        mean_s=np.interp(share, shares, np.append(0, mean)),
+        error_s=np.interp(share, shares, np.append(0, error)),
+        gradients=np.interp(share, shares[1:], process.gradients) * len(rates) / n,
+        delays=np.stack([np.interp(share, shares[1:], column) for column in process.delays.T], axis=1),
+    )
 
 
-def simulate(times: FloatArray, ks: IntArray) -> FloatArray:
-    """Mean of L - k-th smallest T (len(ks), chains) in the steps after the first BURN_IN; `times`: (steps, chains, n).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What was simulated of each of some ks.
 
-    One step of all ks and chains at once, as the module says.
+    `added`: mean of L - k-th smallest T (ks, chains); `gradients`: in an iteration's sum (ks,); `delays`: shares of
+    them by their age (ks, LAGS + 1).
     """
+
+    added: FloatArray
+    gradients: FloatArray
+    delays: FloatArray
+
+
+def simulate(times: FloatArray, ks: IntArray, overhead_s: float) -> Process:
+    """All ks and chains at once, step by step, as the module says; `times`: (steps, chains, n)."""
     steps, chains, n = times.shape
     rest = np.zeros((len(ks), chains, n))
     added = np.zeros((len(ks), chains))
-    index = (ks - 1)[:, None, None]
+    index = np.broadcast_to((ks - 1)[:, None, None], (len(ks), chains, 1))
+    begun = np.empty((steps, *rest.shape), np.bool_)  # a gradient of this iteration
+    included = np.empty_like(begun)
     for step, drawn in enumerate(times):
         arrival = rest + drawn
-        length = np.take_along_axis(np.sort(arrival, axis=2), np.broadcast_to(index, (len(ks), chains, 1)), axis=2)
+        length = np.take_along_axis(np.sort(arrival, axis=2), index, axis=2)
         if step >= BURN_IN:
             added += length[:, :, 0] - np.sort(drawn, axis=1)[:, ks - 1].T
-        rest = np.maximum(np.where(rest <= length, arrival, rest) - length, 0.0)
-    mean: FloatArray = added / (steps - BURN_IN)
-    return mean
+        begun[step], included[step] = rest <= length, arrival <= length
+        rest = np.maximum(np.where(begun[step], arrival, rest) - length - overhead_s, 0.0)
+    counts = _delays(begun, included)
+    made = counts.sum(axis=1)
+    return Process(
+        added=added / (steps - BURN_IN),
+        gradients=made / (chains * (COUNTED.stop - COUNTED.start)),
+        delays=counts / made[:, None],
+    )
+
+
+def _delays(begun: BoolArray, included: BoolArray) -> FloatArray:
+    """How many gradients were in the sum 0, 1, ... iterations after theirs (ks, LAGS + 1), the last: LAGS or more.
+
+    A gradient is in the first sum that its worker is in from then on; some never are. Arguments (steps, ks, chains, n).
+    """
+    steps, ks = begun.shape[:2]
+    counts = np.zeros(ks * (LAGS + 1))
+    until = np.full(begun.shape[1:], steps)  # iterations until the worker is in; `steps` or more: it is not seen
+    offset = np.arange(ks)[:, None, None] * (LAGS + 1)
+    for step in range(steps - 1, COUNTED.start - 1, -1):
+        until = np.where(included[step], 0, until + 1)
+        if step < COUNTED.stop:
+            summed = begun[step] & (until < steps)
+            counts += np.bincount((np.minimum(until, LAGS) + offset)[summed], minlength=len(counts))
+    return counts.reshape(ks, LAGS + 1)
 
 
 def poisson_counts(rates: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +20,9 @@ class Journal:
     Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
         """Open the file, line by line."""
+        self._now = now
         try:
             self._file = None if path is None else path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
@@ -42,7 +44,7 @@ class Journal:
         forecast = decider.choice.forecast if decider.choice else None
         self._write(
             {
-                "time": time.time(),
+                "time": self._now(),
                 "job": job,
                 "iteration": change.iteration,
                 "k": change.k,
@@ -60,7 +62,7 @@ class Journal:
         """The state at a new iteration."""
         self._write(
             {
-                "time": time.time(),
+                "time": self._now(),
                 "job": job,
                 "iteration": decider.iteration,
                 "k": decider.k,

@@ -11,7 +11,6 @@ import logging
 import time
 import typing
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
+from host.aggregate import Aggregate, aggregate
 from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
@@ -52,22 +52,6 @@ class Holders(typing.Protocol):
 
     async def state(self) -> State | None:
         """The replica of one of them; None when nobody has any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
-    """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
-
-    `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes).
-    """
-
-    iteration: int
-    mean: npt.NDArray[np.float32]
-    total: Fixed
-    k: int
-    count: int
-    members: list[int]
-    late: bool
 
 
 class Agent:
@@ -172,24 +156,10 @@ class Agent:
                 if isinstance(results, list):
                     self._recorder.add(sent, results)
                 sent = None
-        return [update if isinstance(update, State) else self._aggregate(update) for update in finished]
-
-    def _aggregate(self, results: list[Result]) -> Aggregate:
-        """Average block by block: sum / count of that block, never sum / n."""
-        shape = (self._blocks, self._lanes)
-        total = wire.unpack_values(b"".join(result.values for result in results)).reshape(shape)
-        scale = np.array([[result.scale] for result in results])
-        count = np.array([[result.count] for result in results])
-        first = results[0]
-        return Aggregate(
-            iteration=first.id.iteration,
-            mean=self._codec.mean(total, scale, count).ravel()[: self._elements],
-            total=self._codec.counted(total, scale),
-            k=first.k,
-            count=first.count,
-            members=wire.members_of(first.members),
-            late=not all(result.has(self._rank) for result in results),
-        )
+        return [
+            update if isinstance(update, State) else aggregate(update, rank=self._rank, elements=self._elements)
+            for update in finished
+        ]
 
     # -- for the management network, on the event loop
 

@@ -7,10 +7,12 @@ iteration and stop together, without a word to each other.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from host.agent import Agent, Aggregate, padded
+from host.agent import Agent, padded
+from host.aggregate import Aggregate
 from host.metrics import Metrics, fingerprint
 from host.model import Momentum, Perceptron, load_shard
 from host.replica import Replica, State
@@ -103,25 +105,33 @@ class Training:
         """Update the parameters, write the iteration down, and say why to stop if it is time to."""
         self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
         accuracy = self._model.accuracy(self._shard.held_out)
-        now = time.time()
-        metrics.write(
-            iteration=aggregate.iteration,
-            time=now,
-            started=step.started if step else None,
-            computed=step is not None,
-            loss=step.loss if step else None,
-            accuracy=accuracy,
-            params=fingerprint(self._model.parameters),
-            first_block_s=step.first_block_s if step else None,
-            iteration_s=now - step.started if step else None,
-            blocking_s=step.blocking_s if step else None,
-            injected_mean_s=self._blocking.mean_s(aggregate.iteration),
-            k=aggregate.k,
-            count=aggregate.count,
-            members=aggregate.members,
-            late=aggregate.late,
-        )
+        injected_s = self._blocking.mean_s(aggregate.iteration)
+        params = fingerprint(self._model.parameters)
+        metrics.write(**iteration_line(aggregate, step, time.time(), accuracy, params, injected_s))
         return self._reason(aggregate.iteration, accuracy)
+
+
+def iteration_line(
+    aggregate: Aggregate, step: Step | None, now: float, accuracy: float, params: str, injected_mean_s: float
+) -> dict[str, Any]:
+    """What a worker writes down of an iteration (run.metrics.Iteration); without `step` it did not compute it."""
+    return {
+        "iteration": aggregate.iteration,
+        "time": now,
+        "started": step.started if step else None,
+        "computed": step is not None,
+        "loss": step.loss if step else None,
+        "accuracy": accuracy,
+        "params": params,
+        "first_block_s": step.first_block_s if step else None,
+        "iteration_s": now - step.started if step else None,
+        "blocking_s": step.blocking_s if step else None,
+        "injected_mean_s": injected_mean_s,
+        "k": aggregate.k,
+        "count": aggregate.count,
+        "members": aggregate.members,
+        "late": aggregate.late,
+    }
 
 
 def _report(step: Step, updates: list[Aggregate | State], iteration_s: float) -> kofn_pb2.Report:

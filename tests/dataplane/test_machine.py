@@ -11,11 +11,11 @@ import pytest
 from hypothesis import settings
 
 from host.wire import Header, Kind
+from sim.slot_rules import Answer, SlotRules
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import frame, parse
 from tests.host.test_protocol_machine import ProtocolMachine
 from tests.host.world import LANES
-from tests.slot_model import Answer, SlotModel
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +23,7 @@ EXAMPLES = 25
 GENERATIONS_EACH = 1000
 
 
-class Mirror(SlotModel):
+class Mirror(SlotRules):
     """The slot model, and a real switch that must answer as it does."""
 
     plane: DataPlane

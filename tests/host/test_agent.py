@@ -18,7 +18,7 @@ from host.replica import State
 from host.transport import Transport
 from host.worker import EventLoop
 from run.config import Job
-from tests.slot_model import SlotModel
+from sim.slot_rules import SlotRules
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
@@ -27,7 +27,7 @@ ELEMENTS = 1000
 class UdpSwitch:
     """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
 
-    def __init__(self, model: SlotModel, lose: int = 0) -> None:
+    def __init__(self, model: SlotRules, lose: int = 0) -> None:
         self.model, self.lose, self.count = model, lose, 0
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((SWITCH, wire.PORT))
@@ -61,7 +61,7 @@ def address(rank: int) -> str:
 
 class Cluster:
     def __init__(self, job: Job, k: int, lose: int = 0) -> None:
-        self.switch = UdpSwitch(SlotModel(workers=job.workers, k=k, slots=job.slots), lose)
+        self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
         self.recorders = [Recorder() for _ in range(job.workers)]

@@ -10,7 +10,7 @@ from host.errors import ProtocolError
 from host.instructions import EncodeAgain
 from host.protocol import Protocol
 from host.wire import Flag, Header, Kind, pack_values, unpack_values
-from tests.slot_model import SlotModel
+from sim.slot_rules import SlotRules
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)
 
@@ -19,7 +19,7 @@ class Bench:
     """One slot of a job of four."""
 
     def __init__(self, k: int) -> None:
-        self.switch = SlotModel(workers=4, k=k, slots=1)
+        self.switch = SlotRules(workers=4, k=k, slots=1)
 
     def contribute(self, worker: int, iteration: int) -> tuple[list[Kind], int, np.ndarray]:
         """Kinds of the answers, and the last one's members and values."""

@@ -17,7 +17,7 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.wire import Flag, Header, Kind, Lanes, pack_values, unpack_values
-from tests.slot_model import SlotModel
+from sim.slot_rules import SlotRules
 
 WORDS, LANES = 1, 64
 
@@ -49,7 +49,7 @@ class Cluster:
         self.numbers = np.random.default_rng(seed)
         self.faults = faults or Faults()
         self.blocks, self.iterations = blocks, iterations
-        self.switch = SlotModel(workers=workers, k=k, slots=slots)
+        self.switch = SlotRules(workers=workers, k=k, slots=slots)
         self.now, self.events, self.order = 0.0, [], 0
         codec = FixedPoint(workers=workers, gradient_range=4.0)
         self.workers = [

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sim.slot_rules import SlotRules
 from tests.host.world import SWITCH, World
-from tests.slot_model import SlotModel
 
 STEPS: Counter[str] = Counter()
 """What happened in all examples together: a rule that never runs shows."""
@@ -22,7 +22,7 @@ choice = st.integers(0, 255)
 class ProtocolMachine(RuleBasedStateMachine):
     """n workers, a switch with few slots, and a network that does to packets what it likes."""
 
-    switch = SlotModel
+    switch = SlotRules
 
     @initialize(
         workers=st.integers(2, 4),

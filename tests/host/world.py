@@ -18,7 +18,7 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.wire import Header, Kind, pack_values, unpack_values
-from tests.slot_model import SlotModel
+from sim.slot_rules import SlotRules
 
 SWITCH = -1
 LANES = 4
@@ -53,7 +53,7 @@ class Ledger:
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
 
-    def handle(self, switch: SlotModel, header: Header, values: bytes) -> list[tuple[int, Header, bytes]]:
+    def handle(self, switch: SlotRules, header: Header, values: bytes) -> list[tuple[int, Header, bytes]]:
         """Pass a packet to the switch and account for what it did."""
         k = header.k or switch.k
         answers = switch.handle(header, values)
@@ -130,7 +130,7 @@ class Worker:
 class World:
     """`workers` workers; worker r sends at `scales[r]` below the codec's scale."""
 
-    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, switch=SlotModel) -> None:
+    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, switch=SlotRules) -> None:
         self.blocks, self.last = blocks, last
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:

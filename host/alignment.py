@@ -1,0 +1,45 @@
+"""How the aggregates of successive iterations point: their products, from which the price of staleness is measured.
+
+A gradient that is d iterations old is worth what is left of its direction.  The aggregates show it: the mean product of
+two that are d iterations apart, over their squared length, noise taken off (controller/progress.py).
+"""
+
+import math
+
+import numpy as np
+
+from host.model import Floats
+
+LAGS = 16
+"""Iterations back to which products are made."""
+
+ELEMENTS_MAX = 1 << 16
+"""Of a longer aggregate evenly spaced elements stand for all."""
+
+
+class Alignment:
+    """The latest LAGS aggregates of `elements` values."""
+
+    def __init__(self, elements: int) -> None:
+        self._stride = math.ceil(elements / ELEMENTS_MAX)
+        self._kept = np.zeros((LAGS, len(range(0, elements, self._stride))), np.float32)
+        self._count = 0
+
+    def products(self, mean: Floats) -> list[float]:
+        """Of the next aggregate, shape (elements,), with the 1, 2, ... iterations older ones, as far as they are known."""
+        looked_at = mean[:: self._stride]
+        known = min(self._count, LAGS)
+        products = self._kept @ looked_at * self._stride
+        newest_first = [float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1)]
+        self._kept[self._count % LAGS] = looked_at
+        self._count += 1
+        return newest_first
+
+    def clear(self) -> None:
+        """Some aggregates are missing: begin anew."""
+        self._count = 0
+
+
+def squared_norm(values: Floats) -> float:
+    """|values|^2, added up in float64."""
+    return float(np.einsum("i,i->", values, values, dtype=np.float64))

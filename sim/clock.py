@@ -1,0 +1,63 @@
+"""Virtual time: a heap of what is to happen, one after another; the clock jumps from each to the next."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Handle:
+    """Something that is to happen, unless it is cancelled."""
+
+    __slots__ = ("_args", "_call", "_when")
+
+    def __init__(self, when: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._when, self._call, self._args = when, call, args
+
+    def when(self) -> float:
+        """The moment, in seconds."""
+        return self._when
+
+    def cancel(self) -> None:
+        """It will not happen."""
+        self._call, self._args = _nothing, ()
+
+    def happen(self) -> None:
+        """Now."""
+        self._call(*self._args)
+
+
+class Clock:
+    """Seconds since the beginning; has what host.transport.Line needs of an event loop."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._order = 0  # of what is to happen at the same moment: as it was asked for
+        self._heap: list[tuple[float, int, Handle]] = []
+        self._ended = False
+
+    def time(self) -> float:
+        """Now."""
+        return self._now
+
+    def call_at(self, when: float, call: Callable[..., object], *args: Any) -> Handle:
+        """Have something happen at this moment, or now if that has passed."""
+        handle = Handle(max(when, self._now), call, args)
+        self._order += 1
+        heapq.heappush(self._heap, (handle.when(), self._order, handle))
+        return handle
+
+    def run(self) -> bool:
+        """Let everything happen until end(); False when nothing is left before that."""
+        heap = self._heap
+        while heap and not self._ended:
+            self._now, _, handle = heapq.heappop(heap)
+            handle.happen()
+        return self._ended
+
+    def end(self) -> None:
+        """Nothing more happens."""
+        self._ended = True
+
+
+def _nothing() -> None:
+    """What was cancelled."""

@@ -1,0 +1,90 @@
+"""The controller in virtual time: the real decider, told what the session would tell it, and k's way to the switch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.decide import Change, Decider
+from controller.journal import Journal
+from controller.measure import Arrival, Report
+from controller.session import DECISION_SHARE, TICK_S
+from run.config import Event
+from sim.clock import Clock
+
+MANAGEMENT_S = 0.001
+"""A message between worker and controller."""
+
+DECISION_S = 0.001
+"""A decision's time."""
+
+PUSH_S = 0.002
+"""From a decision to the switch's entry."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """One job's; `set_k` is the switch's."""
+
+    clock: Clock
+    decider: Decider
+    journal: Journal
+    job: int
+    events: tuple[Event, ...]
+    """What sets the objective in mid-run."""
+    set_k: Callable[[int], None]
+    _rest_until_s: float = 0.0
+    _sampled: int = 0
+    _happened: set[int] = field(default_factory=set)
+
+    def start(self) -> None:
+        """All workers begin."""
+        self.decider.measurements.begin(self.clock.time())
+        self.clock.call_at(TICK_S, self._tick)
+
+    def report(self, rank: int, report: Report) -> None:
+        """A worker has told its view of an iteration."""
+        self.clock.call_at(self.clock.time() + MANAGEMENT_S, self._report, rank, report)
+
+    def arrival(self, arrival: Arrival) -> None:
+        """The switch has told its view."""
+        self.decider.measurements.arrival(arrival, self.clock.time())
+
+    def _report(self, rank: int, report: Report) -> None:
+        if not self.decider.report(rank, report, self.clock.time()):
+            return
+        self._look()
+        if self.decider.iteration > self._sampled:
+            self._sampled = self.decider.iteration
+            self.journal.sample(self.job, self.decider)
+            self._objectives()
+
+    def _tick(self) -> None:
+        """Somebody may be silent."""
+        self._look()
+        self.clock.call_at(self.clock.time() + TICK_S, self._tick)
+
+    def _look(self) -> None:
+        """Decide, if that is due and the last decision has left CPU time for it."""
+        now_s = self.clock.time()
+        if now_s >= self._rest_until_s and self.decider.due(now_s):
+            self._apply(self.decider.decide(now_s))
+            self._rest_until_s = now_s + DECISION_S / DECISION_SHARE
+
+    def _objectives(self) -> None:
+        """Those of [[event]] whose iteration is over."""
+        for number, event in enumerate(self.events):
+            if number not in self._happened and event.at_iteration <= self.decider.iteration:
+                self._happened.add(number)
+                self.clock.call_at(self.clock.time() + event.after_s, self._set_objective, event.objective)
+
+    def _set_objective(self, text: str) -> None:
+        self._apply(self.decider.set_objective(text, self.clock.time()))
+
+    def _apply(self, change: Change | None) -> None:
+        """Note a change, and bring it to the switch."""
+        if change is not None:
+            self.journal.decision(self.job, self.decider, change)
+            self.clock.call_at(self.clock.time() + DECISION_S + PUSH_S, self._push)
+
+    def _push(self) -> None:
+        """Only the latest k counts."""
+        self.set_k(self.decider.k)

@@ -1,0 +1,25 @@
+"""The machine that a run is emulated on: all hosts share its cores, and what they do there takes time."""
+
+from collections.abc import Callable
+from heapq import heapreplace
+from typing import Any
+
+from sim.clock import Clock
+
+
+class Machine:
+    """Its cores do one thing after another, in the order in which they are asked; 0: every host has its own."""
+
+    def __init__(self, clock: Clock, cores: int) -> None:
+        self._clock = clock
+        self._free_s = [0.0] * cores  # when each core is free
+
+    def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
+        """Call after so much CPU time."""
+        now_s = self._clock.time()
+        if not self._free_s:
+            self._clock.call_at(now_s + duration_s, call, *args)
+            return
+        end_s = max(now_s, self._free_s[0]) + duration_s
+        heapreplace(self._free_s, end_s)
+        self._clock.call_at(end_s, call, *args)

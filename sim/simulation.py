@@ -1,0 +1,117 @@
+"""One objective over one job's whole training in virtual time: workers, links, switch and controller, put together."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+from controller.decide import Decider
+from controller.journal import Journal
+from controller.measure import Arrival
+from host.faults import Faults
+from host.wire import Header, Kind
+from run.config import Config
+from sim.clock import Clock
+from sim.controller import MANAGEMENT_S, Controller
+from sim.costs import Costs
+from sim.machine import Machine
+from sim.network import Link, Take
+from sim.pupil import Pupil
+from sim.slot_rules import SlotRules
+from sim.worker import Surroundings, Worker
+
+LAST_ITERATION = 2**32 - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulation:
+    """Runs until every worker has reached its goal; `config.policy.objective` chooses k."""
+
+    config: Config
+    pupils: Sequence[Pupil]
+    costs: Costs
+    journal: Journal
+    cores: int
+    clock: Clock = field(default_factory=Clock)
+    controller: Controller = field(init=False)
+    workers: list[Worker] = field(init=False)
+    uplinks: list[Link] = field(init=False)
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why each worker ended."""
+    _switch: SlotRules = field(init=False)
+    downlinks: list[Link] = field(init=False)
+    _arrived: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing has happened yet."""
+        config, job = self.config, self.config.job
+        decider = Decider(workers=job.workers, policy=config.policy)
+        self._switch = SlotRules(workers=job.workers, k=decider.k, slots=job.slots)
+        self.controller = Controller(
+            clock=self.clock,
+            decider=decider,
+            journal=self.journal,
+            job=job.id,
+            events=config.event,
+            set_k=self._set_k,
+        )
+        around = Surroundings(
+            config=config,
+            clock=self.clock,
+            machine=Machine(self.clock, self.cores),
+            costs=self.costs,
+            report=self.controller.report,
+            ask_peers=self._ask_peers,
+            finished=self._finished,
+        )
+        ranks = range(job.workers)
+        self._arrived = [0 for _ in ranks]
+        self.uplinks = [self._link(rank, "send", self._arrive) for rank in ranks]
+        self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
+        self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
+
+    def run(self) -> None:
+        """From the start to the last worker's end."""
+        self.controller.start()
+        for worker in self.workers:
+            worker.start()
+        self.clock.run()
+
+    def _link(self, rank: int, direction: str, take: Take) -> Link:
+        faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
+        return Link(self.clock, self.config.network.link_mbps, faults, take)
+
+    def _arrive(self, header: Header, values: bytes) -> None:
+        """A packet is at the switch."""
+        answers = self._switch.handle(header, values)
+        if header.kind == Kind.CONTRIBUTE and header.iteration > self._arrived[header.worker]:
+            self._arrived[header.worker] = header.iteration
+            late = bool(answers) and answers[0][1].kind in (Kind.LATE, Kind.STALE)
+            self._digest(header, "LATE" if late else "ADDED")
+        for rank, answer, sums in answers:
+            self.downlinks[rank].send(answer, sums)
+
+    def _digest(self, header: Header, verdict: str) -> None:
+        """Tell the controller of a worker's first block."""
+        now_s = self.clock.time()
+        arrival = Arrival(
+            worker=header.worker, iteration=header.iteration, verdict=verdict, timestamp_us=int(1e6 * now_s)
+        )
+        self.clock.call_at(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
+
+    def _set_k(self, k: int) -> None:
+        self._switch.k = k
+
+    def _ask_peers(self, rank: int) -> None:
+        """The others' results come over the management network."""
+        self.clock.call_at(self.clock.time() + 2 * MANAGEMENT_S, self._answer, rank)
+
+    def _answer(self, rank: int) -> None:
+        worker = self.workers[rank]
+        for peer in self.workers:
+            if peer is not worker and worker.protocol.missing:
+                worker.take_results(list(peer.protocol.results(worker.protocol.iteration, LAST_ITERATION)))
+
+    def _finished(self, rank: int, reason: str) -> None:
+        self.reasons[rank] = reason
+        if len(self.reasons) == self.config.job.workers:
+            self.clock.end()

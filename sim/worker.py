@@ -1,0 +1,184 @@
+"""A worker in virtual time: the protocol core and the books as they are, and what agent and training do around them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.measure import Report
+from host.history import Result
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.protocol import Protocol
+from host.stragglers import Blocking
+from host.train import Step
+from host.wire import Header, Lanes
+from run.config import Config
+from sim.clock import Clock, Handle
+from sim.costs import Costs
+from sim.machine import Machine
+from sim.network import Link
+from sim.pupil import Pupil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all workers have in common."""
+
+    config: Config
+    clock: Clock
+    machine: Machine
+    costs: Costs
+    report: Callable[[int, Report], None]
+    ask_peers: Callable[[int], None]
+    """Have the results of this rank's iteration brought from the others."""
+    finished: Callable[[int, str], None]
+
+
+class Worker:
+    """One rank: computes, contributes, waits, applies."""
+
+    def __init__(self, around: Surroundings, rank: int, link: Link, pupil: Pupil) -> None:
+        self._around, self._rank, self._link, self._pupil = around, rank, link, pupil
+        job = around.config.job
+        self.protocol = Protocol(
+            job=job.id,
+            rank=rank,
+            blocks=pupil.blocks,
+            words=pupil.words,
+            slots=job.slots,
+            window=job.window,
+            rto_s=job.rto_ms / 1000,
+        )
+        self._blocking = Blocking(around.config, rank)
+        self._delivered: dict[int, Result] = {}
+        self._complete: list[Result] | None = None  # the current iteration's, when it is over
+        self._done: list[list[Result]] = []  # what is to be applied
+        self._waiting = False  # the gradient is handed over
+        self._timer: Handle | None = None
+        self._step: Step | None = None
+
+    # -- its course
+
+    def start(self) -> None:
+        """The first iteration, with parameters that all have alike."""
+        self._begin(1)
+        self._compute()
+
+    def _compute(self) -> None:
+        """Parameters are ready."""
+        iteration, now = self.protocol.iteration, self._around.clock.time()
+        blocking_s = self._blocking.blocking_s(iteration)
+        self._step = Step(iteration=iteration, started=now, loss=None, first_block_s=0.0, blocking_s=blocking_s)
+        ready_s = now + self._around.config.model.compute_ms / 1000 + blocking_s
+        self._around.clock.call_at(ready_s, self._around.machine.work, self._around.costs.encode_s, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """The gradient is computed, in the books, and encoded: contribute it, or learn that it is too late."""
+        assert self._step is not None
+        now = self._around.clock.time()
+        loss = self._pupil.compute(self._step.iteration)
+        self._step = Step(
+            iteration=self._step.iteration,
+            started=self._step.started,
+            loss=loss,
+            first_block_s=now - self._step.started,
+            blocking_s=self._step.blocking_s,
+        )
+        self._waiting = True
+        for block in self.protocol.missing:
+            values, scale = self._pupil.packed(block)
+            self._follow(self.protocol.contribute(block, values, scale=scale, lanes=Lanes.BITS_32, now=now))
+        self._arm()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Go on to the iteration that is current elsewhere, when the results of all before it are here."""
+        while self._waiting and self._complete is not None:
+            self._done.append(self._complete)
+            self._complete = None
+            self._begin(self.protocol.iteration + 1)
+            if not self.protocol.left_behind:
+                self._waiting = False
+                costs = self._around.costs
+                self._around.machine.work(costs.apply_s * len(self._done) + costs.report_s, self._apply)
+
+    def _apply(self) -> None:
+        """All that has finished, in order; then the next gradient, or the end."""
+        assert self._step is not None
+        done, self._done = self._done, []
+        now = self._around.clock.time()
+        late, reason = not all(result.has(self._rank) for result in done[0]), None
+        for results in done:
+            step = self._step if results is done[0] else None
+            reason = reason or self._pupil.apply(results, step, now)
+        self._around.report(self._rank, self._report(late, len(done) - 1, now))
+        if reason is None:
+            self._compute()
+        else:
+            self._around.finished(self._rank, reason)
+
+    def _report(self, late: bool, behind: int, now: float) -> Report:
+        """What the controller measures from."""
+        assert self._step is not None
+        return Report(
+            iteration=self._step.iteration,
+            first_block_s=self._step.first_block_s,
+            late=late,
+            iteration_s=now - self._step.started,
+        )
+
+    # -- packets and timers
+
+    def take(self, header: Header, values: bytes) -> None:
+        """A packet has come over the link."""
+        self._around.machine.work(self._around.costs.packet_s, self._packet, header, values)
+
+    def take_results(self, results: list[Result]) -> None:
+        """A peer has answered."""
+        for result in results:
+            self._follow(self.protocol.result_in(result, self._around.clock.time()))
+        self._arm()
+        self._advance()
+
+    def _packet(self, header: Header, values: bytes) -> None:
+        """The host has read it."""
+        self._follow(self.protocol.packet_in(header, values, self._around.clock.time()))
+        self._arm()
+        self._advance()
+
+    def _time_out(self) -> None:
+        """The earliest deadline has passed."""
+        self._timer = None
+        self._follow(self.protocol.timer(self._around.clock.time()))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Wake up at the protocol's earliest deadline; a later one than needed never stays."""
+        deadline = self.protocol.deadline
+        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._around.clock.call_at(deadline, self._time_out)
+
+    def _begin(self, iteration: int) -> None:
+        """The next iteration, as far as the protocol is concerned."""
+        self._follow(self.protocol.begin(iteration, self._around.clock.time()))
+        self._arm()
+
+    def _follow(self, instructions: list[Instruction]) -> None:
+        """Do what the protocol says."""
+        for instruction in instructions:
+            match instruction:
+                case Send(header=header, values=values):
+                    self._around.machine.work(self._around.costs.packet_s, self._link.send, header, values)
+                case Deliver(result=result):
+                    self._delivered[result.id.block] = result
+                    self._pupil.settle(result)
+                case Complete():
+                    self._complete = [self._delivered[block] for block in range(self.protocol.blocks)]
+                    self._delivered = {}
+                case EncodeAgain(block=block, scale=scale, lanes=lanes):
+                    values = self._pupil.encode_again(block, self.protocol.iteration, scale)
+                    now = self._around.clock.time()
+                    self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=now))
+                case AskPeers():
+                    self._around.ask_peers(self._rank)
