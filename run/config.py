@@ -31,10 +31,17 @@ OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A run's name is part of a folder's name."""
 
+CLASSES = 10
+"""Of the images that workers train on: the ten digits."""
+
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 PositiveInt = Annotated[int, Meta(ge=1)]
+
+
+Late = Literal["finish", "abort", "drop"]
+"""Finish it and stash it; stop computing it at once; finish it and throw it away."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +106,7 @@ class Policy(Section, frozen=True):
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )
+    late: Late = "finish"  # what a worker does with a gradient whose iteration ended without it (docs/PROTOCOL.md)
 
 
 class Model(Section, frozen=True):
@@ -117,6 +125,13 @@ class Straggler(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
     mean_ms: NotNegative  # lambda: mean blocking time an iteration
     from_iteration: PositiveInt = 1
+
+
+class Shard(Section, frozen=True):
+    """One worker that alone holds all training images of some classes, and no others."""
+
+    worker: Annotated[int, Meta(ge=0)]
+    classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
 
 class Fault(Section, frozen=True):
@@ -197,6 +212,7 @@ class Config(Section, frozen=True):
     policy: Policy = Policy()
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
+    shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
     event: tuple[Event, ...] = ()
 
@@ -239,6 +255,7 @@ class Config(Section, frozen=True):
             self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
+        self._check_shards()
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
             fault.check(self.network.target)
@@ -257,6 +274,30 @@ class Config(Section, frozen=True):
         processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
+
+    def _check_shards(self) -> None:
+        """Every class has one owner, or the workers without a shard; and these have something left."""
+        owners: dict[int, int] = {}
+        sharing = set(range(self.job.workers))
+        for shard in self.shard:
+            self._check_ranks((shard.worker,), "shard.worker")
+            if shard.worker not in sharing:
+                raise ConfigError(f"shard.worker {shard.worker} is there twice: one shard a worker is allowed")
+            sharing.remove(shard.worker)
+            if not shard.classes:
+                raise ConfigError(f"shard.classes of worker {shard.worker} is empty: one or more classes are needed")
+            for label in shard.classes:
+                if label in owners:
+                    raise ConfigError(
+                        f"shard.classes of worker {shard.worker} has {label}, which worker {owners[label]} holds:"
+                        " each class can be given once"
+                    )
+                owners[label] = shard.worker
+        left = [label for label in range(CLASSES) if label not in owners]
+        if left and not sharing:
+            raise ConfigError(f"shard leaves no worker for the classes {left}: give them to one, or leave one without")
+        if sharing and not left:
+            raise ConfigError(f"shard leaves no class for the workers {sorted(sharing)}: leave one, or give them some")
 
     def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
         """Every rank is a worker's."""
