@@ -62,7 +62,7 @@ BAD = [
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
     ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
-    ("[policy]\nlate = 'stash'", "policy.late is 'stash': 'finish' or 'abort' or 'drop' is allowed"),
+    ("[policy]\nlate = 'stash'", "policy.late is 'stash': 'abort' or 'drop' or 'finish' is allowed"),
     ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker has 4: 0 to 3 (job.workers - 1) is allowed"),
     ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] is 10: 0 to less than 10 is allowed"),
     ("[[shard]]\nworker = 1\nclasses = [-1]", "shard[0].classes[0] is -1: 0 to less than 10 is allowed"),
