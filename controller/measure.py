@@ -196,7 +196,7 @@ class Measurements:
             return "time", f"first_block_s {report.first_block_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
         for name in ("gradient_norm2", "aggregate_norm2"):
             if not 0 <= (norm2 := getattr(report, name)) < math.inf:
-                return name, f"{name} {norm2}: 0 or more, and finite, is allowed"
+                return "norm", f"{name} {norm2}: 0 or more, and finite, is allowed"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:
