@@ -75,11 +75,17 @@ class Prediction:
     gradients: FloatArray
     delays: FloatArray
 
+    @property
+    def workers(self) -> int:
+        """n."""
+        return len(self.mean_s)
+
 
 @dataclass(slots=True, kw_only=True)
 class Predictor:
-    """Predicts; an estimate that has hardly changed keeps what the last simulation said."""
+    """Predicts; an estimate that has hardly changed keeps what the last simulation said. `late`: as policy.late."""
 
+    late: str = "finish"
     simulations: int = 0
     _simulated: FloatArray = field(default_factory=lambda: np.empty(0))  # the workers, in units of s
     _live: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -95,11 +101,20 @@ class Predictor:
         if self._changed(np.append(estimate.lambda_s[live], (estimate.event_s, overhead_s)) / unit_s, live):
             rates = estimate.lambda_s[live] / estimate.event_s
             found = simulate_all(estimate.service_s, estimate.event_s, rates, overhead_s)
+            found = self._as_late(found)
             self._last = replace(found, mean_s=found.mean_s / unit_s, error_s=found.error_s / unit_s)
             self.simulations += 1
         assert self._last is not None
         last = self._last
         return replace(last, mean_s=expected_s + unit_s * last.mean_s, error_s=unit_s * last.error_s)
+
+    def _as_late(self, found: Prediction) -> Prediction:
+        """Late gradients that are thrown away are in no sum; workers that give them up start with the others."""
+        if self.late == "finish":
+            return found
+        n = found.workers
+        found = replace(found, gradients=np.arange(1.0, n + 1), delays=np.eye(1, LAGS + 1).repeat(n, axis=0))
+        return found if self.late == "drop" else replace(found, mean_s=np.zeros(n), error_s=np.zeros(n))
 
     def _changed(self, workers: FloatArray, live: BoolArray) -> bool:
         """Whether these are other workers than in the last simulation; notes them if so."""

@@ -33,14 +33,17 @@ TAIL = 9.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What an objective may look at, in seconds for k = 1..n live workers, both (n,).
+    """What an objective may look at, for k = 1..n live workers (n,).
 
-    `expected_s` is E_k[T], as if all workers started together; `predicted_s` the mean iteration time of the process,
-    where late workers do not (`carryover`).
+    `expected_s` is E_k[T] in seconds, as if all workers started together; `predicted_s` the same for the process, where
+    late workers do not (`carryover`); both end with the k-th worker's first block, and `overhead_s` follows: transfer,
+    sum and step. `worth` is what an iteration brings, 1 for one with exact gradients of all n workers (`progress`).
     """
 
     expected_s: FloatArray
     predicted_s: FloatArray
+    overhead_s: float
+    worth: FloatArray
 
     @property
     def workers(self) -> int:
@@ -73,10 +76,12 @@ class Choice:
 
 
 def objective(text: str, workers: int) -> Objective:
-    """'round', 'all' or 'fixed:K'; ConfigError for anything else."""
+    """'round', 'accuracy', 'all' or 'fixed:K'; ConfigError for anything else."""
     k = check_objective(text, workers, "objective")
     if text == "round":
         return Objective(name=text, costs=round_costs, unit="s")
+    if text == "accuracy":
+        return Objective(name=text, costs=accuracy_costs, unit="s")
     if k is None:
         return Objective(name=text, costs=lambda forecast: forecast.workers - forecast.ks, unit="")
     return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
@@ -89,6 +94,13 @@ def round_costs(forecast: Forecast) -> FloatArray:
     (docs/CONTROL.md).
     """
     return forecast.expected_s * forecast.workers / forecast.ks
+
+
+def accuracy_costs(forecast: Forecast) -> FloatArray:
+    """An iteration's predicted time over its worth: expected time for the progress that exact gradients of all n
+    workers would bring.
+    """
+    return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
 
 
 def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:

@@ -14,6 +14,7 @@ from controller.choose import Choice, Forecast, Objective, choose, expected_time
 from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
 from controller.pace import Pace
+from controller.progress import Progress
 from run.config import Policy, check_objective
 
 CHANGES_KEPT = 32
@@ -37,6 +38,7 @@ class Decider:
 
     workers: int
     policy: Policy
+    divisor: int = 0  # what an iteration's sum is divided by; 0: its contributors (run.config.Config.divisor)
     goal: Objective = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -47,13 +49,15 @@ class Decider:
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
-    predictor: Predictor = field(default_factory=Predictor)
+    predictor: Predictor = field(init=False)
+    progress: Progress = field(default_factory=Progress)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
     _decided: int = 0  # iteration of the last decision
 
     def __post_init__(self) -> None:
         """Everyone lives, nothing is measured, k is the objective's start value."""
         self.goal = objective(self.policy.objective, self.workers)
+        self.predictor = Predictor(late=self.policy.late)
         self.restart(range(self.workers))
 
     def restart(self, live: Iterable[int]) -> None:
@@ -62,7 +66,7 @@ class Decider:
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
         self.estimate = self.choice = self.prediction = self.included = None
-        self.pace = Pace()
+        self.pace, self.progress = Pace(), Progress()
         self._decided = 0
         self.k = self._start_k(self.goal.name)
 
@@ -76,8 +80,11 @@ class Decider:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
+        if report.gradient_norm2:
+            self.progress.gradient(report.gradient_norm2)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
+            self._note_progress(report)
         if not report.late:
             self.pace.followed(report.iteration, report.iteration_s - report.first_block_s)
         return True
@@ -136,6 +143,21 @@ class Decider:
         wanted = count if self.included is not None else self._start_k(self.goal.name)
         return self._set_k(wanted if everyone else min(self.k, wanted), reason)
 
+    def _note_progress(self, report: Report) -> None:
+        """What the first report of an iteration tells of its aggregate."""
+        if not report.aggregate_norm2:
+            return
+        known = self.prediction
+        gradients = float(known.gradients[self.k - 1] if known and self.k <= known.workers else self.live.sum())
+        weight = float(self._weights(int(self.live.sum()))[self.k - 1])
+        self.progress.aggregate(
+            report.aggregate_norm2, report.products, gradients=gradients, step=gradients * weight
+        )
+
+    def _weights(self, workers: int) -> FloatArray:
+        """Of one gradient in an iteration's average, for k = 1..workers."""
+        return np.full(workers, 1 / self.divisor) if self.divisor else 1 / np.arange(1.0, workers + 1)
+
     def _start_k(self, text: str) -> int:
         """What an objective begins with: its fixed K, or all live workers."""
         live = max(int(self.live.sum()), 1)
@@ -193,8 +215,12 @@ class Decider:
         """Choose from the present estimate, and say in numbers why."""
         assert self.estimate is not None
         expected_s = expected_times(self.estimate, self.live)
-        self.prediction = self.predictor.predict(self.estimate, self.live, expected_s)
-        forecast = Forecast(expected_s=expected_s, predicted_s=self.prediction.mean_s)
+        overhead_s = self.pace.overhead_s
+        self.prediction = self.predictor.predict(self.estimate, self.live, expected_s, overhead_s)
+        worth = self.progress.worth(self.prediction, self._weights(self.prediction.workers))
+        forecast = Forecast(
+            expected_s=expected_s, predicted_s=self.prediction.mean_s, overhead_s=overhead_s, worth=worth
+        )
         self.choice = choice = choose(forecast, self.goal, current=self.k, margin=margin)
         return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
 

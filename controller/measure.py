@@ -41,6 +41,9 @@ class Report:
     censored: bool = False
     late: bool = False
     iteration_s: float = 0.0  # from parameters ready to parameters ready; 0: not said
+    gradient_norm2: float = 0.0  # |g|^2 of its gradient; 0: it computed none
+    aggregate_norm2: float = 0.0  # |mean g|^2 of the iteration's average; 0: it had none
+    products: tuple[float, ...] = ()  # of that average with those 1, 2, ... iterations older
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +195,11 @@ class Measurements:
             return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
         if not (math.isfinite(report.first_block_s) and 0 <= report.first_block_s <= FIRST_BLOCK_MAX_S):
             return "time", f"first_block_s {report.first_block_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
+        for name in ("gradient_norm2", "aggregate_norm2"):
+            if not 0 <= (norm2 := getattr(report, name)) < math.inf:
+                return "norm", f"{name} {norm2}: 0 or more, and finite, is allowed"
+        if not all(math.isfinite(product) for product in report.products):
+            return "norm", f"aggregate_products {report.products}: finite numbers are allowed"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:

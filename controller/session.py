@@ -121,6 +121,9 @@ class Session:
             censored=report.censored,
             late=report.late,
             iteration_s=report.iteration_s,
+            gradient_norm2=report.gradient_norm2,
+            aggregate_norm2=report.aggregate_norm2,
+            products=tuple(report.aggregate_products),
         )
         before, now_s = self.decider.iteration, time.monotonic()
         if not self.decider.report(rank, taken, now_s):

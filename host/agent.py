@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import threading
 import time
-import typing
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +22,7 @@ from host.aggregate import Aggregate, aggregate
 from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
+from host.holders import Holders, settle
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
 from host.protocol import Protocol
@@ -44,18 +45,13 @@ FETCH_BYTES = 4 << 20
 LAST_ITERATION = 2**32 - 1
 
 
-class Holders(typing.Protocol):
-    """The other workers, as sources of what this one has missed."""
-
-    def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
-        """What each one holds of iterations first..last, one by one; `everyone`: insist where one is hard to reach."""
-
-    async def state(self) -> State | None:
-        """The replica of one of them; None when nobody has any."""
 
 
 class Agent:
-    """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in."""
+    """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in.
+
+    `drop`: what is too late of a gradient is thrown away, not stashed.
+    """
 
     def __init__(
         self,
@@ -65,19 +61,23 @@ class Agent:
         elements: int,
         transport: Transport,
         books: Path | None = None,
+        divisor: int = 0,
+        drop: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._elements = elements
         self._lanes = job.words * wire.WORD_LANES
         self._blocks = padded(elements, self._lanes) // self._lanes
-        self._rank = rank
+        self._rank, self._divisor = rank, divisor
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
         self._packets = _packet_codec(job.codec)
         self._transport = transport
         self._recorder = recorder
         shape = {"blocks": self._blocks, "lanes": self._lanes}
         pages = Pages.in_memory(**shape) if books is None else Pages.in_file(books, job=job.id, rank=rank, **shape)
-        self.residual = Residual(pages, rank)
+        self.residual = Residual(pages, rank, drop=drop)
+        self.over = threading.Event()
+        """Set while the iteration that the training thread works on is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = self._blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
@@ -145,8 +145,10 @@ class Agent:
 
     def catch_up(self) -> list[Aggregate | State]:
         """Everything that the others have finished before this worker came; empty where it is not behind."""
-        if not self.protocol.left_behind:
-            return []
+        return self.skip() if self.protocol.left_behind else []
+
+    def skip(self) -> list[Aggregate | State]:
+        """Contribute nothing to the current iteration; returns as all_reduce() does."""
         return self._updates(asyncio.run_coroutine_threadsafe(self._advance(), self._loop).result(), None)
 
     def _updates(self, finished: list[list[Result] | State], sent: wire.Values | None) -> list[Aggregate | State]:
@@ -157,7 +159,9 @@ class Agent:
                     self._recorder.add(sent, results)
                 sent = None
         return [
-            update if isinstance(update, State) else aggregate(update, rank=self._rank, elements=self._elements)
+            update
+            if isinstance(update, State)
+            else aggregate(update, rank=self._rank, elements=self._elements, divisor=self._divisor)
             for update in finished
         ]
 
@@ -189,6 +193,7 @@ class Agent:
     async def _exchange(self, packed: bytes) -> list[list[Result] | State]:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
         size = len(packed) // self._blocks
+        self.residual.discard_late()
         for block in self.protocol.missing:
             values = packed[block * size : (block + 1) * size]
             scale, now = int(self.residual.sent_scale[block]), self._loop.time()
@@ -206,6 +211,8 @@ class Agent:
             finished.append(done)
             if isinstance(done, list):
                 self._begin(self.iteration + 1)
+        self.over.clear()
+        self._look()
         return finished
 
     async def _next(self) -> list[Result] | State:
@@ -220,6 +227,11 @@ class Agent:
             if isinstance(done, HostError):
                 raise done
             return done
+
+    def _look(self) -> None:
+        """Say so when the current iteration is over."""
+        if self.protocol.over:
+            self.over.set()
 
     def _explain(self, waited_s: float) -> None:
         """Who waits for what; AgentError when it takes too long."""
@@ -296,6 +308,7 @@ class Agent:
                     self._encode_again(block, scale, lanes)
                 case AskPeers():
                     self._ask_peers()
+        self._look()
         if arm:
             self._arm()
 
@@ -346,24 +359,6 @@ class Agent:
 def padded(elements: int, lanes: int) -> int:
     """Elements of the whole blocks that `elements` take."""
     return -(-elements // lanes) * lanes
-
-
-async def settle(residual: Residual, iteration: int, holders: Holders) -> None:
-    """Learn from peers what of an iteration's blocks was counted; AgentError when nobody can tell."""
-    if residual.unsettled(iteration):
-        async for results in holders.fetch(iteration, iteration):
-            for result in results:
-                residual.settle(result)
-    check_settled(residual, iteration)
-
-
-def check_settled(residual: Residual, iteration: int) -> None:
-    """AgentError when it is not known of a block of this iteration, which is over, whether it was counted."""
-    if unknown := residual.unsettled(iteration):
-        raise AgentError(
-            f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"
-            " counted: it cannot go on without losing or repeating gradients"
-        )
 
 
 def _packet_codec(name: str) -> ModuleType:

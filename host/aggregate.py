@@ -15,7 +15,8 @@ from host.history import Result
 class Aggregate:
     """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
 
-    `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes).
+    `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes); `missed` counts the
+    blocks that this worker is not in.
     """
 
     iteration: int
@@ -24,14 +25,19 @@ class Aggregate:
     k: int
     count: int
     members: list[int]
-    late: bool
+    missed: int
+
+    @property
+    def late(self) -> bool:
+        """Whether any block was closed without this worker."""
+        return self.missed > 0
 
 
-def aggregate(results: Sequence[Result], *, rank: int, elements: int) -> Aggregate:
-    """Average block by block: sum / count of that block, never sum / n; `late`: a block is without this rank."""
+def aggregate(results: Sequence[Result], *, rank: int, elements: int, divisor: int) -> Aggregate:
+    """Average block by block: sum / `divisor`, or where that is 0 by the number of workers in the block's sum."""
     total = wire.unpack_values(b"".join(result.values for result in results)).reshape(len(results), -1)
     scale = np.array([[result.scale] for result in results])
-    count = np.array([[result.count] for result in results])
+    count = np.array([[divisor or result.count] for result in results])
     first = results[0]
     return Aggregate(
         iteration=first.id.iteration,
@@ -40,5 +46,5 @@ def aggregate(results: Sequence[Result], *, rank: int, elements: int) -> Aggrega
         k=first.k,
         count=first.count,
         members=wire.members_of(first.members),
-        late=not all(result.has(rank) for result in results),
+        missed=sum(not result.has(rank) for result in results),
     )

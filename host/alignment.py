@@ -5,9 +5,11 @@ two that are d iterations apart, over their squared length, noise taken off (con
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
+from host.metrics import norm2
 from host.model import Floats
 
 LAGS = 16
@@ -15,6 +17,14 @@ LAGS = 16
 
 ELEMENTS_MAX = 1 << 16
 """Of a longer aggregate evenly spaced elements stand for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direction:
+    """Of an aggregate: its squared length, and its products with those of 1, 2, ... iterations before."""
+
+    norm2: float
+    products: tuple[float, ...]
 
 
 class Alignment:
@@ -25,21 +35,16 @@ class Alignment:
         self._kept = np.zeros((LAGS, len(range(0, elements, self._stride))), np.float32)
         self._count = 0
 
-    def products(self, mean: Floats) -> list[float]:
-        """Of the next aggregate, shape (elements,), with the 1, 2, ... iterations older ones, as far as they are known."""
+    def direction(self, mean: Floats) -> Direction:
+        """Of the next aggregate, shape (elements,); products with those before that are known."""
         looked_at = mean[:: self._stride]
         known = min(self._count, LAGS)
         products = self._kept @ looked_at * self._stride
-        newest_first = [float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1)]
+        newest_first = tuple(float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1))
         self._kept[self._count % LAGS] = looked_at
         self._count += 1
-        return newest_first
+        return Direction(norm2=norm2(mean), products=newest_first)
 
     def clear(self) -> None:
         """Some aggregates are missing: begin anew."""
         self._count = 0
-
-
-def squared_norm(values: Floats) -> float:
-    """|values|^2, added up in float64."""
-    return float(np.einsum("i,i->", values, values, dtype=np.float64))

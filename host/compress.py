@@ -63,6 +63,6 @@ class FixedPoint:
 
     @staticmethod
     def mean(total: Values, scale: int | Fixed, count: int | Fixed) -> npt.NDArray[np.float32]:
-        """The average gradient of a result: sum / count, never sum / n; same shape, arguments broadcast."""
+        """A result's sum over `count`; same shape, arguments broadcast."""
         mean: npt.NDArray[np.float32] = (total * (np.exp2(-np.float64(scale)) / count)).astype(np.float32)
         return mean

@@ -11,9 +11,10 @@ from collections.abc import Coroutine, Iterable
 
 import grpc
 
-from host.agent import Agent, check_settled
+from host.agent import Agent
 from host.coordinator import Coordinator
 from host.errors import AgentError
+from host.holders import check_settled
 from host.peer import Peers, PeerService
 from host.replica import Replica, State
 from rpc import kofn_pb2, kofn_pb2_grpc

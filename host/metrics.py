@@ -27,8 +27,18 @@ class Metrics:
         """The arrays that conservation is checked with, int64 in units of 2**-40, shape (elements,)."""
         self._file.close()
         np.savez_compressed(
-            self._books_path, gradients=books.gradients, counted=books.counted, residual=books.pending, results=results
+            self._books_path,
+            gradients=books.gradients,
+            counted=books.counted,
+            residual=books.pending,
+            discarded=books.discarded,
+            results=results,
         )
+
+
+def norm2(values: Floats) -> float:
+    """The sum of squares, in float64."""
+    return float(np.sum(np.square(values, dtype=np.float64)))
 
 
 def fingerprint(parameters: Floats) -> str:

@@ -3,16 +3,19 @@
 Parameters and gradient are flat float32 vectors, as the aggregation wants them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
+from run.config import CLASSES
+from run.config import Shard as ClassShard
+
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-CLASSES = 10
 PIXELS = 64
 HELD_OUT = 360
 """Of 1,797 images: a fifth, never trained on."""
@@ -40,14 +43,27 @@ class Shard:
         return Batch(self.train.images[choice], self.train.labels[choice])
 
 
-def load_shard(rank: int, workers: int, seed: int) -> Shard:
-    """Every workers-th training image from `rank` on, after a shuffle that all workers share."""
+def load_shard(rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = ()) -> Shard:
+    """All training images of the classes that `owned` gives this worker alone; else its equal share of those of no one.
+
+    They are dealt one by one, after a shuffle that all workers share.
+    """
     digits = load_digits()
     order = np.random.default_rng(seed).permutation(len(digits.target))
     images, labels = (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int64)
     held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
-    mine = slice(HELD_OUT + rank, None, workers)
+    mine = _dealt(rank, workers, labels[HELD_OUT:], owned) + HELD_OUT
     return Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank))
+
+
+def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard]) -> npt.NDArray[np.intp]:
+    """Which of the training images a worker holds, in ascending order."""
+    classes = {shard.worker: shard.classes for shard in owned}
+    if rank in classes:
+        return np.flatnonzero(np.isin(labels, classes[rank]))
+    sharing = [worker for worker in range(workers) if worker not in classes]
+    free = np.flatnonzero(~np.isin(labels, [label for given in classes.values() for label in given]))
+    return free[sharing.index(rank) :: len(sharing)]
 
 
 class Perceptron:

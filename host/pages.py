@@ -17,7 +17,7 @@ from host.compress import Fixed
 from host.errors import BooksError
 from host.wire import Values
 
-_MAGIC = int.from_bytes(b"kofn\0bk1")
+_MAGIC = int.from_bytes(b"kofn\0bk2")
 
 Integers = npt.NDArray[np.int64]
 
@@ -31,8 +31,10 @@ class Pages:
     sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
     settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
     sent_scale: Integers  # (B,)
+    decided: Integers  # (B,): 2 * latest iteration of which it is settled what is discarded + valid copy of `discarded`
     gradients: Fixed  # (2, B, L)
     counted: Fixed  # (2, B, L): the valid copy, and the one before
+    discarded: Fixed  # (2, B, L)
     sent: Values  # (B, L)
 
     @classmethod
@@ -65,10 +67,10 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     """Every array: name, type, shape."""
     yield "identity", np.int64, (4,)
     yield "marks", np.int64, (2,)
-    for name in ("sent_in", "settled", "sent_scale"):
+    for name in ("sent_in", "settled", "sent_scale", "decided"):
         yield name, np.int64, (blocks,)
-    yield "gradients", np.int64, (2, blocks, lanes)
-    yield "counted", np.int64, (2, blocks, lanes)
+    for name in ("gradients", "counted", "discarded"):
+        yield name, np.int64, (2, blocks, lanes)
     yield "sent", np.int32, (blocks, lanes)
 
 

@@ -200,6 +200,11 @@ class Protocol:
         return self._newest > self.iteration
 
     @property
+    def over(self) -> bool:
+        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        return not self._open or self.left_behind
+
+    @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
         return sorted(self._open)

@@ -3,12 +3,15 @@
 `pending` is everything that no result has counted yet: the stash of blocks that came too late, what quantization left
 over, and the newest gradient.  Each iteration sends `pending`, so a late block is added to the same block of the next
 iteration (source: the slow-node scheduling document, claim "stored data is summed with the same block of the next
-iteration").  Everything is integer: conservation, gradients = counted + pending, is exact or broken.
+iteration").  With `drop` the newest gradient's part of a block that is closed without this worker is thrown away
+instead: it moves from `pending` to `discarded`, and what earlier ones had left there stays.  Everything is integer:
+conservation, gradients = counted + pending + discarded, is exact or broken.
 
 The books may live in a file mapped into memory (host.pages), so that they survive the death of the process at any
-instruction.  What was sent is noted before it is sent; the gradients and each block's counted values are kept twice,
-and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is entered and a result
-counted entirely or not at all, and never twice.
+instruction.  What was sent is noted before it is sent; the gradients and each block's counted and discarded values are
+kept twice, and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is entered, a
+result counted and a late block discarded entirely or not at all, and never twice.  The newest gradient is what the two
+copies of the gradients differ by: the older one is written over only when all blocks of the newest are settled.
 """
 
 from dataclasses import dataclass
@@ -30,23 +33,25 @@ class Books:
     gradients: Fixed
     counted: Fixed
     pending: Fixed
+    discarded: Fixed
 
     @property
     def conserved(self) -> bool:
-        """Whether every element of every gradient was counted or is still pending."""
-        return bool(np.array_equal(self.gradients, self.counted + self.pending))
+        """Whether every element of every gradient was counted, is still pending, or was discarded on purpose."""
+        return bool(np.array_equal(self.gradients, self.counted + self.pending + self.discarded))
 
 
 class Residual:
-    """The books of worker `rank` in `pages`: blocks are rows."""
+    """The books of worker `rank` in `pages`: blocks are rows.  `drop`: what comes too late is thrown away."""
 
-    def __init__(self, pages: Pages, rank: int) -> None:
-        self._pages, self._rank = pages, rank
+    def __init__(self, pages: Pages, rank: int, *, drop: bool = False) -> None:
+        self._pages, self._rank, self._drop = pages, rank, drop
         self.sent: Values = pages.sent
         """The lanes of each block as they were sent last, shape (blocks, lanes)."""
         self.sent_scale: npt.NDArray[np.int64] = pages.sent_scale
         """Their scales, shape (blocks,)."""
-        self.pending: Fixed = self._gradients - self._counted()
+        self.pending: Fixed = self._gradients - self._counted() - self._discarded()
+        self.discard_late()  # what an earlier process had no time for
 
     @property
     def begun(self) -> int:
@@ -101,18 +106,30 @@ class Residual:
             self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
             self.pending[block] -= counted
         self._pages.settled[block] = iteration << 2 | included << 1 | valid
+        if self._drop and not included and iteration == self.entered:
+            self._discard(block)
+
+    def discard_late(self) -> None:
+        """Throw away the newest gradient's part of all blocks that were closed before it was entered; if `drop`."""
+        if self._drop:
+            settled, newest = self._pages.settled, self.entered
+            late = (settled >> 1 == newest << 1) & (self._pages.decided >> 1 < newest)
+            for block in np.flatnonzero(late):
+                self._discard(int(block))
 
     def reconcile(self, result: Result) -> None:
         """Take a block's count back where the others' result of it does not have it.
 
         The switch died with the result that this worker had, this worker died before anyone asked it, and the others
-        made the result again.  The other copy of `counted` is still the one from before.
+        made the result again.  The other copy of `counted` is still the one from before.  What is taken back was in
+        time once, so it is not discarded but pending again.
         """
         block, iteration = result.id.block, result.id.iteration
         settled, included, valid = self._settled(block)
         if settled == iteration and included and not result.has(self._rank):
+            self._pages.decided[block] = iteration << 1 | int(self._pages.decided[block]) & 1
             self._pages.settled[block] = iteration << 2 | 1 - valid
-            self.pending[block] = self._gradients[block] - self._pages.counted[1 - valid, block]
+            self.pending[block] = self._gradients[block] - self._counted()[block] - self._discarded()[block]
 
     def unsettled(self, iteration: int) -> list[int]:
         """Blocks that were sent in this iteration and whose result is not known."""
@@ -121,8 +138,17 @@ class Residual:
 
     def books(self) -> Books:
         """Copies of the totals."""
-        gradients, counted = self._gradients.ravel().copy(), self._counted().ravel()
-        return Books(gradients, counted, self.pending.ravel().copy())
+        gradients, pending = self._gradients.ravel().copy(), self.pending.ravel().copy()
+        return Books(gradients, self._counted().ravel(), pending, self._discarded().ravel())
+
+    def _discard(self, block: int) -> None:
+        """Move the newest gradient's part of a block from `pending` to `discarded`."""
+        valid = int(self._pages.decided[block]) & 1
+        before = self._pages.gradients[1 - (int(self._pages.marks[1]) & 1), block]
+        newest = self._gradients[block] - before
+        self._pages.discarded[1 - valid, block] = self._pages.discarded[valid, block] + newest
+        self.pending[block] -= newest
+        self._pages.decided[block] = self.entered << 1 | 1 - valid
 
     def _settled(self, block: int) -> tuple[int, bool, int]:
         """Of a block: latest iteration whose result is in the books, was this worker in it, valid copy of `counted`."""
@@ -149,4 +175,10 @@ class Residual:
         """The valid copies, shape (blocks, lanes)."""
         blocks = np.arange(len(self.sent))
         valid: Fixed = self._pages.counted[self._pages.settled & 1, blocks]
+        return valid
+
+    def _discarded(self) -> Fixed:
+        """The valid copies, shape (blocks, lanes)."""
+        blocks = np.arange(len(self.sent))
+        valid: Fixed = self._pages.discarded[self._pages.decided & 1, blocks]
         return valid

@@ -2,6 +2,9 @@
 
 Every replica applies the same aggregates in the same order, so all of them see the same held-out accuracy at the same
 iteration and stop together, without a word to each other.
+
+With policy.late = "abort" a worker whose iteration ended elsewhere stops computing, contributes nothing to it and goes
+to the current one.
 """
 
 import time
@@ -13,36 +16,70 @@ import numpy as np
 
 from host.agent import Agent, padded
 from host.aggregate import Aggregate
-from host.metrics import Metrics, fingerprint
-from host.model import Momentum, Perceptron, load_shard
+from host.alignment import Alignment, Direction
+from host.metrics import Metrics, fingerprint, norm2
+from host.model import Floats, Momentum, Perceptron, load_shard
 from host.replica import Replica, State
 from host.stragglers import Blocking
 from host.wire import WORD_LANES
 from rpc import kofn_pb2
 from run.config import Config
 
+OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2")
+"""Fields of a metrics line that only a worker has that computed the iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A gradient and what it took; `gradient` is None where it is not contributed, as when it was `aborted`."""
+
+    loss: float
+    gradient: Floats | None
+    norm2: float
+    blocking_s: float
+    aborted: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What this worker did in an iteration that it computed itself; times in seconds, `started` since the epoch."""
+    """What this worker did in one iteration; times in seconds, `started` since the epoch."""
 
     iteration: int
     started: float
-    loss: float | None  # None: the gradient was computed before a restart
-    first_block_s: float
-    blocking_s: float
+    first_block_s: float  # until it gave up, where it did
+    work: Work | None  # None: the gradient was computed before a restart
+
+    @property
+    def contributed(self) -> bool:
+        """Whether a gradient of this iteration is in the books."""
+        return self.work is None or self.work.gradient is not None
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """Its part of a metrics line."""
+        if self.work is None or not self.contributed:
+            return {}
+        return {
+            "started": self.started,
+            "loss": self.work.loss,
+            "first_block_s": self.first_block_s,
+            "iteration_s": now - self.started,
+            "blocking_s": self.work.blocking_s,
+            "gradient_norm2": self.work.norm2,
+        }
 
 
 class Training:
     """One worker's model, data and stragglers."""
 
     def __init__(self, config: Config, rank: int) -> None:
-        self._config = config
+        self._config, self._late = config, config.policy.late
         self._blocking = Blocking(config, rank)
-        self._shard = load_shard(rank, config.job.workers, config.run.seed)
+        self._shard = load_shard(rank, config.job.workers, config.run.seed, config.shard)
         self._model = Perceptron(config.model.hidden, config.run.seed)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
+        self._alignment = Alignment(self.parameters)
+        self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.replica = Replica(
             self._model.parameters, optimizer, padded(self.parameters, config.job.words * WORD_LANES)
         )
@@ -51,29 +88,35 @@ class Training:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
         reason = self._over(agent.iteration - 1) or self._follow(agent.catch_up(), None, metrics)
         while reason is None:
-            iteration, ready, started = agent.iteration, time.monotonic(), time.time()
-            gradient, loss, blocking_s = None, None, 0.0
-            if not agent.entered:
-                loss, gradient = self._compute(iteration, ready)
-                blocking_s = self._block(iteration)
-            handed, updates = agent.all_reduce(gradient)
-            step = Step(
-                iteration=iteration, started=started, loss=loss, first_block_s=handed - ready, blocking_s=blocking_s
-            )
+            ready = time.monotonic()
+            step, updates = self._step(agent, ready)
+            self._direction = None
             reason = self._follow(updates, step, metrics)
-            if gradient is not None:
-                report(_report(step, updates, time.monotonic() - ready))
+            if step.work is not None:
+                report(_report(step, step.work, updates, self._direction, time.monotonic() - ready))
         return reason
+
+    def _step(self, agent: Agent, ready: float) -> tuple[Step, list[Aggregate | State]]:
+        """The current iteration: contribute to it, or give up where it is over."""
+        iteration, started = agent.iteration, time.time()
+        work = None if agent.entered else self._work(agent, iteration, ready)
+        if work is not None and work.gradient is None:
+            handed = time.monotonic()
+            updates = agent.skip()
+        else:
+            handed, updates = agent.all_reduce(None if work is None else work.gradient)
+        return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work), updates
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training."""
         for update in updates:
             if isinstance(update, State):
                 self.replica.restore(update)
+                self._alignment.clear()
                 reason = self._over(update.iteration)
             else:
-                computed = step is not None and step.loss is not None and step.iteration == update.iteration
-                reason = self._apply(update, step if computed else None, metrics)
+                own = step is not None and step.iteration == update.iteration
+                reason = self._apply(update, step if own else None, metrics)
             if reason is not None:
                 return reason
         return None
@@ -88,60 +131,81 @@ class Training:
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
-    def _compute(self, iteration: int, ready: float) -> tuple[float, np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        """Forward and backward pass; sleeps up to model.compute_ms, to stand for a larger model."""
+    def _work(self, agent: Agent, iteration: int, ready: float) -> Work:
+        """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
         loss, gradient = self._model.gradient(self._shard.batch(iteration, self._config.model.batch))
-        time.sleep(max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic()))
-        return loss, gradient
-
-    def _block(self, iteration: int) -> float:
-        """Be a straggler, if this iteration says so; returns the seconds."""
         blocking_s = self._blocking.blocking_s(iteration)
-        if blocking_s:
-            time.sleep(blocking_s)
-        return blocking_s
+        floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
+        aborted = self._pause(agent, floor_s + blocking_s)
+        passed_over = self._late == "drop" and agent.iteration != iteration  # a peer's later parameters were taken
+        return Work(
+            loss=loss,
+            gradient=None if aborted or passed_over else gradient,
+            norm2=0.0 if aborted else norm2(gradient),
+            blocking_s=blocking_s,
+            aborted=aborted,
+        )
+
+    def _pause(self, agent: Agent, seconds: float) -> bool:
+        """Sleep; whether it was cut short because the iteration is over."""
+        if self._late == "abort":
+            return agent.over.wait(seconds)
+        time.sleep(seconds)
+        return False
 
     def _apply(self, aggregate: Aggregate, step: Step | None, metrics: Metrics) -> str | None:
         """Update the parameters, write the iteration down, and say why to stop if it is time to."""
         self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
+        direction = self._alignment.direction(aggregate.mean)
+        if step:
+            self._direction = direction
         accuracy = self._model.accuracy(self._shard.held_out)
+        line = iteration_line(
+            aggregate, step, time.time(), direction, accuracy=accuracy, params=fingerprint(self._model.parameters)
+        )
         injected_s = self._blocking.mean_s(aggregate.iteration)
-        params = fingerprint(self._model.parameters)
-        metrics.write(**iteration_line(aggregate, step, time.time(), accuracy, params, injected_s))
+        metrics.write(**line, injected_mean_s=injected_s, discarded=discarded(aggregate, step, self._late))
         return self._reason(aggregate.iteration, accuracy)
 
 
 def iteration_line(
-    aggregate: Aggregate, step: Step | None, now: float, accuracy: float, params: str, injected_mean_s: float
+    aggregate: Aggregate, step: Step | None, now: float, direction: Direction, *, accuracy: float, params: str
 ) -> dict[str, Any]:
-    """What a worker writes down of an iteration (run.metrics.Iteration); without `step` it did not compute it."""
+    """What a worker writes down of an iteration (run.metrics.Iteration); without `step` it had no part in it."""
+    own = step.fields(now) if step else {}
     return {
         "iteration": aggregate.iteration,
         "time": now,
-        "started": step.started if step else None,
-        "computed": step is not None,
-        "loss": step.loss if step else None,
+        "computed": bool(own),
         "accuracy": accuracy,
         "params": params,
-        "first_block_s": step.first_block_s if step else None,
-        "iteration_s": now - step.started if step else None,
-        "blocking_s": step.blocking_s if step else None,
-        "injected_mean_s": injected_mean_s,
+        "aggregate_norm2": direction.norm2,
         "k": aggregate.k,
         "count": aggregate.count,
         "members": aggregate.members,
         "late": aggregate.late,
+        **(dict.fromkeys(OWN) | own),
     }
 
 
-def _report(step: Step, updates: list[Aggregate | State], iteration_s: float) -> kofn_pb2.Report:
-    """What the controller measures from.  A worker always finishes its gradient, so nothing is cut off."""
+def discarded(aggregate: Aggregate, step: Step | None, late: str) -> int:
+    """How many blocks of this worker's gradient were thrown away; `late`: as policy.late."""
+    return aggregate.missed if late == "drop" and step and step.contributed else 0
+
+
+def _report(
+    step: Step, work: Work, updates: list[Aggregate | State], direction: Direction | None, iteration_s: float
+) -> kofn_pb2.Report:
+    """What the controller measures from: a worker that gave up says for how long it had tried."""
     first = updates[0]
     return kofn_pb2.Report(
         iteration=step.iteration,
         first_block_s=step.first_block_s,
-        censored=False,
+        censored=work.aborted,
         late=isinstance(first, State) or first.late,
         iteration_s=iteration_s,
         iterations_behind=len(updates) - 1,
+        gradient_norm2=work.norm2,
+        aggregate_norm2=direction.norm2 if direction else 0.0,
+        aggregate_products=direction.products if direction else (),
     )

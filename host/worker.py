@@ -77,6 +77,8 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
         elements=training.parameters,
         transport=transport,
         books=books,
+        divisor=config.divisor,
+        drop=config.policy.late == "drop",
         recorder=recorder,
     )
     metrics, loop = Metrics(metrics_path), EventLoop()

@@ -146,17 +146,28 @@ class Report(_message.Message):
     LATE_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
     ITERATIONS_BEHIND_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM2_FIELD_NUMBER: _builtins.int
+    AGGREGATE_NORM2_FIELD_NUMBER: _builtins.int
+    AGGREGATE_PRODUCTS_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     first_block_s: _builtins.float
-    """from parameters ready to first block handed to the network"""
+    """from parameters ready to first block handed to the network, or to giving up"""
     censored: _builtins.bool
-    """the iteration ended before the block was ready: a lower bound"""
+    """it gave up because the iteration ended before the block was ready: a lower bound"""
     late: _builtins.bool
     """at least one block of the iteration closed without this worker"""
     iteration_s: _builtins.float
     """from parameters ready to parameters ready"""
     iterations_behind: _builtins.int
     """how many finished iterations this worker then applied at once"""
+    gradient_norm2: _builtins.float
+    """sum of squares of this worker's gradient; 0 where it gave up"""
+    aggregate_norm2: _builtins.float
+    """of the first average that it then applied; 0 where it took a peer's parameters"""
+    @_builtins.property
+    def aggregate_products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of that average with those 1, 2, ... iterations older, at most 16"""
+
     def __init__(
         self,
         *,
@@ -166,10 +177,13 @@ class Report(_message.Message):
         late: _builtins.bool = ...,
         iteration_s: _builtins.float = ...,
         iterations_behind: _builtins.int = ...,
+        gradient_norm2: _builtins.float = ...,
+        aggregate_norm2: _builtins.float = ...,
+        aggregate_products: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["censored", b"censored", "first_block_s", b"first_block_s", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "late", b"late"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "late", b"late"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,7 +17,7 @@ from run.metrics import WorkerMetrics
 
 Sums = dict[str, npt.NDArray[np.int64]]
 
-PARTS = ("gradients", "counted", "residual", "results")
+PARTS = ("gradients", "counted", "residual", "discarded", "results")
 """int64 arrays of equal length, in units of 2^-40, one element a parameter."""
 
 
@@ -47,7 +47,7 @@ class Conservation:
 
 
 def conservation(folder: PassFolder, workers: int) -> Conservation:
-    """gradients = counted + residual for every worker, and the sum of all counted = every worker's results.
+    """gradients = counted + residual + discarded for every worker, and the sum of all counted = every worker's results.
 
     Who was never started has no gradients.  Of who was killed for good nobody knows what was counted, so the second
     equation is not looked at then: only whether all others applied the same results.
@@ -75,9 +75,9 @@ def conservation(folder: PassFolder, workers: int) -> Conservation:
 def _owned(sums: Mapping[int, Sums]) -> str | None:
     """Every worker's own books."""
     for rank, parts in sums.items():
-        wrong = np.flatnonzero(parts["gradients"] != parts["counted"] + parts["residual"])
+        wrong = np.flatnonzero(parts["gradients"] != parts["counted"] + parts["residual"] + parts["discarded"])
         if wrong.size:
-            return f"worker {rank}: {_elements(wrong)}, its gradients are not what was counted plus its residual"
+            return f"worker {rank}: {_elements(wrong)}, its gradients are not counted + residual + discarded"
     return None
 
 
@@ -102,7 +102,7 @@ def _same(sums: Mapping[int, Sums]) -> str | None:
 
 
 def load_sums(path: Path) -> Sums:
-    """The four arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
+    """The five arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
     with np.load(path) as file:
         missing = [name for name in PARTS if name not in file]
         if missing:

@@ -26,15 +26,22 @@ WORDS_MAX = 32
 SLOTS = 4096
 """Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
 
-OBJECTIVES = "'round', 'all' or 'fixed:K' with 1 <= K <= workers"
+OBJECTIVES = "'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers"
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A run's name is part of a folder's name."""
+
+CLASSES = 10
+"""Of the images that workers train on: the ten digits."""
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 PositiveInt = Annotated[int, Meta(ge=1)]
+
+
+Late = Literal["finish", "abort", "drop"]
+"""Finish it and stash it; stop computing it at once; finish it and throw it away."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +106,7 @@ class Policy(Section, frozen=True):
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )
+    late: Late = "finish"  # what a worker does with a gradient whose iteration ended without it (docs/PROTOCOL.md)
 
 
 class Model(Section, frozen=True):
@@ -108,6 +116,7 @@ class Model(Section, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    average: Literal["workers", "contributors"] | None = None  # what a sum is divided by; None: see Config.divisor
     compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
 
 
@@ -117,6 +126,13 @@ class Straggler(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
     mean_ms: NotNegative  # lambda: mean blocking time an iteration
     from_iteration: PositiveInt = 1
+
+
+class Shard(Section, frozen=True):
+    """One worker that alone holds all training images of some classes, and no others."""
+
+    worker: Annotated[int, Meta(ge=0)]
+    classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
 
 class Fault(Section, frozen=True):
@@ -197,8 +213,19 @@ class Config(Section, frozen=True):
     policy: Policy = Policy()
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
+    shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
     event: tuple[Event, ...] = ()
+
+    @property
+    def divisor(self) -> int:
+        """What an iteration's sum is divided by; 0: the number of workers that are in it.
+
+        By n where late gradients are stashed (policy.late = "finish"): then each iteration has about n gradients,
+        whatever k is, and each gradient has the same weight whenever it is counted. Otherwise by the contributors.
+        """
+        by_workers = self.policy.late == "finish" if self.model.average is None else self.model.average == "workers"
+        return self.job.workers if by_workers else 0
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -239,6 +266,7 @@ class Config(Section, frozen=True):
             self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
+        self._check_shards()
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
             fault.check(self.network.target)
@@ -258,6 +286,30 @@ class Config(Section, frozen=True):
         if name not in processes:
             raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
 
+    def _check_shards(self) -> None:
+        """Every class has one owner, or the workers without a shard; and these have something left."""
+        owners: dict[int, int] = {}
+        sharing = set(range(self.job.workers))
+        for shard in self.shard:
+            self._check_ranks((shard.worker,), "shard.worker")
+            if shard.worker not in sharing:
+                raise ConfigError(f"shard.worker {shard.worker} is there twice: one shard a worker is allowed")
+            sharing.remove(shard.worker)
+            if not shard.classes:
+                raise ConfigError(f"shard.classes of worker {shard.worker} is empty: one or more classes are needed")
+            for label in shard.classes:
+                if label in owners:
+                    raise ConfigError(
+                        f"shard.classes of worker {shard.worker} has {label}, which worker {owners[label]} holds:"
+                        " each class can be given once"
+                    )
+                owners[label] = shard.worker
+        left = [label for label in range(CLASSES) if label not in owners]
+        if left and not sharing:
+            raise ConfigError(f"shard leaves no worker for the classes {left}: give them to one, or leave one without")
+        if sharing and not left:
+            raise ConfigError(f"shard leaves no class for the workers {sorted(sharing)}: leave one, or give them some")
+
     def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
         """Every rank is a worker's."""
         for rank in ranks:
@@ -267,7 +319,7 @@ class Config(Section, frozen=True):
 
 def check_objective(text: str, workers: int, field: str) -> int | None:
     """Return K of 'fixed:K', None for the other objectives; ConfigError for anything else."""
-    if text in ("round", "all"):
+    if text in ("round", "accuracy", "all"):
         return None
     name, _, number = text.partition(":")
     if name == "fixed" and number.isdecimal() and 1 <= int(number) <= workers:

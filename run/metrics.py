@@ -35,6 +35,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     first_block_s: float | None = None
     iteration_s: float | None = None
     blocking_s: float | None = None
+    gradient_norm2: float | None = None  # sum of squares of its gradient
+    aggregate_norm2: float | None = None  # of the average that it applied
+    discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"
     injected_mean_s: float = 0.0
     k: int
     count: int

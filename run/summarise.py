@@ -45,6 +45,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
         late_contributions=sum(late),
         late_by_worker=late,
+        discarded_by_worker=tuple(sum(line.discarded for line in worker.iterations) for worker in workers),
         bytes_sent=sum(entry.bytes_sent for entry in totals),
         bytes_received=sum(entry.bytes_received for entry in totals),
         packets_sent=sum(entry.packets_sent for entry in totals),

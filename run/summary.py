@@ -1,5 +1,6 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ class PassSummary:
     median_iteration_s: float
     late_contributions: int
     late_by_worker: tuple[int, ...]
+    discarded_by_worker: tuple[int, ...]
+    """Blocks of gradients that were thrown away because they came too late."""
     bytes_sent: int
     bytes_received: int
     packets_sent: int
@@ -102,7 +105,8 @@ class Summary:
             ["iterations in all", *(_integer(entry.iterations) for entry in self.passes)],
             ["median iteration time", *(f"{entry.median_iteration_s * 1e3:.1f} ms" for entry in self.passes)],
             ["k used (iterations)", *(_counts(entry.k_iterations) for entry in self.passes)],
-            ["late contributions", *(_late(entry) for entry in self.passes)],
+            ["late contributions", *(_by_worker(entry.late_by_worker) for entry in self.passes)],
+            *self._discarded(),
             ["sent", *(_traffic(entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
             ["received", *(_traffic(entry.bytes_received, entry.packets_received) for entry in self.passes)],
             ["retransmissions", *(_integer(entry.retransmissions) for entry in self.passes)],
@@ -113,6 +117,11 @@ class Summary:
             ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.passes)],
             ["gradients conserved", *(_conserved(entry) for entry in self.passes)],
         ]
+
+    def _discarded(self) -> list[list[str]]:
+        """A row where anything was thrown away."""
+        counts = [entry.discarded_by_worker for entry in self.passes]
+        return [["late blocks discarded", *map(_by_worker, counts)]] if any(map(any, counts)) else []
 
     def headings(self) -> list[str]:
         """The table's first row: the objectives, the baseline marked."""
@@ -179,8 +188,8 @@ def _counts(counts: dict[int, int]) -> str:
     return ", ".join(f"{k} ({count})" for k, count in counts.items())
 
 
-def _late(entry: PassSummary) -> str:
-    return f"{entry.late_contributions:,} ({', '.join(map(str, entry.late_by_worker))})"
+def _by_worker(counts: Sequence[int]) -> str:
+    return f"{sum(counts):,} ({', '.join(map(str, counts))})"
 
 
 def _corrupted(entry: PassSummary) -> str:

@@ -39,9 +39,9 @@ class Clock:
         """Now."""
         return self._now
 
-    def call_at(self, when: float, call: Callable[..., object], *args: Any) -> Handle:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Have something happen at this moment, or now if that has passed."""
-        handle = Handle(max(when, self._now), call, args)
+        handle = Handle(max(when, self._now), callback, args)
         self._order += 1
         heapq.heappush(self._heap, (handle.when(), self._order, handle))
         return handle

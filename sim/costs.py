@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def measure(config: Config) -> Costs:
     ]
 
     def apply() -> None:
-        done = aggregate(results, rank=0, elements=learning.elements)
+        done = aggregate(results, rank=0, elements=learning.elements, divisor=learning.divisor)
         learning.replica.apply(1, done.mean, done.total)
         json.dumps({"accuracy": learning.accuracy(), "params": fingerprint(done.mean)})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from host.agent import padded
 from host.aggregate import Aggregate
+from host.alignment import Alignment, Direction
 from host.metrics import fingerprint
 from host.model import Floats, Momentum, Perceptron, load_shard
 from host.replica import Replica
@@ -21,6 +22,7 @@ class After:
     parameters: Floats
     accuracy: float
     params: str  # fingerprint
+    direction: Direction  # of the iteration's aggregate
 
 
 class Learning:
@@ -28,17 +30,16 @@ class Learning:
 
     def __init__(self, config: Config) -> None:
         self._shards = [
-            load_shard(rank, config.job.workers, config.run.seed) for rank in range(config.job.workers)
+            load_shard(rank, config.job.workers, config.run.seed, config.shard) for rank in range(config.job.workers)
         ]
-        self._batch = config.model.batch
+        self._batch, self.divisor = config.model.batch, config.divisor
         self._model = Perceptron(config.model.hidden, config.run.seed)
         self._worker = Perceptron(config.model.hidden, config.run.seed)  # with the parameters of whoever computes
         self.elements = len(self._model.parameters)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
-        self.replica = Replica(
-            self._model.parameters, optimizer, padded(self.elements, config.job.words * WORD_LANES)
-        )
-        self._after = {0: self._look()}
+        self.replica = Replica(self._model.parameters, optimizer, padded(self.elements, config.job.words * WORD_LANES))
+        self._alignment = Alignment(self.elements)
+        self._after = {0: self._look(Direction(norm2=0.0, products=()))}
         self._computed = [0] * config.job.workers  # the latest iteration that each one has begun to compute
 
     def gradient(self, rank: int, iteration: int) -> tuple[float, Floats]:
@@ -52,7 +53,7 @@ class Learning:
         """A replica takes the next aggregate; the first one to do so does it for all."""
         if aggregate.iteration not in self._after:
             self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
-            self._after[aggregate.iteration] = self._look()
+            self._after[aggregate.iteration] = self._look(self._alignment.direction(aggregate.mean))
         return self._after[aggregate.iteration]
 
     def accuracy(self) -> float:
@@ -64,7 +65,9 @@ class Learning:
         for old in [known for known in self._after if known < iteration - 1]:
             del self._after[old]
 
-    def _look(self) -> After:
+    def _look(self, direction: Direction) -> After:
         """At the replica as it is now."""
         parameters = self._model.parameters.copy()
-        return After(parameters=parameters, accuracy=self.accuracy(), params=fingerprint(parameters))
+        return After(
+            parameters=parameters, accuracy=self.accuracy(), params=fingerprint(parameters), direction=direction
+        )

@@ -1,18 +1,21 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
-from host.aggregate import Aggregate, aggregate
+from host.aggregate import aggregate
+from host.alignment import Direction
 from host.compress import FixedPoint, to_fixed
 from host.history import Result
-from host.metrics import Metrics
+from host.metrics import Metrics, norm2
 from host.pages import Pages
-from host.residual import Books, Residual
+from host.residual import Residual
 from host.stragglers import Blocking
-from host.train import Step, iteration_line
+from host.train import Step, Work, discarded, iteration_line
 from host.wire import WORD_BYTES, WORD_LANES, pack_values
 from run.config import Config
 from sim.learning import Learning
+
+NOWHERE = Direction(norm2=0.0, products=())
 
 
 class Pupil(Protocol):
@@ -20,9 +23,14 @@ class Pupil(Protocol):
 
     blocks: int
     words: int
+    direction: Direction
+    """Of the aggregate of the latest iteration that the worker had a part in."""
 
-    def compute(self, iteration: int) -> float | None:
-        """The iteration's gradient; its loss."""
+    def compute(self, iteration: int, blocking_s: float) -> Work:
+        """The iteration's gradient."""
+
+    def enter(self, work: Work, iteration: int) -> None:
+        """Into the books, and onto the wire."""
 
     def packed(self, block: int) -> tuple[bytes, int]:
         """What is sent of a block, and its scale."""
@@ -41,20 +49,27 @@ class Student:
     """Trains the configuration's model; writes the worker's metrics."""
 
     def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
-        self._run, self._rank, self._learning, self._metrics = config.run, rank, learning, metrics
+        self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
         self.words = config.job.words
         lanes = self.words * WORD_LANES
         self.blocks = learning.replica.results.size // lanes
+        self.direction = NOWHERE
         self._codec = FixedPoint(workers=config.job.workers, gradient_range=config.job.gradient_range)
-        self._residual = Residual(Pages.in_memory(blocks=self.blocks, lanes=lanes), rank)
+        pages = Pages.in_memory(blocks=self.blocks, lanes=lanes)
+        self._residual = Residual(pages, rank, drop=config.policy.late == "drop")
         self._blocking = Blocking(config, rank)
 
-    def compute(self, iteration: int) -> float | None:
-        """Forward, backward, into the books, onto the wire."""
+    def compute(self, iteration: int, blocking_s: float) -> Work:
+        """Forward and backward."""
         loss, gradient = self._learning.gradient(self._rank, iteration)
-        self._residual.add(to_fixed(gradient), iteration)
+        return Work(loss=loss, gradient=gradient, norm2=norm2(gradient), blocking_s=blocking_s, aborted=False)
+
+    def enter(self, work: Work, iteration: int) -> None:
+        """As the agent does it before it sends."""
+        assert work.gradient is not None
+        self._residual.add(to_fixed(work.gradient), iteration)
         self._residual.sending(iteration, self._codec)
-        return loss
+        self._residual.discard_late()
 
     def packed(self, block: int) -> tuple[bytes, int]:
         """All that is pending."""
@@ -71,34 +86,42 @@ class Student:
 
     def apply(self, results: list[Result], step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
-        done = aggregate(results, rank=self._rank, elements=self._learning.elements)
-        after = self._learning.apply(done)
+        learning, run = self._learning, self._config.run
+        done = aggregate(results, rank=self._rank, elements=learning.elements, divisor=learning.divisor)
+        after = learning.apply(done)
+        if step is not None:
+            self.direction = after.direction
+        line = iteration_line(done, step, now, after.direction, accuracy=after.accuracy, params=after.params)
         injected_s = self._blocking.mean_s(done.iteration)
-        self._metrics.write(**iteration_line(done, step, now, after.accuracy, after.params, injected_s))
-        if after.accuracy >= self._run.target_accuracy:
+        self._metrics.write(
+            **line, injected_mean_s=injected_s, discarded=discarded(done, step, self._config.policy.late)
+        )
+        if after.accuracy >= run.target_accuracy:
             return "target"
-        return "iterations" if done.iteration >= self._run.max_iterations else None
+        return "iterations" if done.iteration >= run.max_iterations else None
 
-    def close(self, totals: dict[str, object]) -> Books:
+    def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the books."""
         self._metrics.write(summary=totals)
-        books = self._residual.books()
-        self._metrics.close(books, self._learning.replica.results)
-        return books
+        self._metrics.close(self._residual.books(), self._learning.replica.results)
 
 
 class Idler:
     """Sends nothing but zeros, one packet an iteration, and learns nothing: only times are asked for."""
 
     blocks = words = 1
+    direction = NOWHERE
 
     def __init__(self, config: Config) -> None:
         self._last = config.run.max_iterations
         self._values = bytes(WORD_BYTES)
 
-    def compute(self, iteration: int) -> float | None:
+    def compute(self, iteration: int, blocking_s: float) -> Work:
         """There is no gradient."""
-        return None
+        return Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=False)
+
+    def enter(self, work: Work, iteration: int) -> None:
+        """There are no books."""
 
     def packed(self, block: int) -> tuple[bytes, int]:
         """Zeros."""

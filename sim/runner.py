@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -29,9 +28,7 @@ def simulate_pass(config: Config, entry: PassFolder, costs: Costs, cores: int) -
     """One objective."""
     config = replace(config, policy=replace(config.policy, objective=entry.objective))
     learning = Learning(config)
-    students = [
-        Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)
-    ]
+    students = [Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
     simulation = build(config, students, costs, cores, entry.decisions)
     simulation.run()
     for rank, student in enumerate(students):
@@ -66,7 +63,9 @@ def check(config: Config) -> None:
 def _totals(simulation: Simulation, rank: int) -> dict[str, object]:
     worker, up, down = simulation.workers[rank], simulation.uplinks[rank], simulation.downlinks[rank]
     traffic = {
-        "bytes_sent": up.bytes, "bytes_received": down.bytes,
-        "packets_sent": up.packets, "packets_received": down.packets,
+        "bytes_sent": up.bytes,
+        "bytes_received": down.bytes,
+        "packets_sent": up.packets,
+        "packets_received": down.packets,
     }
     return traffic | asdict(worker.protocol.statistics) | {"reason": simulation.reasons[rank]}

@@ -1,8 +1,7 @@
 """One objective over one job's whole training in virtual time: workers, links, switch and controller, put together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 
 from controller.decide import Decider
 from controller.journal import Journal
@@ -44,7 +43,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
         config, job = self.config, self.config.job
-        decider = Decider(workers=job.workers, policy=config.policy)
+        decider = Decider(workers=job.workers, policy=config.policy, divisor=config.divisor)
         self._switch = SlotRules(workers=job.workers, k=decider.k, slots=job.slots)
         self.controller = Controller(
             clock=self.clock,

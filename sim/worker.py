@@ -8,7 +8,7 @@ from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.protocol import Protocol
 from host.stragglers import Blocking
-from host.train import Step
+from host.train import Step, Work
 from host.wire import Header, Lanes
 from run.config import Config
 from sim.clock import Clock, Handle
@@ -51,9 +51,11 @@ class Worker:
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[list[Result]] = []  # what is to be applied
-        self._waiting = False  # the gradient is handed over
+        self._waiting = False  # for the end of the iteration: the gradient is handed over, or given up
+        self._computing: Handle | None = None
         self._timer: Handle | None = None
-        self._step: Step | None = None
+        self._started_s = 0.0  # parameters ready
+        self._step: Step | None = None  # what it has done in the current iteration
 
     # -- its course
 
@@ -64,30 +66,45 @@ class Worker:
 
     def _compute(self) -> None:
         """Parameters are ready."""
-        iteration, now = self.protocol.iteration, self._around.clock.time()
-        blocking_s = self._blocking.blocking_s(iteration)
-        self._step = Step(iteration=iteration, started=now, loss=None, first_block_s=0.0, blocking_s=blocking_s)
-        ready_s = now + self._around.config.model.compute_ms / 1000 + blocking_s
-        self._around.clock.call_at(ready_s, self._around.machine.work, self._around.costs.encode_s, self._hand_over)
+        self._step, self._started_s = None, self._around.clock.time()
+        compute_s = self._around.config.model.compute_ms / 1000
+        ready_s = self._started_s + compute_s + self._blocking.blocking_s(self.protocol.iteration)
+        self._computing = self._around.clock.call_at(ready_s, self._computed)
+        self._give_up_if_late()
+
+    def _computed(self) -> None:
+        """The gradient is there."""
+        self._computing = None
+        self._around.machine.work(self._around.costs.encode_s, self._hand_over)
 
     def _hand_over(self) -> None:
-        """The gradient is computed, in the books, and encoded: contribute it, or learn that it is too late."""
-        assert self._step is not None
-        now = self._around.clock.time()
-        loss = self._pupil.compute(self._step.iteration)
-        self._step = Step(
-            iteration=self._step.iteration,
-            started=self._step.started,
-            loss=loss,
-            first_block_s=now - self._step.started,
-            blocking_s=self._step.blocking_s,
-        )
+        """It is in the books and encoded: contribute it, or learn that it is too late."""
+        iteration, now = self.protocol.iteration, self._around.clock.time()
+        work = self._pupil.compute(iteration, self._blocking.blocking_s(iteration))
+        self._pupil.enter(work, iteration)
+        self._step = self._made(work)
         self._waiting = True
         for block in self.protocol.missing:
             values, scale = self._pupil.packed(block)
             self._follow(self.protocol.contribute(block, values, scale=scale, lanes=Lanes.BITS_32, now=now))
         self._arm()
         self._advance()
+
+    def _give_up_if_late(self) -> None:
+        """With policy.late = "abort": go on to the current iteration as soon as this one is over."""
+        if self._computing is None or self._around.config.policy.late != "abort" or not self.protocol.over:
+            return
+        self._computing.cancel()
+        self._computing = None
+        blocking_s = self._blocking.blocking_s(self.protocol.iteration)
+        self._step = self._made(Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=True))
+        self._waiting = True
+        self._advance()
+
+    def _made(self, work: Work) -> Step:
+        """What was done in this iteration."""
+        first_block_s = self._around.clock.time() - self._started_s
+        return Step(iteration=self.protocol.iteration, started=self._started_s, first_block_s=first_block_s, work=work)
 
     def _advance(self) -> None:
         """Go on to the iteration that is current elsewhere, when the results of all before it are here."""
@@ -98,31 +115,35 @@ class Worker:
             if not self.protocol.left_behind:
                 self._waiting = False
                 costs = self._around.costs
-                self._around.machine.work(costs.apply_s * len(self._done) + costs.report_s, self._apply)
+                self._around.machine.work(costs.apply_s * len(self._done), self._apply)
 
     def _apply(self) -> None:
         """All that has finished, in order; then the next gradient, or the end."""
-        assert self._step is not None
         done, self._done = self._done, []
-        now = self._around.clock.time()
-        late, reason = not all(result.has(self._rank) for result in done[0]), None
+        now, step, reason = self._around.clock.time(), self._step, None
+        assert step is not None
+        assert step.work is not None
         for results in done:
-            step = self._step if results is done[0] else None
-            reason = reason or self._pupil.apply(results, step, now)
-        self._around.report(self._rank, self._report(late, len(done) - 1, now))
+            reason = reason or self._pupil.apply(results, step if results is done[0] else None, now)
+        self._around.report(self._rank, self._report(step, step.work, done[0]))
         if reason is None:
+            self._around.machine.work(self._around.costs.report_s, _nothing)
             self._compute()
         else:
             self._around.finished(self._rank, reason)
 
-    def _report(self, late: bool, behind: int, now: float) -> Report:
+    def _report(self, step: Step, work: Work, results: list[Result]) -> Report:
         """What the controller measures from."""
-        assert self._step is not None
+        direction = self._pupil.direction
         return Report(
-            iteration=self._step.iteration,
-            first_block_s=self._step.first_block_s,
-            late=late,
-            iteration_s=now - self._step.started,
+            iteration=step.iteration,
+            first_block_s=step.first_block_s,
+            censored=work.aborted,
+            late=not all(result.has(self._rank) for result in results),
+            iteration_s=self._around.clock.time() - step.started,
+            gradient_norm2=work.norm2,
+            aggregate_norm2=direction.norm2,
+            products=direction.products,
         )
 
     # -- packets and timers
@@ -137,12 +158,14 @@ class Worker:
             self._follow(self.protocol.result_in(result, self._around.clock.time()))
         self._arm()
         self._advance()
+        self._give_up_if_late()
 
     def _packet(self, header: Header, values: bytes) -> None:
         """The host has read it."""
         self._follow(self.protocol.packet_in(header, values, self._around.clock.time()))
         self._arm()
         self._advance()
+        self._give_up_if_late()
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
@@ -182,3 +205,7 @@ class Worker:
                     self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=now))
                 case AskPeers():
                     self._around.ask_peers(self._rank)
+
+
+def _nothing() -> None:
+    """Nobody waits for a report to be sent."""

@@ -21,7 +21,16 @@ ranks = st.integers(0, WORKERS - 1)
 any_rank = st.integers(-2, WORKERS + 2)
 iterations = st.integers(0, 40) | st.sampled_from([-1, AHEAD_MAX, AHEAD_MAX + 1, 2**31, 2**32 - 1, 2**63])
 durations = st.floats(0, 0.2) | st.floats() | st.sampled_from([0.0, 0.01, 5e-324, 3600.0, -0.0])
-reports = st.builds(Report, iteration=iterations, first_block_s=durations, censored=st.booleans(), late=st.booleans())
+norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 5e-324, -0.0, math.nan, math.inf, -1.0])
+reports = st.builds(
+    Report,
+    iteration=iterations,
+    first_block_s=durations,
+    censored=st.booleans(),
+    late=st.booleans(),
+    gradient_norm2=norms,
+    aggregate_norm2=norms,
+)
 arrivals = st.builds(
     Arrival,
     worker=any_rank,
@@ -122,7 +131,9 @@ def test_k_stays_within_the_live_workers(
         for item in taken:
             world.step(*item)
             world.check()
-    faults = len(("iteration", "order", "time", "digest iteration")) * WORKERS + len(("report rank", "digest rank"))
+    faults = len(("iteration", "order", "time", "norm", "digest iteration")) * WORKERS + len(
+        ("report rank", "digest rank")
+    )
     assert len(caplog.messages) <= faults
 
 

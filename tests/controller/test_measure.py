@@ -43,6 +43,9 @@ def test_late_counts() -> None:
     [
         (0, report(2, math.nan), "first_block_s nan: 0 to 3600 is allowed"),
         (0, report(2, -0.1), "first_block_s -0.1: 0 to 3600 is allowed"),
+        (0, report(2, gradient_norm2=math.nan), "gradient_norm2 nan: 0 or more, and finite, is allowed"),
+        (0, report(2, gradient_norm2=-1.0), "gradient_norm2 -1.0: 0 or more, and finite, is allowed"),
+        (0, report(2, aggregate_norm2=math.inf), "aggregate_norm2 inf: 0 or more, and finite, is allowed"),
         (0, report(2, math.inf), "first_block_s inf"),
         (0, report(2, 1e9), "first_block_s 1000000000.0"),
         (0, report(1), "iteration 1 after iteration 1: ascending only"),

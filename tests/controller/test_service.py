@@ -258,10 +258,12 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
             workers = await running.start_all()
             for iteration, time_s in ((1, float("nan")), (1, -1.0), (2**31, 0.01), (0, 0.01)):
                 await workers[0].report(iteration, time_s)
-            await workers[0].report(1, 0.01)
+            await workers[0].report(1, 0.01, gradient_norm2=float("nan"))
+            await workers[0].report(1, 0.01, aggregate_norm2=-1.0)
+            await workers[0].report(1, 0.01, gradient_norm2=2.0, aggregate_norm2=0.5)
             await workers[0].report(1, 0.01)
             taken = running.session.decider.measurements
-            await until(lambda: taken.refused == 5)
+            await until(lambda: taken.refused == 7)
             assert taken.track[0].reports == 1
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from host import wire
-from host.agent import Agent
+from host.agent import Agent, Aggregate
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.history import Result
@@ -22,6 +22,7 @@ from sim.slot_rules import SlotRules
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
+SMALL = Job(workers=3, words=1, slots=32, window=8)
 
 
 class UdpSwitch:
@@ -60,14 +61,14 @@ def address(rank: int) -> str:
 
 
 class Cluster:
-    def __init__(self, job: Job, k: int, lose: int = 0) -> None:
+    def __init__(self, job: Job, k: int, lose: int = 0, drop: bool = False) -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
         self.recorders = [Recorder() for _ in range(job.workers)]
         self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
         self.agents = [
-            Agent(job, rank=rank, elements=ELEMENTS, transport=transport, recorder=recorder)
+            Agent(job, rank=rank, elements=ELEMENTS, transport=transport, drop=drop, recorder=recorder)
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
         ]
         for agent in self.agents:
@@ -143,10 +144,53 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
         running.close()
 
 
-def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
+    cluster = Cluster(SMALL, k=2)
+    gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
+    try:
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(late.over.wait, 30.0)
+            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            assert told.result(), "while it computes"
+            (skipped,) = late.skip()
+            assert isinstance(skipped, Aggregate)
+            assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
+            assert cluster.transports[2].traffic.packets_sent == 0
+            assert not late.over.is_set(), "the next iteration goes on"
+            (_, (joined,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+        assert isinstance(joined, Aggregate)
+        assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
+        books = late.residual.books()
+        assert np.array_equal(books.gradients[:ELEMENTS], to_fixed(gradient)), "what it gave up is not in the books"
+        assert np.array_equal(books.counted, books.gradients)
+    finally:
+        cluster.close()
+
+
+def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
+    cluster = Cluster(SMALL, k=2, drop=True)
+    gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            assert late.over.wait(30.0)
+            late.all_reduce(gradient)
+            assert np.array_equal(late.residual.books().discarded[:ELEMENTS], to_fixed(gradient))
+            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+        assert isinstance(second, Aggregate)
+        assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
+        books = late.residual.books()
+        assert books.conserved
+        assert not books.pending.any()
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, drop: bool) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
-    cluster = Cluster(Job(workers=3, words=1, slots=32, window=8), k=2)
+    cluster = Cluster(SMALL, k=2, drop=drop)
     loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -163,9 +207,11 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
         assert late.iteration == 13
         assert late.protocol.statistics.resyncs == 1
         assert late.residual.books().conserved
-        assert np.array_equal(late.residual.pending.ravel()[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost"
+        books = late.residual.books()
+        kept = books.discarded if drop else books.pending
+        assert np.array_equal(kept[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost, or thrown away"
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
-        assert np.all(late.residual.pending == 0), "both of its gradients are counted"
+        assert np.all(late.residual.pending == 0), "all that is left of its gradients is counted"
     finally:
         cluster.close()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import host.residual
 from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
@@ -18,6 +20,7 @@ from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
 from run.config import Config, Straggler
+from run.config import Shard as ClassShard
 
 GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
 
@@ -28,23 +31,25 @@ def result(iteration: int, block: int, members: int) -> Result:
     )
 
 
-@given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.data())
-def test_conservation_is_exact_whatever_is_counted(gradients, workers, data):
+@given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.booleans(), st.data())
+def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, data):
     codec = FixedPoint(workers=workers, gradient_range=16.0)
-    residual = Residual(Pages.in_memory(blocks=2, lanes=8), rank=3)
-    counted = np.zeros((2, 8), np.int64)
+    residual = Residual(Pages.in_memory(blocks=2, lanes=8), rank=3, drop=drop)
+    counted, discarded = np.zeros((2, 2, 8), np.int64)
     for iteration, gradient in enumerate(gradients, 1):
         residual.add(to_fixed(gradient), iteration)
         residual.sending(iteration, codec)
         for block in range(2):
             members = data.draw(st.sampled_from([0b1000, 0b0100]))
             counted[block] += codec.counted(residual.sent[block], codec.scale) * (members == 0b1000)
+            discarded[block] += to_fixed(gradient).reshape(2, 8)[block] * (drop and members == 0b0100)
             for _ in range(data.draw(st.integers(1, 2))):
                 residual.settle(result(iteration, block, members))
     books = residual.books()
     assert books.conserved
     assert np.array_equal(books.gradients, sum(to_fixed(gradient) for gradient in gradients))
     assert np.array_equal(books.counted, counted.ravel())
+    assert np.array_equal(books.discarded, discarded.ravel()), "the late blocks of single gradients, nothing else"
 
 
 DYING = """
@@ -53,43 +58,123 @@ from pathlib import Path
 from host.compress import FixedPoint
 from host.history import BlockId, Result
 from host.pages import Pages
-from host.pages import Pages
 from host.residual import Residual
 
-residual = Residual(Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64), 2)
-codec, iteration = FixedPoint(workers=1, gradient_range=2.0**20), residual.begun
+def settle(block):
+    members = 4 if block % 2 else 8
+    id = BlockId(iteration, block)
+    residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, members=members, values=b""))
+
+pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
+residual = Residual(pages, 2, drop=sys.argv[2] == "drop")
+codec, iteration = FixedPoint(workers=1, gradient_range=2.0**20), max(1, residual.begun)
 gradient = np.full(64 * 64, 1 << 40)
 print("up", flush=True)
 while True:
-    iteration += 1
     residual.begin(iteration)
-    residual.add(gradient, iteration)
+    for block in range(0, 32, 2):
+        settle(block)
+    if residual.entered < iteration:
+        residual.add(gradient, iteration)
     residual.sending(iteration, codec)
+    residual.discard_late()
     for block in range(64):
-        id = BlockId(iteration, block)
-        residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, members=4, values=b""))
+        settle(block)
+    iteration += 1
 """
 
 
-def test_books_survive_a_kill_at_any_moment(tmp_path):
-    """Each block is counted whole or not at all: gradients, counted and what is unsettled fit after every kill."""
+@pytest.mark.parametrize("late", ["stash", "drop"])
+def test_books_survive_a_kill_at_any_moment(tmp_path, late):
+    """Of each block all is counted, or discarded, or nothing; even blocks always come too late."""
     path, before = tmp_path / "worker.books", 0
-    for delay_ms in (0, 1, 3, 7, 12, 20):
-        with subprocess.Popen([sys.executable, "-c", DYING, path], stdout=subprocess.PIPE) as process:
+    for delay_ms in (0, 1, 7, 12, 20):
+        with subprocess.Popen([sys.executable, "-c", DYING, path, late], stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             time.sleep(delay_ms / 1000)
             process.kill()
-        residual = Residual(Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64), 2)
+        residual = Residual(Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64), 2, drop=late == "drop")
         assert residual.begun >= before
-        assert residual.books().conserved
-        counted = residual.books().counted.reshape(64, 64)
-        assert np.all(counted == counted[:, :1]), "a block is counted whole"
         unsettled = residual.unsettled(residual.begun)
-        for block in unsettled:
-            residual.settle(result(residual.begun, block, 0b100))
+        for block in range(64):
+            if block % 2 == 0 or block in unsettled:
+                residual.settle(result(residual.begun, block, 0b100 if block % 2 else 0b1000))
         assert residual.unsettled(residual.begun) == []
+        books = residual.books()
+        gradients, counted, out, left = (
+            part.reshape(64, 64) for part in (books.gradients, books.counted, books.discarded, books.pending)
+        )
+        assert books.conserved
+        assert np.all(counted == counted[:, :1]), "a block is counted whole"
+        assert not counted[::2].any()
+        assert not out[1::2].any()
+        kept, none = (left, out) if late == "stash" else (out, left)
+        assert np.array_equal(kept[::2], gradients[::2]), "a late block is stashed, or discarded, whole"
+        assert not none[::2].any()
         before = residual.begun
     assert before > 10
+
+
+def live(pages, last):
+    """A worker that drops: from wherever its books are to the end of iteration `last`, as an agent would.
+
+    Block 0 is always counted, 1 closes before the gradient is there, 2 when it was sent, 3 like 0 and 2 by turns.
+    """
+    residual, codec = Residual(pages, 0, drop=True), FixedPoint(workers=4, gradient_range=16.0)
+    for iteration in range(max(residual.begun, 1), last + 1):
+        residual.begin(iteration)
+        residual.settle(result(iteration, 1, 0b10))
+        if residual.entered < iteration:
+            residual.add(to_fixed(np.random.default_rng(iteration).normal(size=8).astype(np.float32)), iteration)
+        residual.sending(iteration, codec)
+        residual.discard_late()
+        for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
+            residual.settle(result(iteration, block, members))
+    return residual.books()
+
+
+def copied(pages):
+    return Pages(**{field.name: getattr(pages, field.name).copy() for field in fields(pages)})
+
+
+def moments(pages, act):
+    """What a kill would leave: copies of the books before every line of host/residual.py that `act` runs."""
+    found = []
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename == host.residual.__file__:
+            if event == "line":
+                found.append(copied(pages))
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def test_what_is_discarded_survives_a_kill_before_any_line():
+    pages = Pages.in_memory(blocks=4, lanes=2)
+    found = moments(pages, lambda: live(pages, 3))
+    whole = live(pages, 3)
+    assert whole.conserved
+    assert len(found) > 100
+    for moment in found:
+        died = Residual(copied(moment), 0, drop=True)
+        for block in (1, 2):
+            if died.begun:
+                died.settle(result(died.begun, block, 0b10))
+        books = died.books()
+        assert books.conserved
+        late = slice(2, 6)
+        assert np.array_equal(books.discarded[late], books.gradients[late]), "who goes on later has discarded it all"
+        again = live(moment, 3)
+        for name in ("gradients", "counted", "pending", "discarded"):
+            assert np.array_equal(getattr(again, name), getattr(whole, name)), f"who goes on there has other {name}"
 
 
 def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
@@ -110,6 +195,18 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
     assert after.conserved
     assert np.array_equal(after.counted[:8], before.counted[:8])
     assert np.array_equal(after.counted[8:], before.counted[8:] // 2)
+
+
+def test_what_is_taken_back_is_pending_and_never_discarded():
+    pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
+    residual = Residual(pages, 0, drop=True)
+    residual.add(to_fixed(np.ones(8, np.float32)), 1)
+    residual.sending(1, codec)
+    residual.settle(result(1, 0, 0b1))
+    residual.reconcile(result(1, 0, 0b10))
+    for books in (residual.books(), Residual(pages, 0, drop=True).books()):
+        assert np.array_equal(books.pending, books.gradients)
+        assert not books.discarded.any()
 
 
 def test_books_of_others_are_refused(tmp_path):
@@ -188,6 +285,18 @@ def test_shards_share_the_held_out_images_and_nothing_else():
     assert all(np.array_equal(shard.held_out.images, shards[0].held_out.images) for shard in shards)
     assert np.array_equal(shards[0].batch(5, 8).labels, load_shard(0, 3, seed=7).batch(5, 8).labels)
     assert not np.array_equal(shards[0].batch(5, 8).images, shards[0].batch(6, 8).images)
+
+
+def test_classes_that_one_worker_alone_holds():
+    owned = (ClassShard(worker=1, classes=(8, 9)), ClassShard(worker=3, classes=(0,)))
+    shards = [load_shard(rank, 5, 7, owned) for rank in range(5)]
+    held = [set(shard.train.labels.tolist()) for shard in shards]
+    assert held == [set(range(1, 8)), {8, 9}, set(range(1, 8)), {0}, set(range(1, 8))]
+    sizes = [len(shard.train.labels) for shard in shards]
+    assert sum(sizes) + len(shards[0].held_out.labels) == 1797
+    assert max(sizes[::2]) - min(sizes[::2]) <= 1
+    assert len(np.unique(np.concatenate([shard.train.images for shard in shards]), axis=0)) == sum(sizes)
+    assert np.array_equal(shards[0].held_out.images, load_shard(0, 5, seed=7).held_out.images)
 
 
 def test_momentum_is_plain_sgd_with_momentum():

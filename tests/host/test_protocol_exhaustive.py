@@ -79,7 +79,8 @@ class Small(World):
         p._waiting, p._open = dict(p._waiting), set(p._open)
         pages = worker.residual._pages
         copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
-        other.residual, other.own = Residual(Pages(**copies), worker.residual._rank), worker.own.copy()
+        other.residual = Residual(Pages(**copies), worker.residual._rank)
+        other.own, other.thrown = worker.own.copy(), worker.thrown.copy()
         return other
 
     def key(self) -> Key:

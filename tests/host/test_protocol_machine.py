@@ -6,6 +6,7 @@ block must end.  `KOFN_NIGHTLY=1 pytest tests/host/test_protocol_machine.py -s` 
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,8 +33,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         window=choice,
         stalled=st.permutations(range(4)),
         scales=st.lists(st.sampled_from([0, 0, 3]), min_size=4, max_size=4),
+        late=st.sampled_from(["finish", "abort", "drop"]),
     )
-    def begin(self, workers, blocks, slots, k, window, stalled, scales):
+    def begin(self, workers, blocks, slots, k, window, stalled, scales, late):
         self.workers, self.stalled = workers, [rank for rank in stalled if rank < workers]
         self.world = World(
             workers=workers,
@@ -42,6 +44,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             slots=slots,
             window=1 + window % (slots // 2),
             scales=scales,
+            late=late,
             switch=self.switch,
         )
 
@@ -156,6 +159,8 @@ class ProtocolMachine(RuleBasedStateMachine):
                 STEPS["stale"] += statistics.stale
                 STEPS["refused"] += statistics.refused
                 STEPS["pulls"] += statistics.pulls
+                STEPS["discarded"] += bool(np.any(kind.thrown))
+                STEPS["given up"] += self.world.late == "abort" and kind.entered < kind.computed
             STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
             self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live
 
@@ -165,7 +170,5 @@ def test_whatever_the_network_does():
     ProtocolMachine.TestCase.settings = settings(max_examples=max(400, settings().max_examples))
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
-    assert all(
-        STEPS[name]
-        for name in ("delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
-    )
+    wanted = ("delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
+    assert all(STEPS[name] for name in (*wanted, "discarded", "given up"))

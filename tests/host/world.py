@@ -125,13 +125,19 @@ class Worker:
     complete: int = 0
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """What the ledger says was counted of this worker in the results it has."""
+    entered: int = 0
+    """The latest iteration whose gradient was handed over."""
+    thrown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """What was too late of its gradients, where that is to be thrown away."""
 
 
 class World:
-    """`workers` workers; worker r sends at `scales[r]` below the codec's scale."""
+    """`workers` workers; worker r sends at `scales[r]` below the codec's scale; `late`: as policy.late."""
 
-    def __init__(self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, switch=SlotRules) -> None:
-        self.blocks, self.last = blocks, last
+    def __init__(
+        self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, late="finish", switch=SlotRules
+    ) -> None:
+        self.blocks, self.last, self.late = blocks, last, late
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
@@ -146,9 +152,10 @@ class World:
         self.workers = [
             Worker(
                 Protocol(job=1, rank=rank, blocks=blocks, words=1, slots=slots, window=window, rto_s=0.05),
-                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank),
+                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank, drop=late == "drop"),
                 scaled(self.codec, scales[rank] if scales else 0),
                 own=np.zeros((blocks, LANES), np.int64),
+                thrown=np.zeros((blocks, LANES), np.int64),
             )
             for rank in range(workers)
         ]
@@ -158,11 +165,19 @@ class World:
     # -- what may happen
 
     def ready(self, rank: int) -> None:
-        """The worker's gradient is computed and handed over."""
+        """The worker's gradient is computed and handed over; or given up, where its iteration is over."""
         worker = self.workers[rank]
         worker.computed = worker.protocol.iteration
+        if self.late == "abort" and worker.protocol.over:
+            self.advance(rank)
+            return
+        worker.entered = worker.computed
         worker.residual.add(gradient(rank, worker.computed, self.blocks * LANES), worker.computed)
+        for block in range(self.blocks):
+            if worker.delivered >> block & 1:
+                self._too_late(worker, rank, block)
         worker.residual.sending(worker.computed, worker.codec)
+        worker.residual.discard_late()
         for block in worker.protocol.missing:
             values, now = pack_values(worker.residual.sent[block]), self.now
             self.follow(rank, worker.protocol.contribute(block, values, scale=worker.codec.scale, lanes=0, now=now))
@@ -268,6 +283,14 @@ class World:
         worker.residual.settle(result)
         if result.has(rank):
             worker.own[block] += self.codec.counted(addends[rank], result.scale)
+        elif worker.entered == id.iteration:
+            self._too_late(worker, rank, block)
+
+    def _too_late(self, worker: Worker, rank: int, block: int) -> None:
+        """The gradient that was handed over last is not in this block's result."""
+        if self.late == "drop":
+            newest = gradient(rank, worker.entered, self.blocks * LANES).reshape(self.blocks, LANES)
+            worker.thrown[block] += newest[block]
 
     # -- what always holds
 
@@ -282,7 +305,8 @@ class World:
             return
         worker = self.workers[rank]
         books, protocol = worker.residual.books(), worker.protocol
-        assert books.conserved, "counted + pending = gradients"
+        assert books.conserved, "counted + pending + discarded = gradients"
+        assert np.array_equal(books.discarded, worker.thrown.ravel()), "what was too late is discarded, nothing else"
         assert np.array_equal(books.counted, worker.own.ravel()), "counted is what the switch added"
         if (
             not protocol.regrouping

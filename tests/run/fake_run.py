@@ -71,7 +71,7 @@ def _sums(workers: int, random: np.random.Generator) -> list[dict[str, np.ndarra
     residual = [random.integers(-1000, 1000, PARAMETERS) for _ in range(workers)]
     results = np.sum(counted, axis=0)
     return [
-        {"gradients": one + rest, "counted": one, "residual": rest, "results": results.copy()}
+        {"gradients": one + rest, "counted": one, "residual": rest, "discarded": 0 * rest, "results": results.copy()}
         for one, rest in zip(counted, residual, strict=True)
     ]
 

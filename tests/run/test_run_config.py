@@ -20,9 +20,16 @@ STAR = {
     "links": [["h1", "s1-p1"], ["h2", "s1-p2"]],
 }
 
+SHARD = "[[shard]]\nworker = 2\nclasses = [3]"
+
+SHARDS = "\n".join(f"[[shard]]\nworker = {rank}\nclasses = [{2 * rank}, {2 * rank + 1}]" for rank in range(3))
+
 BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
-    ("[runs]", "unknown table or key 'runs': run, network, job, policy, model, straggler, fault, event are allowed"),
+    (
+        "[runs]",
+        "unknown table or key 'runs': run, network, job, policy, model, straggler, shard, fault, event are allowed",
+    ),
     ("[run]\npasses = []", "run.passes is empty"),
     ("[run]\npasses = ['best']", "run.passes is 'best': 'round', 'all' or 'fixed:K' with 1 <= K <= workers = 4"),
     ("[run]\npasses = ['fixed:5']", "run.passes is 'fixed:5'"),
@@ -55,6 +62,17 @@ BAD = [
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
     ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
+    ("[policy]\nlate = 'stash'", "policy.late is 'stash': 'abort' or 'drop' or 'finish' is allowed"),
+    ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker has 4: 0 to 3 (job.workers - 1) is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] is 10: 0 to less than 10 is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = [-1]", "shard[0].classes[0] is -1: 0 to less than 10 is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = []", "shard.classes of worker 1 is empty: one or more classes are needed"),
+    ("[[shard]]\nworker = 1", "shard[0].classes is missing: an array"),
+    (f"[[shard]]\nworker = 1\nclasses = [3]\n{SHARD}", "shard.classes of worker 2 has 3, which worker 1 holds"),
+    ("[[shard]]\nworker = 1\nclasses = [3, 3]", "shard.classes of worker 1 has 3, which worker 1 holds"),
+    (f"{SHARD}\n[[shard]]\nworker = 2\nclasses = [4]", "shard.worker 2 is there twice"),
+    (f"[job]\nworkers = 3\n{SHARDS}", "shard leaves no worker for the classes [6, 7, 8, 9]"),
+    (f"{SHARDS}\n[[shard]]\nworker = 3\nclasses = [6, 7, 8, 9]\n[job]\nworkers = 5", "no class for the workers [4]"),
     ("[straggler]\nworkers = [0]", "straggler is a table: an array of tables is allowed"),
     ("job = 3", "job is 3: a table is allowed"),
     ("[job]\nworkers = true", "job.workers is true: a whole number"),
@@ -158,6 +176,7 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
     path = tmp_path / "c.toml"
     path.write_text(
         '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
+        '\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
     )
     config = Config.load(path)
     path.write_text(to_toml(config))

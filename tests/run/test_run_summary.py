@@ -65,7 +65,7 @@ def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
     fake.sums[1]["residual"][7] -= 1
     failures = one_pass(tmp_path, fake).failures
     assert failures == [
-        "pass all: worker 1: 1 elements, the first is 7, its gradients are not what was counted plus its residual"
+        "pass all: worker 1: 1 elements, the first is 7, its gradients are not counted + residual + discarded"
     ]
 
 
