@@ -25,6 +25,7 @@ from rpc.document import document
 
 LAZY = {
     "run": ("run.runner", "command"),
+    "simulate": ("sim.runner", "command"),
     "stop": ("run.clean", "stop"),
     "clean": ("run.clean", "command"),
     "doctor": ("run.doctor", "command"),

@@ -150,9 +150,7 @@ class Decider:
         known = self.prediction
         gradients = float(known.gradients[self.k - 1] if known and self.k <= known.workers else self.live.sum())
         weight = float(self._weights(int(self.live.sum()))[self.k - 1])
-        self.progress.aggregate(
-            report.aggregate_norm2, report.products, gradients=gradients, step=gradients * weight
-        )
+        self.progress.aggregate(report.aggregate_norm2, report.products, gradients=gradients, step=gradients * weight)
 
     def _weights(self, workers: int) -> FloatArray:
         """Of one gradient in an iteration's average, for k = 1..workers."""

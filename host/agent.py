@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from host import wire
 from host.aggregate import Aggregate, aggregate
-from host.compress import FRACTION_BITS, Fixed, FixedPoint, to_fixed
+from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
 from host.holders import Holders, settle
@@ -43,8 +43,6 @@ FETCH_BYTES = 4 << 20
 """How much of later iterations is fetched along with a missed one."""
 
 LAST_ITERATION = 2**32 - 1
-
-
 
 
 class Agent:

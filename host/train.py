@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from host.agent import Agent, padded
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction

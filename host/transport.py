@@ -38,13 +38,20 @@ class Traffic:
     send_failures: int = 0
 
 
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def cancel(self) -> None:
+        """Not any more."""
+
+
 class Clock(Protocol):
     """What a line needs of an event loop."""
 
     def time(self) -> float:
         """Seconds, monotonic."""
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call later."""
 
 
@@ -53,7 +60,7 @@ class _Held(NamedTuple):
 
     due_s: float  # when it would have arrived
     datagram: bytes
-    timer: asyncio.Handle
+    timer: Timer
 
 
 class Line:

@@ -4,6 +4,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   config.toml topology.json     what was run, as it was given
   effective.toml                the same with every default and the command line's choices: what every process reads
   run.json                      the command line's choices, jobs, passes and their folders
+  costs.json                    of a simulation: CPU times of a worker's steps
   boot.log                      the network's own log
   certs/                        certificates and tokens, while the run goes on
   PASS/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
@@ -139,6 +140,11 @@ class RunFolder:
     def topology(self) -> Path:
         """Hosts, switch and links."""
         return self.path / "topology.json"
+
+    @property
+    def costs(self) -> Path:
+        """Of a simulation: what a worker's steps cost."""
+        return self.path / "costs.json"
 
     @property
     def certificates(self) -> Path:

@@ -31,6 +31,8 @@ class Controller:
     events: tuple[Event, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
+    changes: int = 0
+    """Of k."""
     _rest_until_s: float = 0.0
     _sampled: int = 0
     _happened: set[int] = field(default_factory=set)
@@ -77,11 +79,13 @@ class Controller:
                 self.clock.call_at(self.clock.time() + event.after_s, self._set_objective, event.objective)
 
     def _set_objective(self, text: str) -> None:
+        """As `kofn set-k` would."""
         self._apply(self.decider.set_objective(text, self.clock.time()))
 
     def _apply(self, change: Change | None) -> None:
         """Note a change, and bring it to the switch."""
         if change is not None:
+            self.changes += 1
             self.journal.decision(self.job, self.decider, change)
             self.clock.call_at(self.clock.time() + DECISION_S + PUSH_S, self._push)
 

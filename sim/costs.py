@@ -1,12 +1,17 @@
 """What a worker's steps cost on this machine, measured with the functions that workers call."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
 
+import msgspec
 import numpy as np
+import threadpoolctl
+from msgspec import Meta
 
 from host import wire
 from host.aggregate import aggregate
@@ -16,7 +21,8 @@ from host.metrics import fingerprint
 from host.pages import Pages
 from host.residual import Residual
 from host.wire import WORD_LANES
-from run.config import Config
+from run.config import Config, NotNegative
+from run.errors import ConfigError
 from sim.learning import Learning
 
 REPEATS = 9
@@ -25,18 +31,37 @@ REPORT_S = 0.0005
 """A report over gRPC: asking another process would measure the machine's load, not its speed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """CPU time of a worker's steps, in seconds."""
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU time of a worker's steps, in seconds, and what they are done on."""
 
-    encode_s: float = 0.0  # a gradient into the books and onto the wire
-    packet_s: float = 0.0  # one datagram, sent or received
-    apply_s: float = 0.0  # one aggregate: average, step, accuracy, its line of metrics
-    report_s: float = 0.0  # telling the controller
+    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: every host has a processor of its own
+    encode_s: NotNegative  # a gradient into the books and onto the wire
+    packet_s: NotNegative  # one datagram, sent or received
+    apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
+    report_s: NotNegative  # telling the controller
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What an earlier simulation has written; ConfigError where it is not that."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise ConfigError(f"--costs {path}: {error.strerror}") from error
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise ConfigError(f"--costs {path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """For later simulations."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def measure(config: Config) -> Costs:
-    """Medians of a few repetitions each, for this configuration's model and packets."""
+    """Medians of a few repetitions each, for this configuration's model and packets, on all cores of this machine."""
+    with threadpoolctl.threadpool_limits(1):  # as the workers of a run
+        return _measure(config)
+
+
+def _measure(config: Config) -> Costs:
     learning = Learning(config)
     lanes = config.job.words * WORD_LANES
     blocks = learning.replica.results.size // lanes
@@ -62,7 +87,13 @@ def measure(config: Config) -> Costs:
         learning.replica.apply(1, done.mean, done.total)
         json.dumps({"accuracy": learning.accuracy(), "params": fingerprint(done.mean)})
 
-    return Costs(encode_s=_median_s(encode), packet_s=_packet_s(packed), apply_s=_median_s(apply), report_s=REPORT_S)
+    return Costs(
+        cores=len(os.sched_getaffinity(0)),
+        encode_s=_median_s(encode),
+        packet_s=_packet_s(packed),
+        apply_s=_median_s(apply),
+        report_s=REPORT_S,
+    )
 
 
 def _packet_s(values: bytes) -> float:
@@ -81,10 +112,10 @@ def _packet_s(values: bytes) -> float:
 
 
 def _median_s(step: Callable[[], None]) -> float:
-    """One call's time."""
+    """One call's CPU time: others may be busy on this machine now."""
     times_s = []
     for _ in range(REPEATS):
-        begin_s = time.perf_counter()
+        begin_s = time.thread_time()
         step()
-        times_s.append(time.perf_counter() - begin_s)
+        times_s.append(time.thread_time() - begin_s)
     return float(np.median(times_s))

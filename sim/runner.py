@@ -1,54 +1,104 @@
 """`kofn simulate`: one configuration's passes in virtual time; the same files, summary and report as those of a run."""
 
-import os
-from dataclasses import asdict
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
+import click
+import threadpoolctl
 from msgspec.structs import replace
+from rich.console import Console
 
 from controller.journal import Journal
 from host.metrics import Metrics
 from run.config import Config
+from run.display import say
+from run.ending import ending
 from run.errors import ConfigError
 from run.folder import PassFolder, RunFolder
+from run.runner import Plan, conclude, make_plan, prepare
+from run.topology import wanted_topology
+from sim.clock import Clock
 from sim.costs import Costs, measure
 from sim.learning import Learning
-from sim.pupil import Idler, Student
+from sim.pupil import Idler, Pupil, Student
 from sim.simulation import Simulation
+from sim.times import Times, table
+
+EXAMPLES = """
+\b
+Examples:
+  kofn simulate                                      the default experiment, in virtual time
+  kofn simulate mine.toml --pass accuracy --pass all the same file as for kofn run
+  kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
+  kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
+
+\b
+Exit codes: 0 every pass reached its target and is consistent (with --times: always), 1 not so,
+2 the configuration or the command line is wrong, 130 stopped by a signal.
+"""
 
 
-def simulate(config: Config, folder: RunFolder, *, costs: Costs | None = None, cores: int | None = None) -> None:
-    """Write what the processes of a run of this configuration would write."""
+@click.command(epilog=EXAMPLES)
+@click.argument("config", type=click.Path(path_type=Path), required=False)
+@click.option("--pass", "objectives", multiple=True, metavar="OBJECTIVE", help="As of kofn run; repeat it for more.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
+@click.option(
+    "--cores",
+    type=click.IntRange(min=0),
+    help="Processors that all hosts share; 0: each has its own.  [default: this machine's]",
+)
+@click.option(
+    "--costs", type=click.Path(path_type=Path), help="CPU times of a worker's steps, JSON.  [default: measured now]"
+)
+@click.option("--times", is_flag=True, help="No training, one packet a worker and iteration; no files.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    *,
+    config: Path | None,
+    objectives: tuple[str, ...],
+    out: Path | None,
+    cores: int | None,
+    costs: Path | None,
+    times: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run an experiment in virtual time: no network, no waiting, no root.
+
+    CONFIG is a file for kofn run. Estimator, policy, protocol, books, model and data are the real ones; links and the
+    switch's slots are modelled, and what a worker's steps cost is measured on this machine first. Not simulated: kill
+    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs.
+    """
+    console = Console(stderr=as_json, quiet=quiet)
+    with ending("simulate"):
+        sources = () if config is None else (config,)
+        plan = make_plan(*sources, out=out, objectives=objectives, as_json=as_json, quiet=quiet)
+        check(plan.shared)
+        measured = measure(plan.shared) if costs is None else Costs.load(costs)
+        measured = measured if cores is None else replace(measured, cores=cores)
+        if times:
+            _show(simulate_times(plan.shared, measured, console), as_json=as_json)
+            return
+        folder = execute(plan, console, measured)
+        sys.exit(conclude(plan, folder, Console(stderr=as_json)))
+
+
+def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFolder:
+    """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated."""
+    config = plan.shared
     check(config)
     costs = costs or measure(config)
-    for (entry,) in folder.passes:
-        simulate_pass(config, entry, costs, os.cpu_count() or 1 if cores is None else cores)
-
-
-def simulate_pass(config: Config, entry: PassFolder, costs: Costs, cores: int) -> Simulation:
-    """One objective."""
-    config = replace(config, policy=replace(config.policy, objective=entry.objective))
-    learning = Learning(config)
-    students = [Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
-    simulation = build(config, students, costs, cores, entry.decisions)
-    simulation.run()
-    for rank, student in enumerate(students):
-        student.close(_totals(simulation, rank))
-    return simulation
-
-
-def simulate_times(config: Config, costs: Costs, cores: int) -> Simulation:
-    """How long iterations take, and which k is chosen: without a model, up to run.max_iterations."""
-    idlers = [Idler(config) for _ in range(config.job.workers)]
-    simulation = build(config, idlers, costs, cores, None)
-    simulation.run()
-    return simulation
-
-
-def build(config, pupils, costs, cores, journal_path):
-    simulation = Simulation(config=config, pupils=pupils, costs=costs, cores=cores, journal=Journal(None))
-    if journal_path is not None:
-        simulation.controller.journal = Journal(journal_path, simulation.clock.time)
-    return simulation
+    folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
+    folder.write_record([config], driver="simulated")
+    costs.save(folder.costs)
+    with threadpoolctl.threadpool_limits(1):  # matrices are small: more threads only wait for each other
+        for (entry,) in folder.passes:
+            _simulate_pass(config, entry, costs, console)
+    return folder
 
 
 def check(config: Config) -> None:
@@ -58,14 +108,66 @@ def check(config: Config) -> None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
     if config.job.start_workers not in (None, config.job.workers):
         raise ConfigError("job.start_workers is not simulated: all workers start together")
+    if any(fault.where == "switch" for fault in config.fault):
+        raise ConfigError("fault.where is 'switch', which is not simulated: 'host' is")
+    if config.network.topology is not None:
+        raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 
 
-def _totals(simulation: Simulation, rank: int) -> dict[str, object]:
-    worker, up, down = simulation.workers[rank], simulation.uplinks[rank], simulation.downlinks[rank]
-    traffic = {
-        "bytes_sent": up.bytes,
-        "bytes_received": down.bytes,
-        "packets_sent": up.packets,
-        "packets_received": down.packets,
-    }
-    return traffic | asdict(worker.protocol.statistics) | {"reason": simulation.reasons[rank]}
+def simulate_times(config: Config, costs: Costs, console: Console) -> list[Times]:
+    """How long iterations take, and which k is chosen, for each objective; up to run.max_iterations."""
+    results = []
+    for objective in config.run.passes:
+        idlers = [Idler(config) for _ in range(config.job.workers)]
+        begin = time.perf_counter()
+        simulation = _simulation(config, objective, idlers, costs, None)
+        simulation.run(_progress(console, objective, begin))
+        results.append(Times.of(simulation, objective, time.perf_counter() - begin))
+    return results
+
+
+def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Console) -> None:
+    """One objective; the files of its workers and its controller."""
+    begin = time.perf_counter()
+    learning = Learning(config)
+    students = [Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
+    simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
+    with simulation.journal:
+        simulation.run(_progress(console, entry.objective, begin))
+    for rank, student in enumerate(students):
+        student.close(simulation.totals(rank))
+    passed_s = time.perf_counter() - begin
+    say(
+        console, f"pass {entry.objective}: {simulation.clock.time():.1f} s in {passed_s:.1f} s; results in {entry.path}"
+    )
+
+
+def _simulation(
+    config: Config, objective: str, pupils: "list[Student] | list[Idler]", costs: Costs, journal: Path | None
+) -> Simulation:
+    """Put together."""
+    config = replace(config, policy=replace(config.policy, objective=objective))
+    clock = Clock()
+    given: list[Pupil] = [*pupils]
+    return Simulation(config=config, pupils=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
+
+
+def _progress(console: Console, objective: str, begin: float) -> Callable[[int, float], None]:
+    """Says about every second how far a simulation is."""
+    said = begin
+
+    def show(iteration: int, virtual_s: float) -> None:
+        nonlocal said
+        if (now := time.perf_counter()) - said >= 1:
+            said = now
+            say(console, f"pass {objective}: iteration {iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
+
+    return show
+
+
+def _show(results: list[Times], *, as_json: bool) -> None:
+    """The times of every pass."""
+    if as_json:
+        click.echo(json.dumps([result.to_dict() for result in results], indent=2))
+    else:
+        Console().print(table(results))

@@ -1,7 +1,8 @@
 """One objective over one job's whole training in virtual time: workers, links, switch and controller, put together."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from controller.decide import Decider
 from controller.journal import Journal
@@ -20,6 +21,9 @@ from sim.worker import Surroundings, Worker
 
 LAST_ITERATION = 2**32 - 1
 
+LOOK_S = 0.2
+"""Virtual time between two looks at how far a simulation is."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
@@ -28,15 +32,15 @@ class Simulation:
     config: Config
     pupils: Sequence[Pupil]
     costs: Costs
+    clock: Clock
     journal: Journal
-    cores: int
-    clock: Clock = field(default_factory=Clock)
     controller: Controller = field(init=False)
     workers: list[Worker] = field(init=False)
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why each worker ended."""
     _switch: SlotRules = field(init=False)
+    _look: Callable[[int, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
 
@@ -56,7 +60,7 @@ class Simulation:
         around = Surroundings(
             config=config,
             clock=self.clock,
-            machine=Machine(self.clock, self.cores),
+            machine=Machine(self.clock, self.costs.cores),
             costs=self.costs,
             report=self.controller.report,
             ask_peers=self._ask_peers,
@@ -68,12 +72,19 @@ class Simulation:
         self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
         self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
 
-    def run(self) -> None:
-        """From the start to the last worker's end."""
+    def run(self, look: Callable[[int, float], None]) -> None:
+        """From the start to the last worker's end; `look` gets the iteration and the time, now and then."""
+        self._look = look
         self.controller.start()
+        self._show()
         for worker in self.workers:
             worker.start()
         self.clock.run()
+
+    def _show(self) -> None:
+        """How far it is."""
+        self._look(self.controller.decider.iteration, self.clock.time())
+        self.clock.call_at(self.clock.time() + LOOK_S, self._show)
 
     def _link(self, rank: int, direction: str, take: Take) -> Link:
         faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
@@ -109,6 +120,17 @@ class Simulation:
         for peer in self.workers:
             if peer is not worker and worker.protocol.missing:
                 worker.take_results(list(peer.protocol.results(worker.protocol.iteration, LAST_ITERATION)))
+
+    def totals(self, rank: int) -> dict[str, Any]:
+        """What a worker says of its whole training at its end (run.metrics.Totals)."""
+        up, down = self.uplinks[rank], self.downlinks[rank]
+        traffic = {
+            "bytes_sent": up.bytes,
+            "bytes_received": down.bytes,
+            "packets_sent": up.packets,
+            "packets_received": down.packets,
+        }
+        return traffic | asdict(self.workers[rank].protocol.statistics) | {"reason": self.reasons[rank]}
 
     def _finished(self, rank: int, reason: str) -> None:
         self.reasons[rank] = reason

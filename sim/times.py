@@ -1,0 +1,64 @@
+"""What a simulation without training comes to: how long iterations took, and which k was in force."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from rich.table import Table
+
+from sim.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """One pass; times in seconds."""
+
+    objective: str
+    workers: int
+    iterations: int
+    virtual_s: float
+    wall_s: float  # how long the simulation took
+    mean_iteration_s: float
+    predicted_s: float | None  # for the last k; None where nothing was chosen
+    changes: int
+    k: int  # the last one
+
+    @classmethod
+    def of(cls, simulation: Simulation, objective: str, wall_s: float) -> Self:
+        """Look at a simulation that has ended."""
+        decider, virtual_s = simulation.controller.decider, simulation.clock.time()
+        forecast = decider.choice.forecast if decider.choice else None
+        return cls(
+            objective=objective,
+            workers=decider.workers,
+            iterations=decider.iteration,
+            virtual_s=virtual_s,
+            wall_s=wall_s,
+            mean_iteration_s=virtual_s / decider.iteration,
+            predicted_s=float(forecast.predicted_s[decider.k - 1]) + forecast.overhead_s if forecast else None,
+            changes=simulation.controller.changes,
+            k=decider.k,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def table(results: list[Times]) -> Table:
+    """For people: milliseconds an iteration."""
+    made = Table(box=None, header_style="bold")
+    for heading in ("pass", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"):
+        made.add_column(heading, justify="left" if heading == "pass" else "right")
+    for one in results:
+        made.add_row(
+            one.objective,
+            f"{one.workers}",
+            f"{one.iterations:,}",
+            f"{one.virtual_s:.1f} s",
+            f"{one.wall_s:.1f} s",
+            f"{one.k}",
+            f"{one.changes}",
+            f"{1e3 * one.mean_iteration_s:.2f} ms",
+            "-" if one.predicted_s is None else f"{1e3 * one.predicted_s:.2f} ms",
+        )
+    return made
