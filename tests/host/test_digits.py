@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ def test_a_worker_does_not_wait_for_scikit_learn() -> None:
 
 
 def test_missing_digits_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = model.importlib.util.spec_from_file_location("sklearn", submodule_search_locations=[str(tmp_path)])
+    spec = ModuleSpec("sklearn", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(AgentError, match=r"digits are missing: .*/datasets/data/digits\.csv\.gz"):
         model.load_digits()
