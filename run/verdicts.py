@@ -1,0 +1,87 @@
+"""The claims about the choice of k, each said yes or no with its numbers."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from run.evidence import Findings, Row
+
+NEAR = 0.10
+"""How far from the best fixed k an objective may be, and a prediction from what is measured."""
+
+FASTER = 3.0
+"""How many times faster than with k = n, with one slow worker."""
+
+ONE_SLOW = "one-slow"
+"""The scenario of that claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A claim, whether it holds, and the numbers that say so."""
+
+    claim: str
+    holds: bool
+    numbers: str
+
+
+def verdicts(found: Sequence[Findings]) -> list[Verdict]:
+    """On everything that these scenarios can tell; a claim that they cannot is left out."""
+    return [verdict for one in found for verdict in _of_scenario(one)]
+
+
+def _of_scenario(found: Findings) -> Iterator[Verdict]:
+    best = found.fixed[0] if found.fixed else None
+    for row in found.adaptive:
+        if best is not None and found.stationary:
+            yield _near(found, row, best)
+        elif best is not None:
+            yield _better(found, row, best)
+        if found.scenario == ONE_SLOW and found.everyone is not None:
+            yield _faster(found, row, found.everyone)
+    rows = [row for row in found.rows if row.k is not None and row.error is not None]
+    if found.stationary and rows:
+        yield _predicted(found, rows)
+
+
+def _near(found: Findings, row: Row, best: Row) -> Verdict:
+    ratio = row.time_s.median / best.time_s.median
+    return Verdict(
+        claim=f"{found.scenario}: {row.objective} within {NEAR:.0%} of the best fixed k",
+        holds=ratio <= 1 + NEAR,
+        numbers=f"{_times(row)} against {_times(best)} with {best.objective}: x {ratio:.2f}",
+    )
+
+
+def _better(found: Findings, row: Row, best: Row) -> Verdict:
+    ratio = row.time_s.median / best.time_s.median
+    return Verdict(
+        claim=f"{found.scenario}: {row.objective} better than every fixed k",
+        holds=ratio < 1,
+        numbers=f"{_times(row)} against {_times(best)} with {best.objective}: x {ratio:.2f}",
+    )
+
+
+def _faster(found: Findings, row: Row, everyone: Row) -> Verdict:
+    numbers = f"{_times(row)} against {_times(everyone)}"
+    if math.isinf(row.time_s.median):
+        return Verdict(claim=_faster_claim(found, row), holds=False, numbers=numbers)
+    ratio = everyone.time_s.median / row.time_s.median
+    return Verdict(claim=_faster_claim(found, row), holds=ratio >= FASTER, numbers=f"{numbers}: {ratio:.2f} times")
+
+
+def _faster_claim(found: Findings, row: Row) -> str:
+    return f"{found.scenario}: {row.objective} at least {FASTER:g} times faster than k = n"
+
+
+def _predicted(found: Findings, rows: Sequence[Row]) -> Verdict:
+    errors = {row.objective: row.error.median for row in rows if row.error is not None}
+    return Verdict(
+        claim=f"{found.scenario}: predicted iteration time within {NEAR:.0%} of the measured one for every k",
+        holds=all(abs(error) <= NEAR for error in errors.values()),
+        numbers=", ".join(f"{objective} {error:+.1%}" for objective, error in errors.items()),
+    )
+
+
+def _times(row: Row) -> str:
+    return "never" if math.isinf(row.time_s.median) else f"{row.time_s.median:.1f} s"
