@@ -62,7 +62,7 @@ class Pace:
         return Measured(mean_s=float(np.mean(times_s)) if times_s else 0.0, iterations=len(times_s))
 
     def followed(self, rank: int, iteration: int, k: int, first_block_s: float, iteration_s: float) -> None:
-        """A worker was in an iteration that needed `k`; its times from parameters ready to first block, and to new ones.
+        """A worker was in an iteration that needed `k`: its times from parameters ready to first block, and to the end.
 
         When all k have said so, the iteration counts.
         """
@@ -87,8 +87,8 @@ def overhead_s(cycles: Sequence[Cycle]) -> float:
     """What one iteration took beyond the k-th first block; `cycles`: of all k that were in it.
 
     Who gets the new parameters a little later starts the next gradient later, and may be the k-th just for that: where
-    all started together, their mean time beyond the longest first block has that in it. Otherwise one of them had an old
-    gradient to finish first, and how much later it started nobody knows: then the k-th is the one that waited least.
+    all started together, their mean time beyond the longest first block has that in it. Otherwise one of them had an
+    old gradient to finish first, and nobody knows how much later it started: the k-th is the one that waited least.
     """
     if all(cycle.together for cycle in cycles):
         mean_s = sum(cycle.iteration_s for cycle in cycles) / len(cycles)

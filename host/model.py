@@ -31,6 +31,11 @@ class Batch:
     images: Floats
     labels: Labels
 
+    def of(self, classes: Sequence[int]) -> "Batch":
+        """Those of these classes."""
+        chosen = np.isin(self.labels, classes)
+        return Batch(self.images[chosen], self.labels[chosen])
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:

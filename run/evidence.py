@@ -37,6 +37,8 @@ class Row:
     iterations: Spread
     """To the target."""
     best_accuracy: Spread
+    owned_accuracy: Spread | None
+    """In the end, on the classes that one worker alone holds; None where there are none."""
     measured_s: Spread
     """Mean iteration time."""
     predicted_s: Spread | None
@@ -63,6 +65,8 @@ class Findings:
     target_accuracy: float
     may_miss: bool
     """Whether a training that does not reach the target is a finding here, no failure."""
+    late: str
+    """What becomes of late gradients: policy.late."""
     rows: tuple[Row, ...]
 
     @property
@@ -107,6 +111,7 @@ def find_row(objective: str, passes: Sequence[PassSummary]) -> Row:
         time_s=_spread(times_s),
         iterations=_spread(iterations),
         best_accuracy=_spread([entry.best_accuracy for entry in passes]),
+        owned_accuracy=Spread.of([entry.owned_accuracy for entry in passes if entry.owned_accuracy is not None]),
         measured_s=_spread([entry.mean_iteration_s for entry in passes]),
         predicted_s=Spread.of([predicted_s for predicted_s, _ in known]),
         error=Spread.of([predicted_s / measured_s - 1 for predicted_s, measured_s in known]),

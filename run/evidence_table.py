@@ -25,6 +25,7 @@ def headings(found: Findings) -> list[str]:
         "predicted",
         "off by",
         "best accuracy",
+        "one worker's classes",
         "reached",
     ]
 
@@ -49,6 +50,7 @@ def _row(row: Row, best_s: float, everyone_s: float) -> list[str]:
         _milliseconds(row.predicted_s),
         "-" if row.error is None else f"{row.error.median:+.1%}",
         f"{row.best_accuracy.median:.1%}",
+        "-" if row.owned_accuracy is None else f"{row.owned_accuracy.median:.1%}",
         f"{row.reached} of {row.trainings}",
     ]
 

@@ -63,6 +63,11 @@ class Scenario:
         """Whether the workers' blocking stays as it is."""
         return not self.config.run.shift_every and all(entry.from_iteration == 1 for entry in self.config.straggler)
 
+    @property
+    def may_miss(self) -> bool:
+        """Whether not to reach the target is a finding: what only one worker knows is thrown away."""
+        return bool(self.config.shard) and self.config.policy.late != "finish"
+
 
 def names() -> list[str]:
     """Every scenario."""

@@ -44,6 +44,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         duration_s=max(map(_time, lines)) - begin,
         iterations=finished[-1].iteration,
         best_accuracy=max(line.accuracy or 0.0 for line in lines),
+        owned_accuracy=finished[-1].owned_accuracy,
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
         mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,
         predicted_iteration_s=predicted_iteration_s(statuses),

@@ -17,6 +17,8 @@ class PassSummary:
     duration_s: float
     iterations: int
     best_accuracy: float
+    owned_accuracy: float | None
+    """In the end, on the classes that one worker alone holds; None where there are none."""
     median_iteration_s: float
     mean_iteration_s: float
     predicted_iteration_s: float | None

@@ -27,7 +27,7 @@ class Verdict:
 
 def verdicts(found: Sequence[Findings]) -> list[Verdict]:
     """On everything that these scenarios can tell; a claim that they cannot is left out."""
-    return [verdict for one in found for verdict in _of_scenario(one)]
+    return [verdict for one in found for verdict in _of_scenario(one)] + list(_stash(found))
 
 
 def _of_scenario(found: Findings) -> Iterator[Verdict]:
@@ -42,6 +42,30 @@ def _of_scenario(found: Findings) -> Iterator[Verdict]:
     rows = [row for row in found.rows if row.k is not None and row.error is not None]
     if found.stationary and rows:
         yield _predicted(found, rows)
+
+
+def _stash(found: Sequence[Findings]) -> Iterator[Verdict]:
+    """Stash against drop: scenarios NAME-finish and NAME-drop, k by k."""
+    by_name = {one.scenario: one for one in found}
+    for one in found:
+        stem, _, late = one.scenario.rpartition("-")
+        dropping = by_name.get(f"{stem}-drop")
+        if late == one.late == "finish" and dropping is not None:
+            others = {row.objective: row for row in dropping.rows}
+            yield from (_kept(stem, row, others[row.objective]) for row in one.rows if row.objective in others)
+
+
+def _kept(stem: str, stashed: Row, dropped: Row) -> Verdict:
+    return Verdict(
+        claim=f"{stem}, {stashed.objective}: at the target no later with the stash than without",
+        holds=math.isfinite(stashed.time_s.median) and stashed.time_s.median <= dropped.time_s.median,
+        numbers=f"{_reached(stashed)} against {_reached(dropped)}",
+    )
+
+
+def _reached(row: Row) -> str:
+    owned = "" if row.owned_accuracy is None else f", of one worker's classes {row.owned_accuracy.median:.1%}"
+    return f"{_times(row)} (best accuracy {row.best_accuracy.median:.1%}{owned})"
 
 
 def _near(found: Findings, row: Row, best: Row) -> Verdict:
