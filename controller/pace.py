@@ -9,6 +9,9 @@ import numpy as np
 KEPT = 256
 """Latest iterations of each k that its mean is over."""
 
+OVERHEAD_KEPT = 32
+"""Latest iterations that the overhead is the mean of: it depends on k, and the first ones take longer."""
+
 OVERHEAD_MAX_S = 60.0
 """A longer time after a first block is no measurement."""
 
@@ -42,7 +45,7 @@ class Pace:
     _times_s: dict[int, deque[float]] = field(default_factory=dict)
     _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
 
-    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
     _iteration: int = 0  # the one that is reported now
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
     _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank

@@ -19,7 +19,7 @@ from run.display import say
 from run.ending import ending
 from run.errors import ConfigError
 from run.evidence import Findings, find_row
-from run.evidence_table import WIDTH, table, verdict_lines
+from run.evidence_table import LEGEND, WIDTH, table, verdict_lines
 from run.folder import default_path, point_latest
 from run.matrix import Cell, Result, Scenario, cells, names, read_cells, run_cells
 from run.runner import execute
@@ -120,6 +120,7 @@ def conclude(folder: Path, results: Sequence[Result], console: Console, *, as_js
     for one in found:
         console.print(table(one))
         console.print()
+    say(console, f"{LEGEND}\n")
     for line in verdict_lines(said):
         say(console, line)
     failures = [f"{result.cell.title}: {result.error}" for result in results if not result.passes]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from run.evidence import Findings
-from run.evidence_table import cells, headings
+from run.evidence_table import LEGEND, cells, headings
 from run.experiment_plots import k_figure, times_figure
 from run.matrix import Result
 from run.plots import Series
@@ -43,7 +43,7 @@ def _scenario(found: Findings, results: Sequence[Result]) -> list[str]:
     done = [result for result in results if result.passes]
     return [
         f"<h2>{html.escape(found.scenario)}</h2>",
-        f"<p>Medians over {len(done)} seeds; k = n / this: how many times faster than waiting for all workers.</p>",
+        f"<p>{len(done)} seeds. {html.escape(LEGEND)}</p>",
         html_table(headings(found), cells(found)),
         svg(times_figure(found)),
         *([svg(k_figure(found, _ks(found, done)))] if found.adaptive else []),
