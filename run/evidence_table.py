@@ -13,7 +13,7 @@ WIDTH = 132
 
 
 LEGEND = (
-    "Medians over the seeds. to: time to the target accuracy; x best k: that in times of the best fixed k's; k = n / it: "
+    "Medians over the seeds. to: time to the target accuracy; x best k: that over the best fixed k's; k = n / it: "
     "how many times faster than waiting for all workers; iterations: to the target; measured, predicted, off by: mean "
     "iteration time; accuracy: the best reached; owned: in the end, of the classes that one worker alone holds; "
     "reached: trainings that came to the target."

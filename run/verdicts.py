@@ -39,7 +39,7 @@ def _of_scenario(found: Findings) -> Iterator[Verdict]:
             yield _better(found, row, best)
         if found.scenario == ONE_SLOW and found.everyone is not None:
             yield _faster(found, row, found.everyone)
-    rows = [row for row in found.rows if row.k is not None and row.error is not None]
+    rows = [row for row in found.rows if row.k is not None]
     if found.stationary and rows:
         yield _predicted(found, rows)
 
@@ -71,7 +71,7 @@ def _reached(row: Row) -> str:
 def _near(found: Findings, row: Row, best: Row) -> Verdict:
     ratio = row.time_s.median / best.time_s.median
     return Verdict(
-        claim=f"{found.scenario}: {row.objective} within {NEAR:.0%} of the best fixed k",
+        claim=f"{found.scenario}: {row.objective} within {NEAR:.0%} of the best fixed k{_of_how_many(found)}",
         holds=ratio <= 1 + NEAR,
         numbers=f"{_times(row)} against {_times(best)} with {best.objective}: x {ratio:.2f}",
     )
@@ -80,10 +80,16 @@ def _near(found: Findings, row: Row, best: Row) -> Verdict:
 def _better(found: Findings, row: Row, best: Row) -> Verdict:
     ratio = row.time_s.median / best.time_s.median
     return Verdict(
-        claim=f"{found.scenario}: {row.objective} better than every fixed k",
+        claim=f"{found.scenario}: {row.objective} better than every fixed k{_of_how_many(found)}",
         holds=ratio < 1,
         numbers=f"{_times(row)} against {_times(best)} with {best.objective}: x {ratio:.2f}",
     )
+
+
+def _of_how_many(found: Findings) -> str:
+    """Where not every k was run."""
+    ks = sorted({row.k for row in found.rows if row.k is not None})
+    return "" if len(ks) == found.workers else f" (of {', '.join(map(str, ks))})"
 
 
 def _faster(found: Findings, row: Row, everyone: Row) -> Verdict:
@@ -99,11 +105,12 @@ def _faster_claim(found: Findings, row: Row) -> str:
 
 
 def _predicted(found: Findings, rows: Sequence[Row]) -> Verdict:
-    errors = {row.objective: row.error.median for row in rows if row.error is not None}
+    errors = [None if row.error is None else row.error.median for row in rows]
+    words = ["unknown" if error is None else f"{error:+.1%}" for error in errors]
     return Verdict(
         claim=f"{found.scenario}: predicted iteration time within {NEAR:.0%} of the measured one for every k",
-        holds=all(abs(error) <= NEAR for error in errors.values()),
-        numbers=", ".join(f"{objective} {error:+.1%}" for objective, error in errors.items()),
+        holds=all(error is not None and abs(error) <= NEAR for error in errors),
+        numbers=", ".join(f"{row.objective} {word}" for row, word in zip(rows, words, strict=True)),
     )
 
 
