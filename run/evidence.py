@@ -60,7 +60,10 @@ class Findings:
     """One scenario."""
 
     scenario: str
+    shifting: bool
+    """Whether the workers' blocking changes."""
     stationary: bool
+    """Whether neither that does nor a fixed k."""
     workers: int
     target_accuracy: float
     may_miss: bool

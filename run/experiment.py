@@ -17,7 +17,7 @@ from rich.console import Console
 
 from run.display import say
 from run.ending import ending
-from run.errors import ConfigError
+from run.errors import ConfigError, InterruptedRun
 from run.evidence import Findings, find_row
 from run.evidence_table import LEGEND, WIDTH, table, verdict_lines
 from run.folder import default_path, point_latest
@@ -85,8 +85,8 @@ def k(
     """
     console = _console(stderr=as_json)
     with ending("experiment k"):
-        if report_only and out is None:
-            raise ConfigError("--report-only needs --out: the folder of an experiment")
+        if report_only and (out is None or not out.is_dir()):
+            raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
         if not report_only and running() is not None:
             raise another_run()
         scenarios = [Scenario.load(name).overridden(target=target, objectives=objectives) for name in chosen or names()]
@@ -107,7 +107,10 @@ def _run(matrix: Sequence[Cell], folder: Path, console: Console) -> Iterable[Res
     """On the real system."""
     trainings = sum(len(cell.config.run.passes) for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
-    yield from run_cells(matrix, execute, console)
+    try:
+        yield from run_cells(matrix, execute, console)
+    except InterruptedRun as error:
+        raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
     point_latest(folder)
 
 
@@ -159,6 +162,7 @@ def _findings(results: Sequence[Result]) -> Findings:
         passes[entry.objective].append(entry)
     return Findings(
         scenario=scenario.name,
+        shifting=scenario.shifting,
         stationary=scenario.stationary,
         workers=scenario.config.job.workers,
         target_accuracy=scenario.config.run.target_accuracy,

@@ -59,9 +59,14 @@ class Scenario:
         return replace(self, config=config)
 
     @property
+    def shifting(self) -> bool:
+        """Whether the workers' blocking changes."""
+        return bool(self.config.run.shift_every) or any(entry.from_iteration > 1 for entry in self.config.straggler)
+
+    @property
     def stationary(self) -> bool:
-        """Whether the workers' blocking stays as it is."""
-        return not self.config.run.shift_every and all(entry.from_iteration == 1 for entry in self.config.straggler)
+        """Whether blocking and a fixed k stay as they are: policy.include_after lets k go to n now and then."""
+        return not self.shifting and not self.config.policy.include_after
 
     @property
     def may_miss(self) -> bool:

@@ -35,7 +35,7 @@ def _of_scenario(found: Findings) -> Iterator[Verdict]:
     for row in found.adaptive:
         if best is not None and found.stationary:
             yield _near(found, row, best)
-        elif best is not None:
+        if best is not None and found.shifting:
             yield _better(found, row, best)
         if found.scenario == ONE_SLOW and found.everyone is not None:
             yield _faster(found, row, found.everyone)

@@ -29,6 +29,7 @@ def row(objective: str, *times_s: float | None, **more: float) -> Row:
 def found(*rows: Row, scenario: str = "one-slow", **more: object) -> Findings:
     one = Findings(
         scenario=scenario,
+        shifting=False,
         stationary=True,
         workers=2,
         target_accuracy=0.95,
@@ -66,11 +67,16 @@ def test_near_the_best_fixed_k() -> None:
 
 def test_better_than_every_fixed_k_where_roles_shift() -> None:
     fixed = (row("fixed:1", 10.0), row("fixed:2", None))
-    shifting = {"scenario": "shifting", "stationary": False}
+    shifting = {"scenario": "shifting", "shifting": True, "stationary": False}
     assert said([found(*fixed, row("round", 9.9), **shifting)], "better than every fixed k").holds
     assert not said([found(*fixed, row("round", 10.0), **shifting)], "better than every fixed k").holds
     assert not said([found(*fixed, row("round", None), **shifting)], "better than every fixed k").holds
     assert all("predicted" not in one.claim for one in verdicts([found(*fixed, **shifting)]))
+
+
+def test_nothing_is_claimed_of_objectives_where_k_goes_to_n_now_and_then() -> None:
+    rows = (row("fixed:1", 10.0), row("fixed:2", 20.0), row("round", 9.9))
+    assert verdicts([found(*rows, scenario="like-finish", stationary=False)]) == []
 
 
 @pytest.mark.parametrize(("time_s", "holds"), [(10.0, True), (10.1, False), (None, False)])

@@ -178,7 +178,8 @@ def test_report_only_names_what_is_missing(folder: Path) -> None:
         (["--scenario", "nonsense"], "no scenario is called 'nonsense': shifty, tiny are"),
         (["--objective", "fixed:5"], "scenario shifty: run.passes is 'fixed:5'"),
         (["--objective", "best"], "with 1 <= K <= workers"),
-        (["--report-only"], "--report-only needs --out"),
+        (["--report-only"], "--report-only needs --out with the folder of an experiment, not none"),
+        (["--report-only", "--out", "nowhere"], "not nowhere"),
         (["--seeds", "0"], "0 is not in the range x>=1"),
     ],
 )
@@ -190,9 +191,13 @@ def test_bad_input_is_named(folder: Path, arguments: list[str], words: str) -> N
 
 def test_a_scenario_says_of_itself_what_may_be_claimed(folder: Path) -> None:
     assert Scenario.load("tiny").stationary
+    assert Scenario.load("shifty").shifting
     assert not Scenario.load("shifty").stationary
     (matrix.FOLDER / "skewed.toml").write_text(TINY + '[[shard]]\nworker = 3\nclasses = [8]\n[policy]\nlate = "drop"\n')
     assert Scenario.load("skewed").may_miss
+    (matrix.FOLDER / "included.toml").write_text(TINY + "[policy]\ninclude_after = 10\n")
+    assert not Scenario.load("included").stationary
+    assert not Scenario.load("included").shifting
     assert not Scenario.load("tiny").may_miss
 
 
