@@ -30,6 +30,7 @@ LAZY = {
     "clean": ("run.clean", "command"),
     "doctor": ("run.doctor", "command"),
     "chaos": ("run.chaos", "command"),
+    "experiment": ("run.experiment", "command"),
     "certs": ("run.certs", "command"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""
@@ -65,6 +66,7 @@ def main() -> None:
     Examples:
       kofn doctor                 is this machine fit for it, hop by hop
       kofn run                    the default experiment
+      kofn experiment k           is the chosen k the right one: every k, several seeds
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
       kofn set-k fixed:3          take k into your own hands

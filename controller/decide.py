@@ -86,7 +86,7 @@ class Decider:
             self.pace.ended(self.iteration, self.k, now_s)
             self._note_progress(report)
         if not report.late:
-            self.pace.followed(report.iteration, report.iteration_s - report.first_block_s)
+            self.pace.followed(rank, report.iteration, self.k, report.first_block_s, report.iteration_s)
         return True
 
     def due(self, now_s: float) -> bool:

@@ -1,12 +1,16 @@
 """What iterations really took, for each k and beyond the workers' first blocks. Bounded memory; no clock, no I/O."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 KEPT = 256
 """Latest iterations of each k that its mean is over."""
+
+OVERHEAD_KEPT = 32
+"""Latest iterations that the overhead is the mean of: it depends on k, and the first ones take longer."""
 
 OVERHEAD_MAX_S = 60.0
 """A longer time after a first block is no measurement."""
@@ -20,6 +24,20 @@ class Measured:
     iterations: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """One worker's way through an iteration that it was in, from parameters ready to parameters ready, seconds."""
+
+    first_block_s: float
+    iteration_s: float
+    together: bool  # it was in the iteration before as well, so it started this one with the others
+
+    @property
+    def after_s(self) -> float:
+        """From its first block to its new parameters."""
+        return self.iteration_s - self.first_block_s
+
+
 @dataclass(slots=True, kw_only=True)
 class Pace:
     """The time from the first report of one iteration to that of the next; one in which k changes counts for no k."""
@@ -27,8 +45,10 @@ class Pace:
     _times_s: dict[int, deque[float]] = field(default_factory=dict)
     _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
 
-    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _least: tuple[int, float] = (0, 0.0)  # the iteration that is reported now, and its least time after a first block
+    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
+    _iteration: int = 0  # the one that is reported now
+    _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
+    _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank
 
     def ended(self, iteration: int, k: int, now_s: float) -> None:
         """An iteration has ended; `k` is in force now. Where several ended unseen each gets the same share."""
@@ -44,18 +64,36 @@ class Pace:
         times_s = self._times_s.get(k, ())
         return Measured(mean_s=float(np.mean(times_s)) if times_s else 0.0, iterations=len(times_s))
 
-    def followed(self, iteration: int, after_s: float) -> None:
-        """A worker that was in had its new parameters `after_s` after its first block: the last one waited least."""
-        if not 0 < after_s < OVERHEAD_MAX_S or iteration < self._least[0]:
+    def followed(self, rank: int, iteration: int, k: int, first_block_s: float, iteration_s: float) -> None:
+        """A worker was in an iteration that needed `k`: its times from parameters ready to first block, and to the end.
+
+        When all k have said so, the iteration counts.
+        """
+        together = self._in.get(rank, 0) == iteration - 1
+        cycle = Cycle(first_block_s=first_block_s, iteration_s=iteration_s, together=together)
+        if not 0 < cycle.after_s < OVERHEAD_MAX_S or iteration < self._iteration:
             return
-        if iteration == self._least[0]:
-            self._least = iteration, min(after_s, self._least[1])
-            return
-        if self._least[0]:
-            self._overhead_s.append(self._least[1])
-        self._least = iteration, after_s
+        if iteration > self._iteration:
+            self._iteration, self._cycles = iteration, []
+        self._in[rank] = iteration
+        self._cycles.append(cycle)
+        if len(self._cycles) == k:
+            self._overhead_s.append(overhead_s(self._cycles))
 
     @property
     def overhead_s(self) -> float:
-        """Mean time from the last of k first blocks to the new parameters: transfer, sum and step; 0 while unknown."""
+        """What an iteration takes beyond its k-th first block, on average: transfer, sum, step; 0 while unknown."""
         return float(np.mean(self._overhead_s)) if self._overhead_s else 0.0
+
+
+def overhead_s(cycles: Sequence[Cycle]) -> float:
+    """What one iteration took beyond the k-th first block; `cycles`: of all k that were in it.
+
+    Who gets the new parameters a little later starts the next gradient later, and may be the k-th just for that: where
+    all started together, their mean time beyond the longest first block has that in it. Otherwise one of them had an
+    old gradient to finish first, and nobody knows how much later it started: the k-th is the one that waited least.
+    """
+    if all(cycle.together for cycle in cycles):
+        mean_s = sum(cycle.iteration_s for cycle in cycles) / len(cycles)
+        return mean_s - max(cycle.first_block_s for cycle in cycles)
+    return min(cycle.after_s for cycle in cycles)

@@ -3,13 +3,16 @@
 Parameters and gradient are flat float32 vectors, as the aggregation wants them.
 """
 
+import gzip
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.datasets import load_digits
 
+from host.errors import AgentError
 from run.config import CLASSES
 from run.config import Shard as ClassShard
 
@@ -27,6 +30,11 @@ class Batch:
 
     images: Floats
     labels: Labels
+
+    def of(self, classes: Sequence[int]) -> "Batch":
+        """Those of these classes."""
+        chosen = np.isin(self.labels, classes)
+        return Batch(self.images[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,27 @@ def load_shard(rank: int, workers: int, seed: int, owned: Sequence[ClassShard] =
 
     They are dealt one by one, after a shuffle that all workers share.
     """
-    digits = load_digits()
-    order = np.random.default_rng(seed).permutation(len(digits.target))
-    images, labels = (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int64)
+    pixels, digits = load_digits()
+    order = np.random.default_rng(seed).permutation(len(digits))
+    images, labels = (pixels[order] / 16).astype(np.float32), digits[order]
     held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
     mine = _dealt(rank, workers, labels[HELD_OUT:], owned) + HELD_OUT
     return Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank))
+
+
+def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:
+    """scikit-learn's digits: pixels 0..16, shape (1797, 64), and labels, shape (1797,).
+
+    Read from its file: importing scikit-learn takes a second of CPU time, and every worker would.
+    """
+    spec = importlib.util.find_spec("sklearn")  # finds, does not import
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    files = [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
+    if not (present := [file for file in files if file.exists()]):
+        raise AgentError(f"scikit-learn's digits are missing: {', '.join(map(str, files)) or 'it is not installed'}")
+    with gzip.open(present[0], "rt") as file:
+        table = np.fromstring(file.read().replace("\n", ","), sep=",").reshape(-1, PIXELS + 1)
+    return table[:, :PIXELS], table[:, PIXELS].astype(np.int64)
 
 
 def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard]) -> npt.NDArray[np.intp]:

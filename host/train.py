@@ -73,6 +73,8 @@ class Training:
         self._config, self._late = config, config.policy.late
         self._blocking = Blocking(config, rank)
         self._shard = load_shard(rank, config.job.workers, config.run.seed, config.shard)
+        owned = [label for shard in config.shard for label in shard.classes]
+        self._owned = self._shard.held_out.of(owned) if owned else None
         self._model = Perceptron(config.model.hidden, config.run.seed)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
@@ -162,7 +164,9 @@ class Training:
             aggregate, step, time.time(), direction, accuracy=accuracy, params=fingerprint(self._model.parameters)
         )
         injected_s = self._blocking.mean_s(aggregate.iteration)
-        metrics.write(**line, injected_mean_s=injected_s, discarded=discarded(aggregate, step, self._late))
+        owned = self._model.accuracy(self._owned) if self._owned else None
+        missed = discarded(aggregate, step, self._late)
+        metrics.write(**line, owned_accuracy=owned, injected_mean_s=injected_s, discarded=missed)
         return self._reason(aggregate.iteration, accuracy)
 
 

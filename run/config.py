@@ -200,6 +200,7 @@ class Run(Section, frozen=True):
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
+    shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
     pass_deadline_s: Positive = 900.0  # a pass that takes longer is stopped with an error
 

@@ -119,7 +119,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
         """Make the folder and its passes; ConfigError if it holds something already."""
-        folder = cls(path=path, jobs=tuple(_job_folder(path, job, objectives, alone=len(jobs) == 1) for job in jobs))
+        folder = cls.at(path, objectives, jobs)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -130,6 +130,11 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
         return folder
+
+    @classmethod
+    def at(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
+        """Where everything is, or will be; nothing is made."""
+        return cls(path=path, jobs=tuple(_job_folder(path, job, objectives, alone=len(jobs) == 1) for job in jobs))
 
     @property
     def passes(self) -> list[tuple[PassFolder, ...]]:

@@ -31,6 +31,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     computed: bool = True
     loss: float | None = None
     accuracy: float | None = None
+    owned_accuracy: float | None = None  # on the classes that one worker alone holds; none without [[shard]]
     params: str
     first_block_s: float | None = None
     iteration_s: float | None = None

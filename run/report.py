@@ -33,13 +33,24 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
     for job, config, result in zip(folder.jobs, configs, summary.jobs, strict=True):
         parts += [f"<h2>Job {job.id}</h2>"] * (len(folder.jobs) > 1)
         parts += _job(job, config, result)
-    title = html.escape(f"kofn: {configs[0].run.name}")
     path = folder.path / "report.html"
-    path.write_text(
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    path.write_text(page(f"kofn: {configs[0].run.name}", parts))
+    return path
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole document of these pieces of HTML."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
-    return path
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells of plain text."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _job(folder: JobFolder, config: Config, summary: Summary) -> list[str]:
@@ -96,6 +107,4 @@ def _facts(folder: RunFolder) -> str:
 
 
 def _summary_table(summary: Summary) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *summary.headings()))
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in summary.rows())
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    return html_table(["", *summary.headings()], summary.rows())

@@ -10,6 +10,7 @@ from run.config import Config
 from run.events import read_happenings
 from run.folder import JobFolder, PassFolder
 from run.metrics import Iteration, WorkerMetrics, read_pass
+from run.prediction import predicted_iteration_s
 from run.recoveries import read_statuses, recoveries
 from run.summary import PassSummary, Summary
 
@@ -33,7 +34,8 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
     totals = [worker.totals for worker in workers]
     happenings = read_happenings(folder.events)
-    recovered = recoveries(read_statuses(folder.status), happenings)
+    statuses = read_statuses(folder.status)
+    recovered = recoveries(statuses, happenings)
     conserved = conservation(folder, len(workers))
     return PassSummary(
         objective=folder.objective,
@@ -42,7 +44,10 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         duration_s=max(map(_time, lines)) - begin,
         iterations=finished[-1].iteration,
         best_accuracy=max(line.accuracy or 0.0 for line in lines),
+        owned_accuracy=finished[-1].owned_accuracy,
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
+        mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,
+        predicted_iteration_s=predicted_iteration_s(statuses),
         late_contributions=sum(late),
         late_by_worker=late,
         discarded_by_worker=tuple(sum(line.discarded for line in worker.iterations) for worker in workers),

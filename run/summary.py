@@ -17,7 +17,12 @@ class PassSummary:
     duration_s: float
     iterations: int
     best_accuracy: float
+    owned_accuracy: float | None
+    """In the end, on the classes that one worker alone holds; None where there are none."""
     median_iteration_s: float
+    mean_iteration_s: float
+    predicted_iteration_s: float | None
+    """What the controller predicted of that mean, on average; None where it never said."""
     late_contributions: int
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[int, ...]
@@ -103,7 +108,9 @@ class Summary:
             ["baseline / this", *(_ratio(self.passes[-1], entry) for entry in self.passes)],
             ["iterations to target", *(_integer(entry.iterations_to_target) for entry in self.passes)],
             ["iterations in all", *(_integer(entry.iterations) for entry in self.passes)],
-            ["median iteration time", *(f"{entry.median_iteration_s * 1e3:.1f} ms" for entry in self.passes)],
+            ["median iteration time", *(_milliseconds(entry.median_iteration_s) for entry in self.passes)],
+            ["mean iteration time", *(_milliseconds(entry.mean_iteration_s) for entry in self.passes)],
+            ["as predicted", *(_milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
             ["k used (iterations)", *(_counts(entry.k_iterations) for entry in self.passes)],
             ["late contributions", *(_by_worker(entry.late_by_worker) for entry in self.passes)],
             *self._discarded(),
@@ -172,6 +179,10 @@ class RunSummary:
 
 def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f} s"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1e3:.1f} ms"
 
 
 def _integer(value: int | None) -> str:

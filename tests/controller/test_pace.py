@@ -32,19 +32,42 @@ def test_the_past_is_forgotten() -> None:
     assert pace.measured(1).mean_s == 0.0
 
 
-def test_the_last_to_come_says_what_comes_after() -> None:
+def follow(pace: Pace, iteration: int, k: int, *reports: tuple[int, float, float]) -> None:
+    """Workers that were in: (rank, first block, iteration) in ms."""
+    for rank, first_block_ms, iteration_ms in reports:
+        pace.followed(rank, iteration, k, first_block_ms / 1e3, iteration_ms / 1e3)
+
+
+def test_who_started_together_counts_with_the_whole_iteration() -> None:
+    """Worker 1 gets parameters 3 ms after worker 0, so it is last in iteration 2 with a first block of 20 ms."""
     pace = Pace()
-    assert pace.overhead_s == 0.0
-    reports = [(1, 0.009), (1, 0.004), (1, 0.011), (2, 0.008), (2, 0.006), (1, 0.001), (3, 0.005)]
-    for iteration, after_s in reports:
-        pace.followed(iteration, after_s)
-    assert pace.overhead_s == pytest.approx(0.005), "of iterations 1 and 2; 3 may not be complete"
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 28))
+    assert pace.overhead_s == pytest.approx(6.5e-3)
+    follow(pace, 2, 2, (0, 20, 28), (1, 20, 28))
+    assert pace.overhead_s == pytest.approx((6.5e-3 + 8e-3) / 2), "the iteration took 28 ms, a first block 20"
+
+
+def test_who_was_late_started_later_and_then_the_least_wait_counts() -> None:
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 45), (2, 21, 25))
+    assert pace.overhead_s == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
+
+
+def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
+    """A worker that was in some blocks only reports to be late, but may have been the last to come."""
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 60))
+    follow(pace, 3, 2, (0, 20, 25), (1, 21, 26))
+    assert pace.overhead_s == pytest.approx(5e-3)
+    follow(pace, 2, 2, (1, 1, 99))
+    assert pace.overhead_s == pytest.approx(5e-3), "too late to belong to anything"
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 0.0, 2 * OVERHEAD_MAX_S])
 def test_absurd_times_are_no_measurement(absurd: float) -> None:
     pace = Pace()
-    pace.followed(1, absurd)
-    pace.followed(2, absurd)
-    pace.followed(3, absurd)
+    for iteration in (1, 2, 3):
+        pace.followed(0, iteration, 1, 0.0, absurd)
     assert pace.overhead_s == 0.0

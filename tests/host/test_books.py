@@ -19,7 +19,7 @@ from host.model import Momentum, Perceptron, load_shard
 from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
-from run.config import Config, Straggler
+from run.config import Config, Job, Run, Straggler
 from run.config import Shard as ClassShard
 
 GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
@@ -321,3 +321,12 @@ def test_stragglers_follow_the_config_and_repeat():
     assert np.var(drawn) / np.mean(drawn) == pytest.approx(config.run.event_ms / 1000, rel=0.1)
     assert drawn[:5] == [Blocking(config, 1).blocking_s(iteration) for iteration in range(50, 55)]
     assert Blocking(Config(), 0).blocking_s(1) == 0
+
+
+def test_roles_go_to_the_next_rank_and_around() -> None:
+    straggler = (Straggler(workers=(0, 1), mean_ms=4.0), Straggler(workers=(2,), mean_ms=80.0))
+    config = Config(run=Run(shift_every=50), job=Job(workers=3), straggler=straggler)
+    workers = [Blocking(config, rank) for rank in range(3)]
+    slow = [[rank for rank in range(3) if workers[rank].mean_s(at) == 0.08] for at in (1, 50, 51, 100, 101, 150, 151)]
+    assert slow == [[2], [2], [0], [0], [1], [1], [2]]
+    assert all(sorted(worker.mean_s(at) for worker in workers) == [0.004, 0.004, 0.08] for at in (1, 51, 999))

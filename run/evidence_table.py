@@ -1,0 +1,90 @@
+"""An experiment's findings as text: cells for the terminal and for the report alike."""
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from run.evidence import Findings, Row, Spread
+from run.verdicts import Verdict
+
+WIDTH = 132
+"""Columns of a terminal that the table needs."""
+
+
+LEGEND = (
+    "Medians over the seeds. to: time to the target accuracy; x best k: that over the best fixed k's; k = n / it: "
+    "how many times faster than waiting for all workers; iterations: to the target; measured, predicted, off by: mean "
+    "iteration time; accuracy: the best reached; owned: in the end, of the classes that one worker alone holds; "
+    "reached: trainings that came to the target."
+)
+
+
+def headings(found: Findings) -> list[str]:
+    """The first row."""
+    return [
+        "objective",
+        f"to {found.target_accuracy:.0%}",
+        "min .. max",
+        "x best k",
+        "k = n / it",
+        "iterations",
+        "measured",
+        "predicted",
+        "off by",
+        "accuracy",
+        "owned",
+        "reached",
+    ]
+
+
+def cells(found: Findings) -> list[list[str]]:
+    """A row an objective; medians over the seeds."""
+    best = found.fixed[0].time_s.median if found.fixed else math.inf
+    everyone = math.inf if found.everyone is None else found.everyone.time_s.median
+    return [_row(row, best, everyone) for row in found.rows]
+
+
+def _row(row: Row, best_s: float, everyone_s: float) -> list[str]:
+    time_s = row.time_s.median
+    return [
+        row.objective,
+        _seconds(time_s),
+        f"{_seconds(row.time_s.low)} .. {_seconds(row.time_s.high)}",
+        _ratio(time_s, best_s),
+        _ratio(everyone_s, time_s),
+        "-" if math.isinf(row.iterations.median) else f"{row.iterations.median:,.0f}",
+        _milliseconds(row.measured_s),
+        _milliseconds(row.predicted_s),
+        "-" if row.error is None else f"{row.error.median:+.1%}",
+        f"{row.best_accuracy.median:.1%}",
+        "-" if row.owned_accuracy is None else f"{row.owned_accuracy.median:.1%}",
+        f"{row.reached} of {row.trainings}",
+    ]
+
+
+def table(found: Findings) -> Table:
+    """One scenario for the terminal."""
+    result = Table(box=None, pad_edge=False, header_style="bold", title=found.scenario, title_justify="left")
+    for name in headings(found):
+        result.add_column(name, justify="left" if name == "objective" else "right", no_wrap=True)
+    for row in cells(found):
+        result.add_row(*row)
+    return result
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """A line a claim."""
+    return [f"{'yes' if one.holds else 'NO ':3}  {one.claim}: {one.numbers}" for one in verdicts]
+
+
+def _seconds(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.1f} s"
+
+
+def _milliseconds(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{1e3 * spread.median:.1f} ms"
+
+
+def _ratio(one: float, other: float) -> str:
+    return "-" if math.isinf(one) or math.isinf(other) else f"{one / other:.2f}"

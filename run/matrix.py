@@ -1,0 +1,220 @@
+"""What `kofn experiment` runs: every scenario with every seed, each an ordinary run with all its passes in one folder.
+
+OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
+OUT/SCENARIO/seed-N/       that run's folder
+
+A run is finished when it has its summary.  Finished ones are not run again; what an interrupted one left is removed and
+it is run again.  How a run is carried out is the caller's: on the real system, or simulated.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import structs
+from rich.console import Console
+
+from run.config import Config
+from run.display import say
+from run.effective import to_toml
+from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
+from run.folder import JobFolder, RunFolder
+from run.runner import Plan, make_plan, summarised
+from run.signals import deferred
+from run.summary import PassSummary
+
+FOLDER = Path(__file__).with_name("experiments")
+
+CarryOut = Callable[[Plan, Console], RunFolder]
+"""Does everything up to the last worker's end, and leaves the run's files: run.runner.execute does it for real."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A configuration that is run with several seeds."""
+
+    name: str
+    config: Config
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """One of run/experiments/; ConfigError for a name that nothing has."""
+        if name not in (known := names()):
+            raise ConfigError(f"no scenario is called {name!r}: {', '.join(known)} are")
+        return cls(name=name, config=Config.load(FOLDER / f"{name}.toml"))
+
+    def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
+        """The same with the command line's choices; ConfigError names what does not fit."""
+        run = structs.replace(self.config.run, passes=objectives or self.config.run.passes)
+        network = structs.replace(self.config.network, target=target or self.config.network.target)
+        config = structs.replace(self.config, run=run, network=network)
+        try:
+            config.check()
+        except ConfigError as error:
+            raise ConfigError(f"scenario {self.name}: {error}") from None
+        return replace(self, config=config)
+
+    @property
+    def shifting(self) -> bool:
+        """Whether the workers' blocking changes."""
+        return bool(self.config.run.shift_every) or any(entry.from_iteration > 1 for entry in self.config.straggler)
+
+    @property
+    def stationary(self) -> bool:
+        """Whether blocking and a fixed k stay as they are: policy.include_after lets k go to n now and then."""
+        return not self.shifting and not self.config.policy.include_after
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether not to reach the target is a finding: what only one worker knows is thrown away."""
+        return bool(self.config.shard) and self.config.policy.late != "finish"
+
+
+def names() -> list[str]:
+    """Every scenario."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What is read of a run's summary.json."""
+
+    passes: tuple[PassSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One scenario with one seed."""
+
+    scenario: Scenario
+    seed: int
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.scenario.name}, seed {self.seed}"
+
+    @property
+    def source(self) -> Path:
+        """The configuration's file."""
+        return self.folder.with_suffix(".toml")
+
+    @property
+    def config(self) -> Config:
+        """The scenario's, with this seed."""
+        run = structs.replace(self.scenario.config.run, name=f"{self.scenario.name}-{self.seed}", seed=self.seed)
+        return structs.replace(self.scenario.config, run=run)
+
+    def plan(self) -> Plan:
+        """Write the configuration and plan its run; ConfigError names what does not fit."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.source.write_text(to_toml(self.config))
+        return make_plan(self.source, out=self.folder, quiet=True)
+
+    def job(self) -> JobFolder:
+        """Where its files are."""
+        return RunFolder.at(self.folder, self.config.run.passes).jobs[0]
+
+    def stored(self) -> tuple[PassSummary, ...] | None:
+        """What a finished run achieved; None where it is not finished; ConfigError where another one was run."""
+        try:
+            effective = self.job().effective.read_text()
+            passes = msgspec.json.decode((self.folder / "summary.json").read_bytes(), type=Stored).passes
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        if effective != to_toml(self.config):
+            raise ConfigError(
+                f"{self.folder} holds the results of another configuration: choose another --out, "
+                "or the same scenario, --objective and --target as then"
+            )
+        return passes
+
+    def discard(self) -> None:
+        """Remove what an interrupted run left; ConfigError for a folder that is none."""
+        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
+            raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a cell; without passes it failed, or was not run."""
+
+    cell: Cell
+    passes: tuple[PassSummary, ...] = ()
+    error: str = ""
+
+
+def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
+    """All of them, seed by seed: an interrupted experiment has something of every scenario."""
+    return [
+        Cell(scenario=scenario, seed=seed, folder=out / scenario.name / f"seed-{seed}")
+        for seed in range(1, seeds + 1)
+        for scenario in scenarios
+    ]
+
+
+def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[Result]:
+    """Run what is not finished, one after another; one that fails does not stop the others."""
+    stored = [cell.stored() for cell in matrix]  # before anything is run
+    left = sum(len(cell.config.run.passes) for cell, passes in zip(matrix, stored, strict=True) if passes is None)
+    clock, first = Clock(left), True
+    for number, (cell, passes) in enumerate(zip(matrix, stored, strict=True), 1):
+        if passes is not None:
+            say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
+            yield Result(cell=cell, passes=passes)
+            continue
+        count = len(cell.config.run.passes)
+        say(console, f"[{number}/{len(matrix)}] {cell.title}: {count} trainings{clock.left()}", style="bold")
+        result = _run(cell, carry_out, console, check=first)
+        first = False
+        say(console, f"  {result.error or 'done'} after {clock.took(count):.0f} s")
+        yield result
+
+
+def read_cells(matrix: Sequence[Cell]) -> Iterator[Result]:
+    """What is finished; nothing is run."""
+    for cell in matrix:
+        passes = cell.stored()
+        yield Result(cell=cell, passes=passes or (), error="" if passes else "not run yet")
+
+
+def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> Result:
+    """One run; `check`: measure the network first."""
+    cell.discard()
+    plan = replace(cell.plan(), check=check)
+    try:
+        folder = carry_out(plan, console)
+        with deferred():
+            (job,) = summarised(plan, folder).jobs
+    except (InterruptedRun, LeftoversError, ConfigError):
+        raise
+    except RunError as error:
+        return Result(cell=cell, error=f"FAILED: {error}")
+    return Result(cell=cell, passes=job.passes)
+
+
+class Clock:
+    """How long the rest takes, from what the trainings so far took."""
+
+    def __init__(self, trainings: int) -> None:
+        """`trainings` are to come."""
+        self._left, self._done, self._spent_s = trainings, 0, 0.0
+        self._begin = time.monotonic()
+
+    def took(self, trainings: int) -> float:
+        """So many are over; how long they took, seconds."""
+        before, self._begin = self._begin, time.monotonic()
+        self._left, self._done = self._left - trainings, self._done + trainings
+        self._spent_s += self._begin - before
+        return self._begin - before
+
+    def left(self) -> str:
+        """In words; empty before the first one is over."""
+        if not self._done:
+            return ""
+        return f", about {self._spent_s / self._done * self._left / 60:.0f} min left"

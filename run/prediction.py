@@ -1,0 +1,31 @@
+"""What the controller predicted for the iterations of a pass, from its statuses."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from run.recoveries import Status
+
+
+def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
+    """Mean iteration time as predicted for the k in force, with transfer, sum and step; None where nothing was.
+
+    A status speaks for the iterations since the one before it. The first ones know nothing yet and do not count.
+    """
+    times_s: list[float] = []
+    iterations: list[int] = []
+    before = 0
+    for status in statuses:
+        new, before = status["iteration"] - before, status["iteration"]
+        time_s = _of_status(status)
+        if time_s is not None and new > 0:
+            times_s.append(time_s)
+            iterations.append(new)
+    return float(np.average(times_s, weights=iterations)) if times_s else None
+
+
+def _of_status(status: Status) -> float | None:
+    """The time for the k in force; None before the first decision, or before anything was measured after a block."""
+    overhead_s: float = status.get("overhead_s", 0.0)
+    predicted_s = [entry.get("predicted_s", 0.0) for entry in status["expected"] if entry["k"] == status["k"]]
+    return predicted_s[0] + overhead_s if predicted_s and predicted_s[0] and overhead_s else None
