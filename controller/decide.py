@@ -50,7 +50,7 @@ class Decider:
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     predictor: Predictor = field(init=False)
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
     _decided: int = 0  # iteration of the last decision
 
@@ -66,7 +66,8 @@ class Decider:
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
         self.estimate = self.choice = self.prediction = self.included = None
-        self.pace, self.progress = Pace(), Progress()
+        self.pace = Pace()
+        self.progress = Progress(divisor=self.divisor, stashes=self.policy.late == "finish")
         self._decided = 0
         self.k = self._start_k(self.goal.name)
 
@@ -80,11 +81,9 @@ class Decider:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        if report.gradient_norm2:
-            self.progress.gradient(report.gradient_norm2)
+        self.progress.report(rank, report)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
-            self._note_progress(report)
         if not report.late:
             self.pace.followed(rank, report.iteration, self.k, report.first_block_s, report.iteration_s)
         return True
@@ -142,19 +141,6 @@ class Decider:
             return self._choose(f"{reason}; {self.goal.name}:", self.policy.margin)
         wanted = count if self.included is not None else self._start_k(self.goal.name)
         return self._set_k(wanted if everyone else min(self.k, wanted), reason)
-
-    def _note_progress(self, report: Report) -> None:
-        """What the first report of an iteration tells of its aggregate."""
-        if not report.aggregate_norm2:
-            return
-        known = self.prediction
-        gradients = float(known.gradients[self.k - 1] if known and self.k <= known.workers else self.live.sum())
-        weight = float(self._weights(int(self.live.sum()))[self.k - 1])
-        self.progress.aggregate(report.aggregate_norm2, report.products, gradients=gradients, step=gradients * weight)
-
-    def _weights(self, workers: int) -> FloatArray:
-        """Of one gradient in an iteration's average, for k = 1..workers."""
-        return np.full(workers, 1 / self.divisor) if self.divisor else 1 / np.arange(1.0, workers + 1)
 
     def _start_k(self, text: str) -> int:
         """What an objective begins with: its fixed K, or all live workers."""
@@ -215,9 +201,11 @@ class Decider:
         expected_s = expected_times(self.estimate, self.live)
         overhead_s = self.pace.overhead_s
         self.prediction = self.predictor.predict(self.estimate, self.live, expected_s, overhead_s)
-        worth = self.progress.worth(self.prediction, self._weights(self.prediction.workers))
         forecast = Forecast(
-            expected_s=expected_s, predicted_s=self.prediction.mean_s, overhead_s=overhead_s, worth=worth
+            expected_s=expected_s,
+            predicted_s=self.prediction.mean_s,
+            overhead_s=overhead_s,
+            worth=self.progress.worth(self.prediction),
         )
         self.choice = choice = choose(forecast, self.goal, current=self.k, margin=margin)
         return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")

@@ -1,102 +1,159 @@
 """What an iteration with k workers is worth, measured from the gradients' norms and products. No clock, no I/O.
 
 A step along a direction that has cosine c with the present gradient brings c^2 of what the gradient itself would (at
-the best step size, to second order). Two things turn the sum of an iteration away from the gradient:
+the best step size, to second order). Two things turn an iteration's aggregate away from the gradient:
 
-- noise: each of its G gradients is from one batch. With the noise scale phi = S / |g|^2, S the summed variance of one
-  worker's gradient (McCandlish et al. 2018), c^2 = 1 / (1 + phi / G);
+- noise: each of its gradients is from one batch. With the noise scale phi = S / |G|^2, S the summed variance of one
+  worker's gradient (McCandlish et al. 2018), c^2 = 1 / (1 + phi / m) for m gradients;
 - age: some were begun d iterations ago, and the gradient has turned since. rho(d), the mean product of gradients d
-  iterations apart over their squared length, is what is left: c^2 = (mean of rho over the G gradients)^2.
+  iterations apart over their squared length, is what is left: c^2 = (mean of rho over the m gradients)^2.
 
 And a sum of fewer gradients is a smaller step where each has the same weight. So an iteration's worth is
-step x (mean rho)^2 / (1 + phi / G), 1 for infinitely many fresh gradients.
+step x (mean rho)^2 / (1 + phi / m): 1 for exact and fresh gradients of all workers.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from controller.carryover import LAGS, Prediction
-from controller.measure import FloatArray
+from controller.measure import FloatArray, Report
 
-MEMORY = 32
+MEMORY = 64
 """Iterations after which a measured product counts for 1 / e."""
 
-PRIOR = 8.0
+PRIOR = 4.0
 """Iterations' weight of what is taken for granted before anything is measured: rho(d) = PRIOR_RHO ** d."""
 
-PRIOR_RHO = 0.9
+PRIOR_RHO = 0.95
+
+SETTLED = 2
+"""Iterations after which everyone who was in one has reported it."""
 
 SIGNAL_MIN = 0.02
 """Least share of one gradient's squared length that is signal: it cannot be told from noise below."""
 
+ALONE = 0.9
+"""Mean of 1 / m above which there is hardly more than one gradient in a sum, and nothing to compare it with."""
+
 RHO_MIN = 0.05
 """Least mean rho: below it nothing is known but that it is bad."""
+
+DECAY = math.exp(-1 / MEMORY)
+
+
+@dataclass(slots=True)
+class Mean:
+    """A mean that forgets exponentially; `size` values at once."""
+
+    size: int = 1
+    total: FloatArray = field(init=False)
+    weight: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known."""
+        self.total, self.weight = np.zeros(self.size), np.zeros(self.size)
+
+    def add(self, values: FloatArray | float) -> None:
+        """Take the next: as many as there are, NaN for what is not known."""
+        given = np.full(self.size, np.nan)
+        given[: np.size(values)] = values
+        known = np.isfinite(given)
+        self.total = DECAY * self.total + np.where(known, given, 0.0)
+        self.weight = DECAY * self.weight + known
+
+    @property
+    def value(self) -> float:
+        """Of the first; 0 while nothing is known."""
+        return float(self.total[0] / self.weight[0]) if self.weight[0] else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """One iteration's aggregate, as far as it is known."""
+
+    report: Report
+    members: int = 0
+    gradients: int = 0  # in its sum: the members' and what they had stashed
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Running means, forgotten exponentially."""
+    """Running means over iterations, each in units of one exact gradient.
 
-    _decay: float = math.exp(-1 / MEMORY)
-    _gradient: float = 0.0  # weighted sum of |g_i|^2, and of the weights
-    _gradients: float = 0.0
-    _aggregate: float = 0.0  # of |G|^2 + S / number, as an aggregate of that many gradients shows it
-    _inverse: float = 0.0  # of 1 / number
-    _products: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
-    _weights: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
-    _aggregates: float = 0.0
+    `divisor`: what sums are divided by, 0: by their members; `stashes`: late gradients are in a later sum. Remembers a
+    few iterations, and a number for each worker.
+    """
 
-    def gradient(self, norm2: float) -> None:
-        """|g|^2 of one worker's gradient."""
-        self._gradient = self._decay * self._gradient + norm2
-        self._gradients = self._decay * self._gradients + 1
+    divisor: int
+    stashes: bool
+    _gradient: Mean = field(default_factory=Mean)  # |g|^2 of a single one
+    _aggregate: Mean = field(default_factory=Mean)  # |G|^2 + S / m
+    _inverse: Mean = field(default_factory=Mean)  # 1 / m
+    _products: Mean = field(default_factory=lambda: Mean(LAGS))
+    _open: dict[int, Seen] = field(default_factory=dict)  # by iteration; not everyone has reported these
+    _steps: dict[int, float] = field(default_factory=dict)  # of the latest iterations: the weights of all gradients
+    _stashed: dict[int, int] = field(default_factory=dict)  # late gradients of each worker
 
-    def aggregate(self, norm2: float, products: Sequence[float], *, gradients: float, step: float) -> None:
-        """An iteration's aggregate: |mean|^2 and its products with those before; `step` is the sum of the weights of
-        its `gradients`.
-        """
-        scale = step**2
-        self._aggregate = self._decay * self._aggregate + norm2 / scale
-        self._inverse = self._decay * self._inverse + 1 / gradients
-        self._aggregates = self._decay * self._aggregates + 1
-        known = min(len(products), LAGS)
-        self._products *= self._decay
-        self._weights *= self._decay
-        self._products[:known] += np.asarray(products[:known]) / scale
-        self._weights[:known] += 1
+    def report(self, rank: int, report: Report) -> None:
+        """Take what a worker says of an iteration for which it computed a gradient."""
+        if not report.gradient_norm2:
+            return
+        self._gradient.add(report.gradient_norm2)
+        if report.late:
+            self._stashed[rank] = self._stashed.get(rank, 0) + self.stashes
+            return
+        seen = self._open.setdefault(report.iteration, Seen(report=report))
+        seen.members += 1
+        seen.gradients += 1 + self._stashed.pop(rank, 0)
+        for iteration in [known for known in self._open if known < report.iteration - SETTLED]:
+            self._settle(self._open.pop(iteration))
+
+    def weights(self, workers: int) -> FloatArray:
+        """Of one gradient in an aggregate of k = 1..workers (workers,)."""
+        return np.full(workers, 1 / self.divisor) if self.divisor else 1 / np.arange(1.0, workers + 1)
+
+    def worth(self, prediction: Prediction) -> FloatArray:
+        """Of an iteration for k = 1..n (n,)."""
+        aligned = np.maximum(prediction.delays @ self.alignment, RHO_MIN)
+        step = prediction.gradients * self.weights(prediction.workers)
+        return np.asarray(step * aligned**2 / (1 + self.noise_scale / prediction.gradients))
 
     @property
     def signal(self) -> float:
-        """|G|^2: the squared length of the gradient without noise; 0 while nothing is known."""
-        if not self._gradients or not self._aggregates:
+        """|G|^2: the squared length of a gradient without noise; 0 while nothing is known."""
+        single, inverse = self._gradient.value, self._inverse.value
+        if not inverse:
             return 0.0
-        single, mean = self._gradient / self._gradients, self._aggregate / self._aggregates
-        inverse = self._inverse / self._aggregates
-        if inverse > 0.9:  # one gradient an iteration: nothing to compare with
+        if inverse > ALONE:
             return single
-        return float(np.clip((mean - inverse * single) / (1 - inverse), SIGNAL_MIN * single, single))
+        signal = (self._aggregate.value - inverse * single) / (1 - inverse)
+        return float(np.clip(signal, SIGNAL_MIN * single, single))
 
     @property
     def noise_scale(self) -> float:
         """phi in units of a worker's batch; 0 while nothing is known."""
-        if not (signal := self.signal):
-            return 0.0
-        return self._gradient / self._gradients / signal - 1
+        signal = self.signal
+        return self._gradient.value / signal - 1 if signal else 0.0
 
     @property
     def alignment(self) -> FloatArray:
         """rho(0..LAGS) (LAGS + 1,), at most 1."""
         prior = PRIOR_RHO ** np.arange(LAGS + 1)
-        if not (signal := self.signal):
+        signal = self.signal
+        if not signal:
             return np.asarray(prior)
-        measured = self._products + PRIOR * signal * prior[1:]
-        return np.append(1.0, np.minimum(measured / (self._weights + PRIOR) / signal, 1.0))
+        measured = (self._products.total / signal + PRIOR * prior[1:]) / (self._products.weight + PRIOR)
+        return np.append(1.0, np.minimum(measured, 1.0))
 
-    def worth(self, prediction: Prediction, weights: FloatArray) -> FloatArray:
-        """Of an iteration for k = 1..n (n,); `weights` (n,) of one gradient in the sum."""
-        aligned = np.maximum(prediction.delays @ self.alignment, RHO_MIN)
-        step = prediction.gradients * weights
-        return np.asarray(step * aligned**2 / (1 + self.noise_scale / prediction.gradients))
+    def _settle(self, seen: Seen) -> None:
+        """Everyone who was in this iteration has said so."""
+        iteration, products = seen.report.iteration, np.asarray(seen.report.products[:LAGS])
+        step = seen.gradients / (self.divisor or seen.members)
+        self._aggregate.add(seen.report.aggregate_norm2 / step**2)
+        self._inverse.add(1 / seen.gradients)
+        before = [self._steps.get(iteration - lag, math.nan) for lag in range(1, len(products) + 1)]
+        self._products.add(products / (step * np.asarray(before)))
+        self._steps[iteration] = step
+        self._steps.pop(iteration - LAGS - 1, None)

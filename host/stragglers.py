@@ -1,15 +1,26 @@
 """Injected stragglers: Poisson blocking events, the same ones in every pass over the same seed.
 
-In iteration i worker w is blocked by N events of `event_ms`, N ~ Poisson(mean_ms / event_ms), drawn from the seed, w
-and i alone; so two passes with different k suffer the same events.
+In iteration i worker w is blocked by N events of `event_ms`, N ~ Poisson(mean_ms / event_ms): the quantile at a uniform
+draw from the seed, w and i alone; so two passes with different k suffer the same events.
 
 With run.shift_every = N the means move on by one rank every N iterations: what is said of worker r holds for r + 1 from
 iteration N + 1 on, for r + 2 from 2 N + 1 on, and so around.
 """
 
+import bisect
+import functools
+import math
+from itertools import accumulate
+
 import numpy as np
 
 from run.config import Config
+
+DRAWN = 256
+"""Iterations whose draws are made at once."""
+
+EVENTS_MAX = 10_000
+"""Of one iteration."""
 
 
 class Blocking:
@@ -21,6 +32,7 @@ class Blocking:
         self._rank, self._workers = rank, config.job.workers
         self._shift_every = config.run.shift_every
         self._entries = config.straggler
+        self._part, self._draws = -1, [0.0]
 
     def mean_s(self, iteration: int) -> float:
         """The injected truth, lambda of this worker at this iteration, in seconds."""
@@ -34,10 +46,31 @@ class Blocking:
 
     def blocking_s(self, iteration: int) -> float:
         """How long this worker is blocked in this iteration, in seconds."""
-        mean_events = self.mean_s(iteration) / self._event_s
-        return float(np.random.default_rng((*self._seed, iteration)).poisson(mean_events) * self._event_s)
+        events = _quantile(self.mean_s(iteration) / self._event_s, self._uniform(iteration))
+        return events * self._event_s
+
+    def _uniform(self, iteration: int) -> float:
+        """An iteration's draw from 0..1; they are made DRAWN at once."""
+        part, index = divmod(iteration, DRAWN)
+        if part != self._part:
+            self._part, self._draws = part, np.random.default_rng((*self._seed, part)).random(DRAWN).tolist()
+        return self._draws[index]
 
     def _role(self, iteration: int) -> int:
         """The rank whose entries hold for this worker now."""
         shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
         return (self._rank - shifts) % self._workers
+
+
+def _quantile(mean: float, level: float) -> int:
+    """The least number of events that a Poisson count with this mean does not exceed with probability `level`."""
+    return bisect.bisect_left(_distribution(mean), level)
+
+
+@functools.lru_cache(maxsize=256)
+def _distribution(mean: float) -> list[float]:
+    """P(N <= 0), P(N <= 1), ... as far as it is below 1."""
+    if not mean:
+        return [1.0]
+    most = min(int(mean + 12 * math.sqrt(mean) + 32), EVENTS_MAX)
+    return list(accumulate(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(most)))

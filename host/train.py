@@ -9,13 +9,14 @@ to the current one.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from host.agent import Agent, padded
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
-from host.metrics import Metrics, fingerprint, norm2
+from host.evaluation import Evaluation, Evaluator
+from host.metrics import Metrics, norm2
 from host.model import Floats, Momentum, Perceptron, load_shard
 from host.replica import Replica, State
 from host.stragglers import Blocking
@@ -73,9 +74,8 @@ class Training:
         self._config, self._late = config, config.policy.late
         self._blocking = Blocking(config, rank)
         self._shard = load_shard(rank, config.job.workers, config.run.seed, config.shard)
-        owned = [label for shard in config.shard for label in shard.classes]
-        self._owned = self._shard.held_out.of(owned) if owned else None
         self._model = Perceptron(config.model.hidden, config.run.seed)
+        self._evaluator = Evaluator(self._model, self._shard.held_out, config.owned)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
         self._alignment = Alignment(self.parameters)
@@ -123,7 +123,7 @@ class Training:
 
     def _over(self, iteration: int) -> str | None:
         """Why the training ends with the parameters after this iteration, if it does."""
-        return self._reason(iteration, self._model.accuracy(self._shard.held_out))
+        return self._reason(iteration, self._evaluator.look().accuracy)
 
     def _reason(self, iteration: int, accuracy: float) -> str | None:
         """The goal that is reached."""
@@ -159,19 +159,17 @@ class Training:
         direction = self._alignment.direction(aggregate.mean)
         if step:
             self._direction = direction
-        accuracy = self._model.accuracy(self._shard.held_out)
-        line = iteration_line(
-            aggregate, step, time.time(), direction, accuracy=accuracy, params=fingerprint(self._model.parameters)
+        evaluation = self._evaluator.look()
+        metrics.write(
+            **iteration_line(aggregate, step, time.time(), direction, evaluation),
+            injected_mean_s=self._blocking.mean_s(aggregate.iteration),
+            discarded=discarded(aggregate, step, self._late),
         )
-        injected_s = self._blocking.mean_s(aggregate.iteration)
-        owned = self._model.accuracy(self._owned) if self._owned else None
-        missed = discarded(aggregate, step, self._late)
-        metrics.write(**line, owned_accuracy=owned, injected_mean_s=injected_s, discarded=missed)
-        return self._reason(aggregate.iteration, accuracy)
+        return self._reason(aggregate.iteration, evaluation.accuracy)
 
 
 def iteration_line(
-    aggregate: Aggregate, step: Step | None, now: float, direction: Direction, *, accuracy: float, params: str
+    aggregate: Aggregate, step: Step | None, now: float, direction: Direction, evaluation: Evaluation
 ) -> dict[str, Any]:
     """What a worker writes down of an iteration (run.metrics.Iteration); without `step` it had no part in it."""
     own = step.fields(now) if step else {}
@@ -179,13 +177,12 @@ def iteration_line(
         "iteration": aggregate.iteration,
         "time": now,
         "computed": bool(own),
-        "accuracy": accuracy,
-        "params": params,
         "aggregate_norm2": direction.norm2,
         "k": aggregate.k,
         "count": aggregate.count,
         "members": aggregate.members,
         "late": aggregate.late,
+        **asdict(evaluation),
         **(dict.fromkeys(OWN) | own),
     }
 

@@ -228,6 +228,11 @@ class Config(Section, frozen=True):
         by_workers = self.policy.late == "finish" if self.model.average is None else self.model.average == "workers"
         return self.job.workers if by_workers else 0
 
+    @property
+    def owned(self) -> list[int]:
+        """The classes that only one worker holds."""
+        return [label for shard in self.shard for label in shard.classes]
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and check a TOML file; ConfigError says what is wrong with which field."""

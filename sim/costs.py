@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -17,7 +18,6 @@ from host import wire
 from host.aggregate import aggregate
 from host.compress import FixedPoint, to_fixed
 from host.history import BlockId, Result
-from host.metrics import fingerprint
 from host.pages import Pages
 from host.residual import Residual
 from host.wire import WORD_LANES
@@ -85,7 +85,7 @@ def _measure(config: Config) -> Costs:
     def apply() -> None:
         done = aggregate(results, rank=0, elements=learning.elements, divisor=learning.divisor)
         learning.replica.apply(1, done.mean, done.total)
-        json.dumps({"accuracy": learning.accuracy(), "params": fingerprint(done.mean)})
+        json.dumps(asdict(learning.evaluator.look()))
 
     return Costs(
         cores=len(os.sched_getaffinity(0)),

@@ -91,12 +91,12 @@ class Student:
         after = learning.apply(done)
         if step is not None:
             self.direction = after.direction
-        line = iteration_line(done, step, now, after.direction, accuracy=after.accuracy, params=after.params)
-        injected_s = self._blocking.mean_s(done.iteration)
         self._metrics.write(
-            **line, injected_mean_s=injected_s, discarded=discarded(done, step, self._config.policy.late)
+            **iteration_line(done, step, now, after.direction, after.evaluation),
+            injected_mean_s=self._blocking.mean_s(done.iteration),
+            discarded=discarded(done, step, self._config.policy.late),
         )
-        if after.accuracy >= run.target_accuracy:
+        if after.evaluation.accuracy >= run.target_accuracy:
             return "target"
         return "iterations" if done.iteration >= run.max_iterations else None
 
