@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.agent import Aggregate
+from host.aggregate import Aggregate
 from host.metrics import Metrics
 from host.model import Perceptron, load_shard
 from host.residual import Books
