@@ -8,10 +8,7 @@ import pytest
 from controller import carryover
 from controller.carryover import MANY, Predictor, correction, poisson_counts, simulate
 from controller.choose import expected_counts, expected_times
-from controller.decide import Decider
-from controller.measure import Report
 from controller.model import Estimate
-from run.config import Late, Policy
 from tests.controller.slow import mean_time
 
 SERVICE = 5.0
@@ -186,19 +183,3 @@ def test_extremes(model: Estimate) -> None:
     mean, error, expected = predicted(model)
     assert np.isfinite(mean).all() and np.isfinite(error).all()
     assert (mean >= expected).all()
-
-
-@pytest.mark.parametrize("late", ["finish", "abort"])
-def test_who_gives_up_carries_nothing_over(late: Late) -> None:
-    decider, random = Decider(workers=3, policy=Policy(late=late)), np.random.default_rng(1)
-    for iteration in range(1, 20):
-        for rank in range(3):
-            time_s = 0.010 + 0.005 * random.poisson(2)
-            assert decider.report(rank, Report(iteration=iteration, first_block_s=time_s), 0.02 * iteration)
-    decider.decide(1.0)
-    assert decider.choice is not None
-    assert decider.prediction is not None
-    forecast = decider.choice.forecast
-    longer = forecast.predicted_s - forecast.expected_s
-    assert np.all(longer[:2] > 1e-4) if late == "finish" else np.all(longer == 0)
-    assert np.any(decider.prediction.error_s) == (late == "finish")
