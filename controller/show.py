@@ -86,7 +86,7 @@ def _legend(answer: pb.Status) -> str:
     deciding = "decides" if answer.objective == "round" else "decides under objective 'round'"
     return (
         f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
-        "predicted: late workers first finish their gradient. "
+        "predicted: late workers first finish their gradient, where they do not give it up. "
         f"measured: from iteration to iteration, with {overhead}transfer and step."
     )
 

@@ -1,4 +1,4 @@
-"""A worker's books: what its gradients were, what of them was counted, and what is left.
+"""A worker's books: what its gradients were, what of them was counted, what was discarded, and what is left.
 
 `pending` is everything that no result has counted yet: the stash of blocks that came too late, what quantization left
 over, and the newest gradient.  Each iteration sends `pending`, so a late block is added to the same block of the next

@@ -134,6 +134,18 @@ class Shard(Section, frozen=True):
     worker: Annotated[int, Meta(ge=0)]
     classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
+    def check(self, owners: dict[int, int]) -> None:
+        """Enter its classes among those that have an owner already."""
+        if not self.classes:
+            raise ConfigError(f"shard.classes of worker {self.worker} is empty: one or more classes are needed")
+        for label in self.classes:
+            if label in owners:
+                raise ConfigError(
+                    f"shard.classes of worker {self.worker} has {label}, which worker {owners[label]} holds:"
+                    " each class can be given once"
+                )
+            owners[label] = self.worker
+
 
 class Fault(Section, frozen=True):
     """What the network does to some workers' packets, for as long as it is in force; several entries add up."""
@@ -293,7 +305,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
 
     def _check_shards(self) -> None:
-        """Every class has one owner, or the workers without a shard; and these have something left."""
+        """One shard a worker, one owner a class; and the other workers have the other classes."""
         owners: dict[int, int] = {}
         sharing = set(range(self.job.workers))
         for shard in self.shard:
@@ -301,15 +313,7 @@ class Config(Section, frozen=True):
             if shard.worker not in sharing:
                 raise ConfigError(f"shard.worker {shard.worker} is there twice: one shard a worker is allowed")
             sharing.remove(shard.worker)
-            if not shard.classes:
-                raise ConfigError(f"shard.classes of worker {shard.worker} is empty: one or more classes are needed")
-            for label in shard.classes:
-                if label in owners:
-                    raise ConfigError(
-                        f"shard.classes of worker {shard.worker} has {label}, which worker {owners[label]} holds:"
-                        " each class can be given once"
-                    )
-                owners[label] = shard.worker
+            shard.check(owners)
         left = [label for label in range(CLASSES) if label not in owners]
         if left and not sharing:
             raise ConfigError(f"shard leaves no worker for the classes {left}: give them to one, or leave one without")
