@@ -16,21 +16,24 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from bench.cluster import Rates, cluster
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting
 from bench.tables import Row, say, show
+from controller.choose import Forecast, expected_counts, round_costs
 from controller.measure import FloatArray
 from controller.model import Estimate, fit
-from tests.controller.test_decide import cluster
 
-CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 20
-
-Rates = Callable[[int, int], float]
+CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 100
+STEP_S = 0.020  # how often silence is looked at
 
 SCENARIOS: dict[str, tuple[int, Rates]] = {
     "4 equal, 1 ms": (4, lambda rank, iteration: 0.001),
+    "4 equal, 20 ms": (4, lambda rank, iteration: 0.020),
+    "8 equal, 5 ms": (8, lambda rank, iteration: 0.005),
     "4, one of 20 ms": (4, lambda rank, iteration: 0.020 if rank == 1 else 0.001),
     "4, one of 60 ms": (4, lambda rank, iteration: 0.060 if rank == 1 else 0.001),
-    "4 equal, 20 ms": (4, lambda rank, iteration: 0.020),
+    "8, one of 20 ms": (8, lambda rank, iteration: 0.020 if rank == 1 else 0.001),
+    "4 graded, 1 to 20 ms": (4, lambda rank, iteration: 0.001 * 20 ** (rank / 3)),
     "8 graded, 1 to 20 ms": (8, lambda rank, iteration: 0.001 * 20 ** (rank / 7)),
 }
 """Workers that do not change, and their mean blocking times."""
@@ -93,8 +96,7 @@ def tracked(before_s: float, after_s: float, seeds: int, first: int) -> Row:
 
 def _tracked(before_s: float, after_s: float, seed: int) -> tuple[float, float]:
     """For one seed; infinite where it did not happen within 100 iterations."""
-    running = cluster(lambda rank, iteration: after_s if rank == 1 and iteration >= CHANGE_AT else before_s)
-    running.random = np.random.default_rng(seed)
+    running = cluster(lambda rank, iteration: after_s if rank == 1 and iteration >= CHANGE_AT else before_s, seed=seed)
     chosen = inside = np.inf
     for iteration in range(1, CHANGE_AT + 100):
         running.iterate(iteration)
@@ -108,13 +110,51 @@ def _tracked(before_s: float, after_s: float, seed: int) -> tuple[float, float]:
     return chosen, inside
 
 
-def stationary(name: str, seeds: int, first: int) -> Row:
-    """Changes of k among workers that do not change, after the first window has passed."""
-    workers, rates = SCENARIOS[name]
-    changes, ks = [], set()
+def recovered(seeds: int, first: int) -> Row:
+    """Iterations until a worker that was left out, and goes from 60 to 1 ms of blocking, is waited for again."""
+    taken = []
     for seed in range(first, first + seeds):
-        running = cluster(rates, workers=workers)
-        running.random = np.random.default_rng(seed)
+        running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration < CHANGE_AT else 0.001, seed=seed)
+        iteration = 0
+        while iteration < CHANGE_AT or (running.decider.k == 3 and iteration < CHANGE_AT + STATIONARY):
+            iteration += 1
+            running.iterate(iteration)
+        taken.append(iteration - CHANGE_AT + 1)
+    return {"change": "60 to 1 ms", "seeds": seeds, "k_median": float(np.median(taken)), "k_worst": max(taken)}
+
+
+def silence_s(seed: int) -> float:
+    """Time until k = 3 when worker 3 falls silent while the other three have sent their first block."""
+    running = cluster(lambda rank, iteration: 0.001, seed=seed)
+    for iteration in range(1, 40):
+        running.iterate(iteration)
+    for rank in (0, 1, 2):
+        running.arrive(rank, 40, int(1e6 * (running.now_s + STEP_S)))
+    begin_s = running.now_s
+    while running.decider.k == 4:
+        running.now_s += STEP_S
+        running.look()
+    return running.now_s - begin_s
+
+
+def silences(seeds: int, first: int) -> Row:
+    """How long a sudden silent one of four workers is waited for."""
+    waited_s = [silence_s(seed) for seed in range(first, first + seeds)]
+    return {
+        "silent": "1 of 4",
+        "seeds": seeds,
+        "left_out_after_ms": 1e3 * float(np.median(waited_s)),
+        "worst_ms": 1e3 * max(waited_s),
+    }
+
+
+def stationary(name: str, seeds: int, first: int) -> Row:
+    """Changes of k among workers that do not change, after the first SETTLED iterations; and what the last k costs."""
+    workers, rates = SCENARIOS[name]
+    costs = _true_costs(workers, rates)
+    changes, ks, dearer, last = [], set(), [], []
+    for seed in range(first, first + seeds):
+        running = cluster(rates, workers=workers, seed=seed)
         seen = []
         for iteration in range(1, SETTLED + STATIONARY + 1):
             running.iterate(iteration)
@@ -122,6 +162,8 @@ def stationary(name: str, seeds: int, first: int) -> Row:
         late = seen[SETTLED - 1 :]
         changes.append(sum(one != other for one, other in pairwise(late)))
         ks.update(late)
+        last.append(running.changes[-1].iteration if running.changes else 0)
+        dearer.append(costs[seen[-1] - 1] / costs.min() - 1)
     return {
         "scenario": name,
         "seeds": seeds,
@@ -129,8 +171,18 @@ def stationary(name: str, seeds: int, first: int) -> Row:
         "changes_median": float(np.median(changes)),
         "changes_worst": max(changes),
         "without": sum(not count for count in changes),
+        "last_change_median": float(np.median(last)),
         "ks": sorted(ks),
+        "dearer_median": float(np.median(dearer)),
+        "dearer_worst": float(max(dearer)),
     }
+
+
+def _true_costs(workers: int, rates: Rates) -> FloatArray:
+    """E_k[T] n / k of the true parameters (n,)."""
+    counts = expected_counts(np.array([rates(rank, 1) for rank in range(workers)]) / EVENT_S)
+    expected_s = SERVICE_S + EVENT_S * counts
+    return round_costs(Forecast(expected_s=expected_s, predicted_s=expected_s))
 
 
 def trackings(seeds: int, first: int) -> list[Row]:
@@ -139,6 +191,10 @@ def trackings(seeds: int, first: int) -> list[Row]:
     for before_s, after_s in ((0.001, 0.020), (0.001, 0.060)):
         say(f"tracking: {1e3 * before_s:g} to {1e3 * after_s:g} ms")
         rows.append(tracked(before_s, after_s, seeds, first))
+    say("tracking: 60 to 1 ms")
+    rows.append(recovered(seeds, first))
+    say("tracking: silence")
+    rows.append(silences(seeds, first))
     for name in SCENARIOS:
         say(f"stationary: {name}")
         rows.append(stationary(name, seeds, first))

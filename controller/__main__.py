@@ -42,7 +42,7 @@ STOP_GRACE_S = 0.5
     help="A run's TOML file; repeated: one for each job.",
 )
 @click.option("--topology", required=True, type=click.Path(path_type=Path), help="The network's topology.json.")
-@click.option("--objective", help="round, all or fixed:K, for every job; policy.objective if not given.")
+@click.option("--objective", help="round, all, fixed:K or a plug-in, for every job; else policy.objective.")
 @click.option("--p4runtime", default="127.0.0.1:50051", show_default=True, help="The switch's P4Runtime server.")
 @click.option("--listen", multiple=True, default=["127.0.0.1:50052"], show_default=True, help="May be repeated.")
 @click.option("--wait", default=20.0, show_default=True, help="Seconds to wait for the switch.")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controller import plugin
 from controller.grouped import grouped_counts
 from controller.measure import FloatArray
 from controller.model import Estimate
 from controller.poisson import poisson_done
-from run.config import check_objective
+from run.objectives import check_objective, find_plugin
 
 GROUP_ABOVE = 64
 """Most workers for which every one's own lambda is used."""
@@ -62,7 +63,7 @@ class Objective:
 
     name: str
     costs: Callable[[Forecast], FloatArray]
-    unit: str  # of the costs, for people: "s" or "" where they only order the ks
+    unit: str  # of the costs, for people: "s" or "" where they have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +71,11 @@ class Choice:
     """The k to use, and the numbers behind it."""
 
     k: int
-    best: int  # the cheapest k: not `k` where the gain was within the margin
+    best: int  # the cheapest k: not `k` where the gain was within the margin, or not sure
     forecast: Forecast
     costs: FloatArray
-
-
-def objective(text: str, workers: int) -> Objective:
-    """'round', 'accuracy', 'all' or 'fixed:K'; ConfigError for anything else."""
-    k = check_objective(text, workers, "objective")
-    if text == "round":
-        return Objective(name=text, costs=round_costs, unit="s")
-    if text == "accuracy":
-        return Objective(name=text, costs=accuracy_costs, unit="s")
-    if k is None:
-        return Objective(name=text, costs=lambda forecast: forecast.workers - forecast.ks, unit="")
-    return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
+    gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
+    gain_error: float = 0.0  # its standard error; 0 where it was not asked for
 
 
 def round_costs(forecast: Forecast) -> FloatArray:
@@ -103,13 +94,46 @@ def accuracy_costs(forecast: Forecast) -> FloatArray:
     return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
 
 
+BUILT_IN: dict[str, Callable[[], Objective]] = {
+    "round": lambda: Objective(name="round", costs=round_costs, unit="s"),
+    "accuracy": lambda: Objective(name="accuracy", costs=accuracy_costs, unit="s"),
+    "all": lambda: Objective(name="all", costs=lambda forecast: forecast.workers - forecast.ks, unit=""),
+}
+"""What makes each objective without a number. A new one is a line in here, and its name in run/objectives.py."""
+
+
+def objective(text: str, workers: int) -> Objective:
+    """A built-in one, 'fixed:K', or a plug-in; ConfigError for anything else, and for a plug-in that does not load."""
+    k = check_objective(text, workers, "objective")
+    if text in BUILT_IN:
+        return BUILT_IN[text]()
+    if k is not None:
+        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
+    entry = find_plugin(text)
+    assert entry is not None
+    return Objective(name=text, costs=plugin.load(entry), unit="")
+
+
+GAIN_MAX = 1e6
+"""A gain is no larger than this, whatever an objective's costs are."""
+
+
+def gains(costs: FloatArray, k: int) -> FloatArray:
+    """The share of k's cost that each k saves (n,); 0 for itself, negative where it costs more."""
+    present = float(costs[k - 1])
+    with np.errstate(over="ignore"):
+        saved = (present - costs) / max(abs(present), 1e-300)
+    return np.clip(saved, -GAIN_MAX, GAIN_MAX)
+
+
 def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:
     """The cheapest k; or the current one, where that is possible and at most `margin` (a share) dearer."""
     costs = goal.costs(forecast)
     best = int(np.argmin(costs)) + 1
-    possible = 1 <= current <= len(costs)
-    keep = possible and costs[best - 1] >= (1 - margin) * costs[current - 1]
-    return Choice(k=current if keep else best, best=best, forecast=forecast, costs=costs)
+    if not 1 <= current <= len(costs):
+        return Choice(k=best, best=best, forecast=forecast, costs=costs)
+    gain = float(gains(costs, current)[best - 1])
+    return Choice(k=best if gain > margin else current, best=best, forecast=forecast, costs=costs, gain=gain)
 
 
 def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:
@@ -128,6 +152,16 @@ def expected_counts(rates: FloatArray) -> FloatArray:
         means, sizes = groups(rates)
         return grouped_counts(poisson_done(points, means), sizes, weights)
     return np.cumsum(_each(poisson_done(points, rates))[:-1] @ weights)
+
+
+def expected_counts_of(rates: FloatArray) -> FloatArray:
+    """`expected_counts` of each of several sets of workers, (sets, n) for `rates` (sets, n), on one lattice."""
+    sets, n = rates.shape
+    if n > GROUP_ABOVE:
+        return np.array([expected_counts(each) for each in rates])
+    points, weights = lattice(float(rates.max(initial=0.0)))
+    done = poisson_done(points, rates.T.ravel()).reshape(n, -1)
+    return (np.cumsum(_each(done)[:-1], axis=0).reshape(n, sets, -1) @ weights).T
 
 
 def lattice(most: float) -> tuple[FloatArray, FloatArray]:

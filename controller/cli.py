@@ -155,7 +155,7 @@ def watch(asked: Asking, interval: float, wide: bool) -> None:
 
 
 @main.command("set-k")
-@click.argument("objective", metavar="N|auto|all|round|fixed:K")
+@click.argument("objective", metavar="N|auto|all|round|fixed:K|NAME")
 @asking
 def set_k(asked: Asking, objective: str) -> None:
     """Say what k shall be: a number, all workers, or the best for an objective. Holds until it is set again.
@@ -165,6 +165,7 @@ def set_k(asked: Asking, objective: str) -> None:
       kofn set-k 3           three from now on, as fixed:3
       kofn set-k all         wait for every worker
       kofn set-k auto        choose it again, as round
+      kofn set-k deadline    by the objective of a plug-in (docs/CONTROL.md)
     """
     text = "round" if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective
 

@@ -8,16 +8,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import special
 
 from controller.carryover import Prediction, Predictor
-from controller.choose import Choice, Forecast, Objective, choose, expected_times, objective
+from controller.choose import Choice, Objective, objective
+from controller.chooser import Chooser
 from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
 from controller.pace import Pace
 from controller.progress import Progress
-from run.config import Policy, check_objective
+from run.config import Policy
+from run.objectives import check_objective
 
 CHANGES_KEPT = 32
+
+UNHEARD_OF = 1e-3
+"""Share of a worker's blocks that take longer than a silence that is news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +45,25 @@ class Decider:
     workers: int
     policy: Policy
     divisor: int = 0  # what an iteration's sum is divided by; 0: its contributors (run.config.Config.divisor)
-    goal: Objective = field(init=False)
+    chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
     k: int = field(init=False)
     estimate: Estimate | None = None
-    choice: Choice | None = None  # over the workers that were live then
-    prediction: Prediction | None = None  # that it rests on
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
-    predictor: Predictor = field(init=False)
     progress: Progress = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
     _decided: int = 0  # iteration of the last decision
 
     def __post_init__(self) -> None:
         """Everyone lives, nothing is measured, k is the objective's start value."""
-        self.goal = objective(self.policy.objective, self.workers)
-        self.predictor = Predictor(late=self.policy.late)
+        self.chooser = Chooser(
+            goal=objective(self.policy.objective, self.workers),
+            window=self.policy.window,
+            predictor=Predictor(late=self.policy.late),
+        )
         self.restart(range(self.workers))
 
     def restart(self, live: Iterable[int]) -> None:
@@ -65,11 +71,27 @@ class Decider:
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
-        self.estimate = self.choice = self.prediction = self.included = None
+        self.estimate = self.included = None
+        self.chooser.restart()
         self.pace = Pace()
         self.progress = Progress(divisor=self.divisor, stashes=self.policy.late == "finish")
         self._decided = 0
         self.k = self._start_k(self.goal.name)
+
+    @property
+    def goal(self) -> Objective:
+        """What k is chosen by."""
+        return self.chooser.goal
+
+    @property
+    def choice(self) -> Choice | None:
+        """The latest, over the workers that were live then."""
+        return self.chooser.choice
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """What the latest choice rests on."""
+        return self.chooser.prediction
 
     @property
     def iteration(self) -> int:
@@ -95,7 +117,7 @@ class Decider:
 
     def decide(self, now_s: float) -> Change | None:
         """Fit, forecast, choose; the change, if there is one."""
-        self._decided = self.iteration
+        fresh, self._decided = self.iteration - self._decided, self.iteration
         if not self.live.any():
             return None
         known = self._forecast(now_s)
@@ -103,11 +125,14 @@ class Decider:
             return self._release(self.included) if self._inclusion_due() else None
         if (rank := self._excluded()) is not None:
             return self._include(rank)
-        return self._choose(f"{self.goal.name}:", self.policy.margin) if known else None
+        if not known:
+            return None
+        return self._choose(f"{self.goal.name}:", self.policy.margin, None if self._news() else fresh)
 
     def set_objective(self, text: str, now_s: float) -> Change | None:
         """Follow another objective from now on; ConfigError names what is allowed."""
-        self.goal, self.included = objective(text, self.workers), None
+        self.chooser.follow(objective(text, self.workers))
+        self.included = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
         return self._set_k(self._start_k(text), f"objective set to {text}")
@@ -115,6 +140,7 @@ class Decider:
     def lose(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
         self.live[rank] = False
+        self.chooser.evidence.forget()
         self.pace = Pace()
         if self.included == rank:
             self.included = None
@@ -133,6 +159,7 @@ class Decider:
         """
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
+        self.chooser.evidence.forget()
         self.pace = Pace()
         self.measurements.join(rank, now_s, iteration)
         count = int(self.live.sum())
@@ -183,6 +210,13 @@ class Decider:
         expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s
         return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
 
+    def _news(self) -> bool:
+        """Someone has been silent for longer than almost any of its blocks takes: that is no noise."""
+        assert self.estimate is not None
+        events = self.estimate.high_s / self.estimate.event_s
+        passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
+        return bool(np.any(self.live & (passed > 0) & (special.pdtr(passed, events) > 1 - UNHEARD_OF)))
+
     def _warm(self) -> bool:
         """Every live worker has reported often enough."""
         tracks = self.measurements.track
@@ -195,19 +229,23 @@ class Decider:
         self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
         return self._warm()
 
-    def _choose(self, reason: str, margin: float) -> Change | None:
-        """Choose from the present estimate, and say in numbers why."""
+    def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
+        """Choose from the present estimate, and say in numbers why; a change has to be sure where `iterations` passed.
+
+        Where the objective gives no costs k stays, as far as the live workers allow.
+        """
         assert self.estimate is not None
-        expected_s = expected_times(self.estimate, self.live)
-        overhead_s = self.pace.overhead_s
-        self.prediction = self.predictor.predict(self.estimate, self.live, expected_s, overhead_s)
-        forecast = Forecast(
-            expected_s=expected_s,
-            predicted_s=self.prediction.mean_s,
-            overhead_s=overhead_s,
-            worth=self.progress.worth(self.prediction),
+        choice = self.chooser.choose(
+            self.estimate,
+            self.live,
+            self.progress,
+            self.pace.overhead_s,
+            k=self.k,
+            margin=margin,
+            iterations=iterations,
         )
-        self.choice = choice = choose(forecast, self.goal, current=self.k, margin=margin)
+        if choice is None:
+            return self._set_k(min(self.k, int(self.live.sum())), f"{reason} {self.chooser.fault}")
         return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
 
     def _set_k(self, k: int, reason: str) -> Change | None:
@@ -224,6 +262,7 @@ class Decider:
             predicted_s=predicted_s,
         )
         self.k = k
+        self.chooser.evidence.forget()
         self.changes.append(change)
         return change
 

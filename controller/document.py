@@ -6,7 +6,8 @@ from typing import Any
 
 def k_document(status: dict[str, Any]) -> dict[str, Any]:
     """The part of a status that explains k."""
-    return _part(status, ("k", "live", "workers", "objective", "iteration", "expected", "overhead_s", "changes"))
+    names = ("k", "live", "workers", "objective", "objective_fault", "iteration", "expected", "overhead_s", "changes")
+    return _part(status, names)
 
 
 def lambda_document(status: dict[str, Any]) -> dict[str, Any]:

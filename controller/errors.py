@@ -4,6 +4,7 @@ ControllerError
  |- TopologyError   the topology file cannot be used
  |- LayoutError     the jobs do not fit the topology or the switch
  |- PushError       the switch refused something, or the program has not what the controller needs
+ |- ObjectiveError  a plug-in did not give usable costs
  |- AttachError     a worker cannot take part
  '- StartError      the controller cannot start: no switch, address in use
 """
@@ -29,6 +30,10 @@ class PushError(ControllerError):
 
 class StartError(ControllerError):
     """The controller cannot start; the message says what to do about it."""
+
+
+class ObjectiveError(ControllerError):
+    """A plug-in failed, or what it gave are no costs of k = 1..n."""
 
 
 class AttachError(ControllerError):

@@ -58,6 +58,7 @@ class Estimate:
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
     poisson: BoolArray  # False where the blocking times are not Poisson's: `curves` has such a worker's own
     curves: Mapping[int, Curve]  # not of who is silent for longer than ever: that is news
+    event_error: float = 0.0  # standard error of tau, as a share of it; 0 where it was not estimated
 
     def done(self, events: FloatArray, live: BoolArray) -> FloatArray:
         """P(N_i <= m) at the `events` m (points,) for the live workers (n, points), P(T_i <= s + tau * m)."""
@@ -102,6 +103,7 @@ def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None)
     return Estimate(
         service_s=service_s,
         event_s=unit.event_s,
+        event_error=float(np.sqrt(2 / max(unit.freedom, 2.0))),
         lambda_s=unit.event_s * rate,
         low_s=unit.event_s * low,
         high_s=unit.event_s * high,

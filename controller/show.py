@@ -68,16 +68,22 @@ def k_choice(answer: pb.Status) -> RenderableType:
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured"):
+    own = _has_costs(answer)
+    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured", *(["cost"] if own else [])):
         table.add_column(name, justify="right")
     table.add_column("")
-    best = min(answer.expected, key=lambda entry: entry.cost).k
+    best = min(answer.expected, key=lambda entry: entry.objective_cost if own else entry.cost).k
     for entry in answer.expected:
         times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
-        table.add_row(
-            str(entry.k), *(_milliseconds(time_s) if time_s else "-" for time_s in times_s), _mark(entry, best)
-        )
+        times = (_milliseconds(time_s) if time_s else "-" for time_s in times_s)
+        costs = [f"{entry.objective_cost:.4g}"] if own else []
+        table.add_row(str(entry.k), *times, *costs, _mark(entry, best))
     return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)))
+
+
+def _has_costs(answer: pb.Status) -> bool:
+    """Whether the objective's costs are other ones than the column x n/k, and mean something."""
+    return answer.objective not in ("round", "all") and not answer.objective.startswith("fixed:")
 
 
 def _legend(answer: pb.Status) -> str:
@@ -88,6 +94,7 @@ def _legend(answer: pb.Status) -> str:
         f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
         "predicted: late workers first finish their gradient, where they do not give it up. "
         f"measured: from iteration to iteration, with {overhead}transfer and step."
+        + (f" cost: objective {answer.objective!r}'s own; it decides." if _has_costs(answer) else "")
     )
 
 
@@ -98,14 +105,26 @@ def reason(answer: pb.Status, best: int) -> str:
     elif answer.objective.startswith("fixed:"):
         bound = "" if answer.objective == f"fixed:{answer.k}" else f", as far as {answer.live} live workers allow"
         why = f"k = {answer.k}: set by you (objective '{answer.objective}'){bound}.{_cheaper(answer, best)}"
-    elif answer.k == best:
-        why = f"k = {answer.k}: the least expected time for one round of all {answer.live} workers' blocks."
     else:
-        why = f"k = {answer.k}: k = {best} is cheaper, but by less than the margin that a change must gain."
+        why = f"k = {answer.k}: {_chosen(answer, best)}."
     if not answer.changes:
         return f"{why} It has not been changed yet."
     last = answer.changes[-1]
     return f"{why} Last change: iteration {last.iteration}, {last.previous_k} -> {last.k} ({last.reason})."
+
+
+def _chosen(answer: pb.Status, best: int) -> str:
+    """Why an objective that goes by costs left k where it is."""
+    if answer.objective_fault:
+        return f"the last one stays in force, because {answer.objective_fault}"
+    if answer.k == best and _has_costs(answer):
+        return f"the least cost by objective {answer.objective!r}"
+    if answer.k == best:
+        return f"the least expected time for one round of all {answer.live} workers' blocks"
+    unsure = [entry.in_force for entry in answer.expected if entry.in_force.endswith("not sure")]
+    if unsure:
+        return f"{unsure[0]} yet (it must be three standard errors)"
+    return f"k = {best} is cheaper, but by less than the margin that a change must gain"
 
 
 def _mark(entry: pb.Expected, best: int) -> str:
@@ -136,6 +155,8 @@ def _headline(answer: pb.Status) -> Text:
         )
     if answer.waiting:
         line.append(f"\nwaiting: {answer.waiting}", style="bold yellow")
+    if answer.objective_fault:
+        line.append(f"\nk stays {answer.k}: {answer.objective_fault}", style="bold yellow")
     return line
 
 

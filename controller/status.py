@@ -41,6 +41,7 @@ def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status
         jobs=jobs,
         waiting=session.waiting.text,
         overhead_s=decider.pace.overhead_s,
+        objective_fault=decider.chooser.fault,
     )
 
 
@@ -78,7 +79,7 @@ def _expected(decider: Decider) -> list[pb.Expected]:
         return []
     forecast, errors_s = decider.choice.forecast, decider.prediction.error_s
     rounds_s = round_costs(forecast)
-    why = _in_force(decider.goal.name, decider.k, int(rounds_s.argmin()) + 1)
+    why = _in_force(decider)
     measured = [decider.pace.measured(k) for k in range(1, forecast.workers + 1)]
     return [
         pb.Expected(
@@ -90,20 +91,30 @@ def _expected(decider: Decider) -> list[pb.Expected]:
             predicted_error_s=errors_s[k - 1],
             measured_s=seen.mean_s,
             measured_iterations=seen.iterations,
+            objective_cost=decider.choice.costs[k - 1],
         )
         for k, seen in enumerate(measured, 1)
     ]
 
 
-def _in_force(objective: str, k: int, cheapest: int) -> str:
+def _in_force(decider: Decider) -> str:
     """Why k is in force, in a few words."""
-    if objective == "all":
+    name = decider.goal.name
+    if name == "all":
         return "all workers"
-    if objective == f"fixed:{k}":
-        return "set by you"
-    if objective.startswith("fixed:"):
-        return "set by you, fewer live"
-    return "cheapest" if k == cheapest else "within the margin of the cheapest"
+    if name.startswith("fixed:"):
+        return "set by you" if name == f"fixed:{decider.k}" else "set by you, fewer live"
+    return "the last one, the objective failed" if decider.chooser.fault else _chosen(decider)
+
+
+def _chosen(decider: Decider) -> str:
+    """Why the latest choice left k where it is."""
+    choice = decider.choice
+    if choice is None or decider.k == choice.best:
+        return "cheapest"
+    if choice.gain <= decider.policy.margin:
+        return "within the margin of the cheapest"
+    return f"k = {choice.best} saves {100 * choice.gain:.0f} +- {100 * choice.gain_error:.0f} %: not sure"
 
 
 def _change(change: Change) -> pb.Change:

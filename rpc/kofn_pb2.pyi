@@ -600,6 +600,7 @@ class Status(_message.Message):
     REGROUPS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     OVERHEAD_S_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FAULT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -607,7 +608,7 @@ class Status(_message.Message):
     live: _builtins.int
     k: _builtins.int
     objective: _builtins.str
-    """"round", "all", "fixed:K" """
+    """"round", "all", "fixed:K", or a plug-in's name"""
     iteration: _builtins.int
     """the latest that any worker reported"""
     service_s: _builtins.float
@@ -623,6 +624,8 @@ class Status(_message.Message):
     """times that the switch lost the slots and everyone agreed on how to go on"""
     overhead_s: _builtins.float
     """transfer, sum and step: from the last of k first blocks to new parameters; not in `expected`"""
+    objective_fault: _builtins.str
+    """what the objective did instead of giving costs: the last k stays in force; empty: it gave some"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -665,11 +668,12 @@ class Status(_message.Message):
         regroups: _builtins.int = ...,
         jobs: _abc.Iterable[_builtins.int] | None = ...,
         overhead_s: _builtins.float = ...,
+        objective_fault: _builtins.str = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -772,6 +776,7 @@ class Expected(_message.Message):
     PREDICTED_ERROR_S_FIELD_NUMBER: _builtins.int
     MEASURED_S_FIELD_NUMBER: _builtins.int
     MEASURED_ITERATIONS_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_COST_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     iteration_s: _builtins.float
     """E_k[T]"""
@@ -787,6 +792,8 @@ class Expected(_message.Message):
     """mean time from iteration to iteration while this k was in force; 0: it was not"""
     measured_iterations: _builtins.int
     """how many that is the mean of"""
+    objective_cost: _builtins.float
+    """what the objective takes this k to cost, in its own unit"""
     def __init__(
         self,
         *,
@@ -798,10 +805,11 @@ class Expected(_message.Message):
         predicted_error_s: _builtins.float = ...,
         measured_s: _builtins.float = ...,
         measured_iterations: _builtins.int = ...,
+        objective_cost: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "objective_cost", b"objective_cost", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -849,7 +857,7 @@ class Objective(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
-    """"round", "all", "fixed:K" """
+    """"round", "all", "fixed:K", or a plug-in's name"""
     job: _builtins.int
     """0: the controller's first job"""
     def __init__(

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from run.config_errors import check_document
 from run.errors import ConfigError
+from run.objectives import allowed, check_objective
 
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
@@ -25,8 +26,6 @@ WORDS_MAX = 32
 
 SLOTS = 4096
 """Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
-
-OBJECTIVES = "'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers"
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A run's name is part of a folder's name."""
@@ -273,7 +272,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         if not self.run.passes:
-            raise ConfigError(f"run.passes is empty: one or more of {OBJECTIVES} are allowed")
+            raise ConfigError(f"run.passes is empty: {allowed(self.job.workers)}")
         for objective in self.run.passes:
             check_objective(objective, self.job.workers, "run.passes")
         if (self.job.start_workers or 1) > self.job.workers:
@@ -325,13 +324,3 @@ class Config(Section, frozen=True):
         for rank in ranks:
             if rank >= self.job.workers:
                 raise ConfigError(f"{field} has {rank}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed")
-
-
-def check_objective(text: str, workers: int, field: str) -> int | None:
-    """Return K of 'fixed:K', None for the other objectives; ConfigError for anything else."""
-    if text in ("round", "accuracy", "all"):
-        return None
-    name, _, number = text.partition(":")
-    if name == "fixed" and number.isdecimal() and 1 <= int(number) <= workers:
-        return int(number)
-    raise ConfigError(f"{field} is {text!r}: {OBJECTIVES} = {workers} is allowed")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from run.config import SLOTS, WORKERS_MAX, Config, check_objective
+from run.config import SLOTS, WORKERS_MAX, Config
 from run.errors import ConfigError
 from run.events import check_story
+from run.objectives import check_objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

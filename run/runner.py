@@ -87,7 +87,11 @@ class Plan:
     "--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/NAME-YYYYmmdd-HHMMSS]"
 )
 @click.option(
-    "--pass", "objectives", multiple=True, metavar="OBJECTIVE", help="round, all or fixed:K; repeat it for more passes."
+    "--pass",
+    "objectives",
+    multiple=True,
+    metavar="OBJECTIVE",
+    help="round, all, fixed:K or a plug-in; repeat it for more passes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")

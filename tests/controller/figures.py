@@ -5,44 +5,11 @@ import time
 import numpy as np
 import pytest
 
+from bench.cluster import Cluster, cluster
 from controller.carryover import correction
 from controller.choose import Forecast, expected_counts, round_costs
 from tests.controller.slow import mean_time
 from tests.controller.test_carryover import SERVICE, estimate, predicted, settings
-from tests.controller.test_decide import SERVICE_S, Cluster, cluster
-
-CHANGE_AT = 50
-
-
-def slow_down(seed: int) -> tuple[int, int]:
-    """Iterations after worker 1 goes from 1 to 60 ms until k = 3, and until its interval holds 60 ms."""
-    running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration >= CHANGE_AT else 0.001)
-    running.random = np.random.default_rng(seed)
-    left_out = tracked = 0
-    for iteration in range(1, CHANGE_AT + 60):
-        running.iterate(iteration)
-        since = iteration - CHANGE_AT + 1
-        assert running.decider.estimate is not None or iteration < CHANGE_AT
-        if since >= 1 and not left_out and running.decider.k == 3:
-            left_out = since
-        if since >= 1 and not tracked and running.decider.estimate.high_s[1] >= 0.060:
-            tracked = since
-    return left_out, tracked
-
-
-def silence_s(seed: int) -> float:
-    """Time until k = 3 when worker 3 falls silent while the other three have sent their first block."""
-    running = cluster(lambda rank, iteration: 0.001)
-    running.random = np.random.default_rng(seed)
-    for iteration in range(1, 40):
-        running.iterate(iteration)
-    for rank in (0, 1, 2):
-        running.arrive(rank, 40, int(1e6 * (running.now_s + SERVICE_S)))
-    begin_s = running.now_s
-    while running.decider.k == 4:
-        running.now_s += 0.02
-        running.look()
-    return running.now_s - begin_s
 
 
 def decision_ms(workers: int) -> float:
@@ -116,7 +83,7 @@ def simulated_share() -> float:
     for iteration in range(1, 300):
         running.iterate(iteration)
         decisions += running.decider.choice is not None
-    return running.decider.predictor.simulations / decisions
+    return running.decider.chooser.predictor.simulations / decisions
 
 
 def table(lambdas: list[float]) -> None:
@@ -136,14 +103,6 @@ def table(lambdas: list[float]) -> None:
 
 def main() -> None:
     """All of them."""
-    left_out, tracked = np.array([slow_down(seed) for seed in range(100)]).T
-    print("1 -> 60 ms, 100 seeds: iterations (median, worst)")
-    print(f"  until k leaves the worker out:      {np.median(left_out):.0f}, {left_out.max()}")
-    print(f"  until its 95 % interval holds 60:   {np.median(tracked):.0f}, {tracked.max()}")
-    silences = [silence_s(seed) for seed in range(30)]
-    print(
-        f"silent worker left out after: {1e3 * np.median(silences):.0f} ms median, {1e3 * max(silences):.0f} ms worst"
-    )
     for workers in (4, 8, 16, 32, 64):
         print(f"decision, {workers:2} workers: {decision_ms(workers):.1f} ms")
     for workers in (4, 8, 16, 64, 256, 10_000):

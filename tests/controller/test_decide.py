@@ -1,61 +1,15 @@
 """The control loop in virtual time: workers of known blocking, reports as they would send them."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
-from controller.decide import Change, Decider
-from controller.measure import Arrival, Report
+from bench.cluster import SERVICE_S, cluster
+from controller.decide import Decider
+from controller.measure import Report
 from run.config import Policy
 from run.errors import ConfigError
-
-SERVICE_S = 0.010
-EVENT_S = 0.005
-
-
-@dataclass(kw_only=True)
-class Cluster:
-    """Workers that start every iteration together; those later than the k-th are cut off (late = "abort")."""
-
-    decider: Decider
-    lambda_s: Callable[[int, int], float]  # (rank, iteration)
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
-    now_s: float = 0.0
-    changes: list[Change] = field(default_factory=list)
-
-    def iterate(self, iteration: int) -> None:
-        live = np.flatnonzero(self.decider.live)
-        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
-        times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
-        end_s = np.sort(times_s)[min(self.decider.k, len(live)) - 1]
-        for index in np.argsort(times_s):
-            rank, time_s = int(live[index]), float(times_s[index])
-            if time_s <= end_s:
-                stamp_us = int(1e6 * (self.now_s + time_s))
-                self.arrive(rank, iteration, stamp_us)
-        self.now_s += end_s
-        for index, rank in enumerate(live):
-            late = bool(times_s[index] > end_s)
-            report = Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
-            assert self.decider.report(int(rank), report, self.now_s)
-            self.look()
-
-    def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
-        arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
-        assert self.decider.measurements.arrival(arrival, self.now_s)
-
-    def look(self) -> None:
-        if self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
-            self.changes.append(change)
-
-
-def cluster(lambda_s: Callable[[int, int], float], workers: int = 4, **policy: object) -> Cluster:
-    made = Cluster(decider=Decider(workers=workers, policy=Policy(**policy)), lambda_s=lambda_s)
-    made.decider.measurements.begin(0.0)
-    return made
 
 
 def test_equal_workers_are_all_waited_for() -> None:
@@ -114,7 +68,7 @@ def test_a_worker_that_recovers_is_taken_back() -> None:
     for iteration in range(1, 60):
         running.iterate(iteration)
     assert running.decider.k == 3
-    for iteration in range(60, 100):
+    for iteration in range(60, 160):  # it gains 9 %, which a window tells from nothing by one standard error only
         running.iterate(iteration)
     assert running.decider.k == 4
 
@@ -139,7 +93,7 @@ def test_the_prediction_is_made_beside_the_choice() -> None:
     assert choice is not None and prediction is not None
     np.testing.assert_array_equal(choice.forecast.predicted_s, prediction.mean_s)
     np.testing.assert_allclose(choice.costs, choice.forecast.expected_s * 4 / np.arange(1, 5))
-    assert running.decider.predictor.simulations < 19, "an estimate that hardly changes is not simulated again"
+    assert running.decider.chooser.predictor.simulations < 19, "an estimate that hardly changes is not simulated again"
 
 
 def test_measured_iteration_times_are_kept_for_each_k() -> None:

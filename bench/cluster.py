@@ -1,0 +1,66 @@
+"""The control loop in virtual time: workers of known blocking, reports as they would send them.  No I/O."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controller.decide import Change, Decider
+from controller.measure import Arrival, Report
+from run.config import Policy
+
+SERVICE_S = 0.010
+EVENT_S = 0.005
+
+Rates = Callable[[int, int], float]
+"""Mean blocking time in seconds of (rank, iteration)."""
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """Workers that start every iteration together; those later than the k-th are cut off (late = "abort")."""
+
+    decider: Decider
+    lambda_s: Rates
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    now_s: float = 0.0
+    changes: list[Change] = field(default_factory=list)
+
+    def iterate(self, iteration: int) -> None:
+        """One iteration: what the switch sees, then what the workers report, with a look at k after each."""
+        live = np.flatnonzero(self.decider.live)
+        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
+        times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
+        end_s = np.sort(times_s)[min(self.decider.k, len(live)) - 1]
+        for index in np.argsort(times_s):
+            rank, time_s = int(live[index]), float(times_s[index])
+            if time_s <= end_s:
+                stamp_us = int(1e6 * (self.now_s + time_s))
+                self.arrive(rank, iteration, stamp_us)
+        self.now_s += end_s
+        for index, rank in enumerate(live):
+            late = bool(times_s[index] > end_s)
+            report = Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
+            assert self.decider.report(int(rank), report, self.now_s)
+            self.look()
+
+    def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
+        """The switch's digest of a worker's first block."""
+        arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
+        assert self.decider.measurements.arrival(arrival, self.now_s)
+
+    def look(self) -> None:
+        """Decide, if that is due."""
+        if self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
+            self.changes.append(change)
+
+
+def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: object) -> Cluster:
+    """Workers that are about to begin, all together."""
+    made = Cluster(
+        decider=Decider(workers=workers, policy=Policy(**policy)),  # type: ignore[arg-type]
+        lambda_s=lambda_s,
+        random=np.random.default_rng(seed),
+    )
+    made.decider.measurements.begin(0.0)
+    return made

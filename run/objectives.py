@@ -1,0 +1,54 @@
+"""The names of objectives, and the plug-ins among them: what a configuration may say, without loading any of them.
+
+A plug-in is an entry point of an installed package in the group `kofn.objectives` (docs/CONTROL.md, Objectives).
+"""
+
+import re
+from importlib.metadata import EntryPoint, entry_points
+
+from run.errors import ConfigError
+
+GROUP = "kofn.objectives"
+
+BUILT_IN = ("round", "accuracy", "all")
+"""Names without a number; controller/choose.py has what they do, in the table of the same name."""
+
+RESERVED = (*BUILT_IN, "auto", "fixed")
+"""No plug-in is ever found under these."""
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""A plug-in's name: no number, which `kofn set-k` takes for a k."""
+
+
+def check_objective(text: str, workers: int, field: str) -> int | None:
+    """Return K of 'fixed:K', None for the other objectives; ConfigError for anything else."""
+    if text in BUILT_IN:
+        return None
+    name, _, number = text.partition(":")
+    if name == "fixed" and number.isdecimal() and 1 <= int(number) <= workers:
+        return int(number)
+    if find_plugin(text) is None:
+        raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
+    return None
+
+
+def allowed(workers: int) -> str:
+    """The objectives that there are, for people: built in, then plug-ins, then how to add one."""
+    built_in = f"{', '.join(map(repr, BUILT_IN))} or 'fixed:K' with 1 <= K <= workers = {workers} is allowed"
+    names = sorted({entry.name for entry in _plugins()})
+    found = f", of plug-ins {', '.join(map(repr, names))}" if names else ""
+    return f"{built_in}{found} (an installed package adds one by an entry point in the group {GROUP!r})"
+
+
+def find_plugin(name: str) -> EntryPoint | None:
+    """The plug-in of this name, not loaded; None where there is none. ConfigError where two packages give one."""
+    found = [entry for entry in _plugins() if entry.name == name]
+    if len({entry.value for entry in found}) > 1:
+        values = " and ".join(sorted(entry.value for entry in found))
+        raise ConfigError(f"objective {name!r} is given by {values}: one of these packages has to go")
+    return found[0] if found else None
+
+
+def _plugins() -> list[EntryPoint]:
+    """Those that can be named; a built-in is not replaced."""
+    return [entry for entry in entry_points(group=GROUP) if NAME.fullmatch(entry.name) and entry.name not in RESERVED]
