@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller import messages
+from controller.agreement import Agreement
 from controller.decide import Change, Decider
 from controller.members import Members, Seat, State
 from controller.slots import Slots
@@ -46,6 +47,7 @@ class Course:
     members: Members
     decider: Decider
     slots: Slots
+    agreement: Agreement
     start_workers: int
     apply: Callable[[Change | None], None]
     wake: Callable[[], None]
@@ -82,11 +84,12 @@ class Course:
         seat.send(
             messages.welcome(
                 workers=self.members.workers,
-                k=self.decider.k,
+                k=self.slots.in_force or self.decider.k,
                 first_iteration=self.decider.iteration + 1 if running else FIRST_ITERATION,
                 peers=self.members.peers(),
                 generation=generation,
                 running=running,
+                decision=self.agreement.number,
             )
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from controller.agreement import Agreement
 from controller.decide import Change, Decider
 from controller.errors import StartError
 
@@ -17,6 +18,8 @@ class Journal:
 
     Every decision: time, job, iteration, k, previous_k, reason, lambda_s, then for k = 1, 2, ...: expected_s (E_k[T]),
     predicted_s (with carry-over), measured_s (null where k was not in force yet); overhead_s, which only the last has.
+    Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
+    block is known to have closed under it), certain_from (the first of which all blocks do).
     Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
     """
 
@@ -68,6 +71,18 @@ class Journal:
                 "k": decider.k,
                 "lambda_s": _lambda(decider),
                 "live": int(decider.live.sum()),
+            }
+        )
+
+    def agreed(self, job: int, agreement: Agreement) -> None:
+        """From which iteration on a k closes every block."""
+        self._write(
+            {
+                "time": time.time(),
+                "job": job,
+                "in_force": agreement.k,
+                "first_iteration": agreement.first or None,
+                "certain_from": agreement.certain,
             }
         )
 

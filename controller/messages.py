@@ -6,7 +6,14 @@ from rpc import kofn_pb2 as pb
 
 
 def welcome(
-    *, workers: int, k: int, first_iteration: int, peers: Sequence[pb.PeerAddress], generation: int, running: bool
+    *,
+    workers: int,
+    k: int,
+    first_iteration: int,
+    peers: Sequence[pb.PeerAddress],
+    generation: int,
+    running: bool,
+    decision: int,
 ) -> pb.ControllerMessage:
     """The first message of every stream."""
     return pb.ControllerMessage(
@@ -17,13 +24,14 @@ def welcome(
             peers=peers,
             generation=generation,
             running=running,
+            decision=decision,
         )
     )
 
 
-def decision(k: int, from_iteration: int) -> pb.ControllerMessage:
-    """Another k is in force."""
-    return pb.ControllerMessage(decision=pb.Decision(k=k, from_iteration=from_iteration))
+def decision(k: int, number: int) -> pb.ControllerMessage:
+    """Another k is in force in the switch."""
+    return pb.ControllerMessage(decision=pb.Decision(k=k, number=number))
 
 
 def peers(present: Sequence[pb.PeerAddress]) -> pb.ControllerMessage:

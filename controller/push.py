@@ -97,12 +97,14 @@ class SwitchLink:
 
     async def _put(self, switch: fy.Switch, slots: Slots) -> None:
         """Another k is one MODIFY; a new generation takes the place of whatever entry there is."""
+        entry, k = slots.entry(), slots.k  # another k may be wanted when the answer is here
         if slots.tried:
-            await switch.modify([slots.entry()])
-            return
-        slots.tried = True  # from here on it may be there, even if the answer is lost
-        await switch.delete([slots.entry()], strict=False)
-        await switch.insert([slots.entry()])
+            await switch.modify([entry])
+        else:
+            slots.tried = True  # from here on it may be there, even if the answer is lost
+            await switch.delete([entry], strict=False)
+            await switch.insert([entry])
+        slots.confirm(k)
 
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
@@ -163,6 +165,7 @@ class SwitchLink:
                     *fixed_entries(layouts),
                     *(e for slots in self.jobs for e in slots.prepare(found.get(slots.job))),
                 ]
+                written = [(slots, slots.k) for slots in self.jobs if slots.generation]
                 updates = difference(present, wanted, switch.p4info)
                 await switch.write(updates)
                 await switch.delete([digest_entry(layouts)], strict=False)
@@ -172,6 +175,8 @@ class SwitchLink:
             self._switch, self.fault, self._retry_s = switch, "", RETRY_S
         _LOG.info("switch %s: installed (%d updates, %d entries)", self.address, len(updates), len(wanted))
         latest = max((entry.generation for entry in found.values()), default=0)
+        for slots, k in written:
+            slots.confirm(k)
         for slots in self.jobs:
             slots.latest = max(slots.latest, latest)
             slots.tell()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from controller import messages
+from controller.agreement import Agreement, Said
 from controller.course import Course, Phase
 from controller.decide import Change, Decider
 from controller.entries import Found
@@ -30,6 +31,9 @@ _LOG = logging.getLogger(__name__)
 TICK_S = 0.02
 """How often the silence of workers is looked at."""
 
+AGAIN_S = 1.0
+"""After a refusal of the switch."""
+
 DECISION_SHARE = 0.05
 """Most of one CPU's time that decisions may take."""
 
@@ -42,12 +46,12 @@ class Session:
     decider: Decider
     journal: Journal
     slots: Slots
+    agreement: Agreement = field(default_factory=Agreement)
     course: Course = field(init=False)
     life: Lifecycle = field(init=False)
     waiting: Waiting = field(init=False)
     version: int = 0  # counts what a status would show
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # something waits to be brought to the switch
-    _told: int = 0  # the k that the workers know
     _sampled: int = 0
     _rest_until_s: float = 0.0
 
@@ -57,12 +61,14 @@ class Session:
             members=Members(job=self.job.id, workers=self.job.workers),
             decider=self.decider,
             slots=self.slots,
+            agreement=self.agreement,
             start_workers=self.job.start_workers or self.job.workers,
             apply=self._apply,
             wake=self._wanted.set,
         )
         self.life = Lifecycle(course=self.course)
         self.waiting = Waiting(course=self.course, recovery=self.life.recovery)
+        self.slots.on_force = self._in_force
         self.slots.on_arrival, self.slots.on_found, self.slots.on_lost = self.arrival, self._found, self._lost
 
     @property
@@ -131,6 +137,7 @@ class Session:
         if self.decider.iteration > before:
             self.waiting.moved_s = now_s
         self.version += 1
+        self._agree(rank, report)
         self.look()
         if self.decider.iteration > self._sampled:
             self._sampled = self.decider.iteration
@@ -187,24 +194,41 @@ class Session:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            k, iteration = self.decider.k, self.decider.iteration
+            k = self.decider.k
             try:
                 if self.course.to_admit:
                     await self._admit(k)
                 else:
                     await self.slots.set_k(k)
             except PushError as error:
-                _LOG.error("job %d: k = %d was not pushed: %s", self.job.id, k, error)
-                continue
-            if k != self._told:
-                self._told = k
-                self.members.broadcast(messages.decision(k, iteration + 1))
+                self._refused(k, str(error))
+
+    def _refused(self, k: int, why: str) -> None:
+        """The last k stays in force: log each reason once, and try again."""
+        if why != self.slots.refusal:
+            _LOG.error("job %d: k = %d was not pushed, k = %d stays: %s", self.job.id, k, self.slots.in_force, why)
+        self.slots.refusal = why
+        self.version += 1
+        asyncio.get_running_loop().call_later(AGAIN_S, self._wanted.set)
+
+    def _in_force(self, k: int) -> None:
+        """The switch has confirmed another k: only now do the workers hear of it."""
+        number = self.agreement.confirmed(k)
+        self.version += 1
+        self.members.broadcast(messages.decision(k, number))
+
+    def _agree(self, rank: int, report: pb.Report) -> None:
+        """What a report says about the k of its blocks."""
+        said = Said(iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most)
+        tracks, live = self.decider.measurements.track, self.decider.live
+        reached = {other: 0 if live[other] else track.reached for other, track in enumerate(tracks)}
+        settled = self.slots.in_force == self.decider.k == self.slots.k
+        if self.agreement.report(rank, said, reached, settled=settled):
+            self.journal.agreed(self.job.id, self.agreement)
 
     async def _admit(self, k: int) -> None:
         """Open the switch for a new generation; where the connection breaks the next one finds out what it has."""
         generation, self.course.to_admit = self.course.to_admit, 0
-        if self.course.phase is Phase.OPENING:
-            self._told = k  # by the Welcome
         try:
             await self.slots.admit(generation, k)
         finally:

@@ -78,7 +78,12 @@ def k_choice(answer: pb.Status) -> RenderableType:
         times = (_milliseconds(time_s) if time_s else "-" for time_s in times_s)
         costs = [f"{entry.objective_cost:.4g}"] if own else []
         table.add_row(str(entry.k), *times, *costs, _mark(entry, best))
-    return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)))
+    return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)), *_force(answer))
+
+
+def _force(answer: pb.Status) -> list[Text]:
+    """Since when it holds, where a switch has confirmed it."""
+    return [Text(in_switch(answer))] if answer.switch_k else []
 
 
 def _has_costs(answer: pb.Status) -> bool:
@@ -164,11 +169,22 @@ def _switch(answer: pb.Status) -> Text:
     """The switch, the job's generation, and the packets of all jobs by what became of them."""
     state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
     lines = [f"switch {answer.switch_address}: {state}" + _generation(answer)]
+    lines += [in_switch(answer)] if answer.switch_k else []
     admitted = {name: count for name, count in answer.counters.items() if name in ADMITTED}
     dropped = {name: count for name, count in answer.counters.items() if name not in ADMITTED}
     lines += [f"packets: {_counters(admitted)}"] if any(admitted.values()) else []
     lines += [f"dropped: {_counters(dropped)}"] if any(dropped.values()) else []
     return Text("\n".join(lines))
+
+
+def in_switch(answer: pb.Status) -> str:
+    """The k in force in the switch, since when, from which iteration on for certain; why it is not the wanted one."""
+    line = f"k = {answer.switch_k} in the switch since {answer.switch_k_age_s:.0f} s"
+    if answer.switch_differs:
+        return f"{line}, not {answer.k}: {answer.switch_differs}"
+    if answer.k_torn:
+        return f"{line}; {answer.k_torn} reports of blocks that closed under another one"
+    return f"{line}, every block from iteration {answer.k_certain} on" if answer.k_certain else line
 
 
 def _generation(answer: pb.Status) -> str:

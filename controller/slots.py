@@ -4,6 +4,7 @@ The switch's entry of the job holds k and the generation. As long as the session
 entry is there stays: workers may be training with it. Knows nothing of connections: `push.SwitchLink` gives `write`.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ from controller.entries import Found, Layout, job_entry
 from controller.measure import Arrival
 
 
-async def _unwritten(slots: "Slots") -> None:
-    """There is no switch."""
+async def unwritten(slots: "Slots") -> None:
+    """There is no switch: as if one had answered."""
+    slots.confirm(slots.k)
 
 
 def _unheard(news: object) -> None:
@@ -31,11 +33,15 @@ class Slots:
     found: Found | None = None  # what the switch had when it was connected last
     tried: bool = False  # the admitted generation has been written, or may have been
     latest: int = 0  # the highest generation that was ever seen in the switch, of any job
-    write: Callable[["Slots"], Awaitable[None]] = _unwritten
+    write: Callable[["Slots"], Awaitable[None]] = unwritten
     on_arrival: Callable[[Arrival], object] = _unheard
+    on_force: Callable[[int], object] = _unheard  # the switch has confirmed another k
     on_lost: Callable[[str], object] = _unheard  # the admitted generation's slots are gone; why, in words
     on_found: Callable[[Found | None], object] = _unheard  # none is admitted, and this is there
     away: Callable[[], str] = str  # why the switch does not answer; empty: it does
+    in_force: int = 0  # the k that the switch confirmed last; 0: none
+    since_s: float = 0.0  # when, on the monotonic clock
+    refusal: str = ""  # what the switch said to the latest write, where it refused it
     _news: str = ""  # what on_lost is still to be told
 
     @property
@@ -59,6 +65,20 @@ class Slots:
         """Go on with what was found: k and generation."""
         assert self.found is not None
         self.generation, self.k, self.tried = self.found.generation, self.found.k, True
+        self.confirm(self.k)
+
+    def confirm(self, k: int) -> None:
+        """The switch has answered that this k is in its entry: what it is from now on at the latest."""
+        self.refusal = ""
+        if k != self.in_force:
+            self.in_force, self.since_s = k, time.monotonic()
+            self.on_force(k)
+
+    def differs(self) -> str:
+        """Why the wanted k is not in force; empty: it is, or nothing is admitted yet."""
+        if self.in_force == self.k or not self.generation:
+            return ""
+        return self.away() or self.refusal or "the switch has not answered yet"
 
     def prepare(self, found: Found | None) -> list[fy.P4TableEntry]:
         """The job's entry as it shall be where `found` is now: none where the admitted generation's slots are lost."""
@@ -66,7 +86,7 @@ class Slots:
         if self.generation and self.tried and (found is None or found.generation != self.generation):
             now = "no entry" if found is None else f"generation {found.generation}"
             self._news = f"the switch has {now} of job {self.job}, not generation {self.generation}"
-            self.generation = 0
+            self.generation = self.in_force = 0
         if self.generation:
             self.tried = True  # from here on it may be there, even if the answer to the write is lost
             return [self.entry()]

@@ -41,6 +41,12 @@ def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status
         jobs=jobs,
         waiting=session.waiting.text,
         overhead_s=decider.pace.overhead_s,
+        switch_k=session.slots.in_force,
+        switch_differs=session.slots.differs(),
+        switch_k_age_s=time.monotonic() - session.slots.since_s if session.slots.in_force else 0.0,
+        k_first=session.agreement.first,
+        k_certain=session.agreement.certain,
+        k_torn=session.agreement.torn,
         objective_fault=decider.chooser.fault,
     )
 

@@ -67,6 +67,8 @@ class Agent:
         self._lanes = job.words * wire.WORD_LANES
         self._blocks = padded(elements, self._lanes) // self._lanes
         self._rank, self._divisor = rank, divisor
+        self.decision = 0
+        """Number of the last Decision of the controller that this worker has heard."""
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
         self._packets = _packet_codec(job.codec)
         self._transport = transport

@@ -16,13 +16,14 @@ class Aggregate:
     """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
 
     `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes); `missed` counts the
-    blocks that this worker is not in.
+    blocks that this worker is not in. `ks`: the least and the most k that closed one; they differ only while k changes.
     """
 
     iteration: int
     mean: npt.NDArray[np.float32]
     total: Fixed
     k: int
+    ks: tuple[int, int]
     count: int
     members: list[int]
     missed: int
@@ -44,6 +45,7 @@ def aggregate(results: Sequence[Result], *, rank: int, elements: int, divisor: i
         mean=FixedPoint.mean(total, scale, count).ravel()[:elements],
         total=FixedPoint.counted(total, scale),
         k=first.k,
+        ks=(min(result.k for result in results), max(result.k for result in results)),
         count=first.count,
         members=wire.members_of(first.members),
         missed=sum(not result.has(rank) for result in results),

@@ -55,6 +55,7 @@ class Member:
         await self._server.start()
         welcome = await self._coordinator.attach()
         self._know(welcome.peers)
+        self._agent.decision = welcome.decision
         if welcome.running:
             await self._join_running(welcome.generation)
         else:
@@ -136,11 +137,13 @@ class Member:
         match message.WhichOneof("message"):
             case "welcome":  # of a controller that was away
                 self._know(message.welcome.peers)
+                self._agent.decision = message.welcome.decision
                 self._spawn(self._attached_again(message.welcome.generation))
             case "peers":
                 self._know(message.peers.peers)
             case "decision":
-                log.info("k = %d from iteration %d", message.decision.k, message.decision.from_iteration)
+                self._agent.decision = message.decision.number
+                log.info("k = %d is in force, heard in iteration %d", message.decision.k, self._agent.iteration)
             case "regroup":
                 self._agent.regroup(message.regroup.generation)
                 log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)

@@ -88,12 +88,13 @@ class Training:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
         reason = self._over(agent.iteration - 1) or self._follow(agent.catch_up(), None, metrics)
         while reason is None:
-            ready = time.monotonic()
+            decision, ready = agent.decision, time.monotonic()  # heard before this iteration began
             step, updates = self._step(agent, ready)
             self._direction = None
             reason = self._follow(updates, step, metrics)
             if step.work is not None:
-                report(_report(step, step.work, updates, self._direction, time.monotonic() - ready))
+                spent_s = time.monotonic() - ready
+                report(_report(step, step.work, updates, self._direction, spent_s, decision))
         return reason
 
     def _step(self, agent: Agent, ready: float) -> tuple[Step, list[Aggregate | State]]:
@@ -193,10 +194,16 @@ def discarded(aggregate: Aggregate, step: Step | None, late: str) -> int:
 
 
 def _report(
-    step: Step, work: Work, updates: list[Aggregate | State], direction: Direction | None, iteration_s: float
+    step: Step,
+    work: Work,
+    updates: list[Aggregate | State],
+    direction: Direction | None,
+    iteration_s: float,
+    decision: int,
 ) -> kofn_pb2.Report:
     """What the controller measures from: a worker that gave up says for how long it had tried."""
     first = updates[0]
+    least, most = (0, 0) if isinstance(first, State) else first.ks
     return kofn_pb2.Report(
         iteration=step.iteration,
         first_block_s=step.first_block_s,
@@ -207,4 +214,7 @@ def _report(
         gradient_norm2=work.norm2,
         aggregate_norm2=direction.norm2 if direction else 0.0,
         aggregate_products=direction.products if direction else (),
+        decision=decision,
+        k_least=least,
+        k_most=most,
     )

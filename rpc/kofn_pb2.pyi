@@ -145,6 +145,9 @@ class Report(_message.Message):
     CENSORED_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    K_LEAST_FIELD_NUMBER: _builtins.int
+    K_MOST_FIELD_NUMBER: _builtins.int
     ITERATIONS_BEHIND_FIELD_NUMBER: _builtins.int
     GRADIENT_NORM2_FIELD_NUMBER: _builtins.int
     AGGREGATE_NORM2_FIELD_NUMBER: _builtins.int
@@ -158,6 +161,11 @@ class Report(_message.Message):
     """at least one block of the iteration closed without this worker"""
     iteration_s: _builtins.float
     """from parameters ready to parameters ready"""
+    decision: _builtins.int
+    """number of the last Decision (or Welcome) that it had heard when it began the iteration"""
+    k_least: _builtins.int
+    """least and most k that closed blocks of the iteration; 0: not known"""
+    k_most: _builtins.int
     iterations_behind: _builtins.int
     """how many finished iterations this worker then applied at once"""
     gradient_norm2: _builtins.float
@@ -176,6 +184,9 @@ class Report(_message.Message):
         censored: _builtins.bool = ...,
         late: _builtins.bool = ...,
         iteration_s: _builtins.float = ...,
+        decision: _builtins.int = ...,
+        k_least: _builtins.int = ...,
+        k_most: _builtins.int = ...,
         iterations_behind: _builtins.int = ...,
         gradient_norm2: _builtins.float = ...,
         aggregate_norm2: _builtins.float = ...,
@@ -183,7 +194,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "late", b"late"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "decision", b"decision", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -261,6 +272,7 @@ class Welcome(_message.Message):
     FIRST_ITERATION_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     k: _builtins.int
@@ -268,6 +280,8 @@ class Welcome(_message.Message):
     """>= 1: iteration 0 is the empty slot's"""
     generation: _builtins.int
     """of the job's slots"""
+    decision: _builtins.int
+    """as in Decision.number"""
     running: _builtins.bool
     """the job goes on already: who has no parameters takes a peer's"""
     @_builtins.property
@@ -280,11 +294,12 @@ class Welcome(_message.Message):
         first_iteration: _builtins.int = ...,
         peers: _abc.Iterable[Global___PeerAddress] | None = ...,
         generation: _builtins.int = ...,
+        decision: _builtins.int = ...,
         running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,22 +393,24 @@ Global___PeerAddress: _TypeAlias = PeerAddress  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
+    """The switch has confirmed this k: sent after it is in force, never before."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     K_FIELD_NUMBER: _builtins.int
-    FROM_ITERATION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     k: _builtins.int
-    from_iteration: _builtins.int
-    """informative: the switch's table entry is what counts"""
+    number: _builtins.int
+    """counts the changes that the switch has confirmed; goes back in Report.decision"""
     def __init__(
         self,
         *,
         k: _builtins.int = ...,
-        from_iteration: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_iteration", b"from_iteration", "k", b"k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["k", b"k", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -600,6 +617,12 @@ class Status(_message.Message):
     REGROUPS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     OVERHEAD_S_FIELD_NUMBER: _builtins.int
+    SWITCH_K_FIELD_NUMBER: _builtins.int
+    SWITCH_DIFFERS_FIELD_NUMBER: _builtins.int
+    SWITCH_K_AGE_S_FIELD_NUMBER: _builtins.int
+    K_FIRST_FIELD_NUMBER: _builtins.int
+    K_CERTAIN_FIELD_NUMBER: _builtins.int
+    K_TORN_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FAULT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
@@ -624,6 +647,18 @@ class Status(_message.Message):
     """times that the switch lost the slots and everyone agreed on how to go on"""
     overhead_s: _builtins.float
     """transfer, sum and step: from the last of k first blocks to new parameters; not in `expected`"""
+    switch_k: _builtins.int
+    """the k that the switch confirmed last; 0: none yet"""
+    switch_differs: _builtins.str
+    """why that is not the wanted k; empty: it is"""
+    switch_k_age_s: _builtins.float
+    """since it was confirmed"""
+    k_first: _builtins.int
+    """first iteration of which a block closed under it; 0: none is known"""
+    k_certain: _builtins.int
+    """every block of this iteration and later ones closes under it; 0: not known yet"""
+    k_torn: _builtins.int
+    """reports that say otherwise: there must be none"""
     objective_fault: _builtins.str
     """what the objective did instead of giving costs: the last k stays in force; empty: it gave some"""
     waiting: _builtins.str
@@ -668,12 +703,18 @@ class Status(_message.Message):
         regroups: _builtins.int = ...,
         jobs: _abc.Iterable[_builtins.int] | None = ...,
         overhead_s: _builtins.float = ...,
+        switch_k: _builtins.int = ...,
+        switch_differs: _builtins.str = ...,
+        switch_k_age_s: _builtins.float = ...,
+        k_first: _builtins.int = ...,
+        k_certain: _builtins.int = ...,
+        k_torn: _builtins.int = ...,
         objective_fault: _builtins.str = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "live", b"live", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "live", b"live", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,7 +17,7 @@ from controller.program import Program
 from controller.push import SwitchLink
 from controller.service import serve
 from controller.session import Session
-from controller.slots import Slots
+from controller.slots import Slots, unwritten
 from controller.topology import Host
 from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
@@ -133,6 +133,7 @@ async def serving(
     else:
         for session in sessions:
             session.slots.away = str  # as if one answered: nothing is said about it
+            session.slots.write = unwritten
     await server.start()
     address = f"127.0.0.1:{port}"
     try:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.agreement import Agreement, Said
 from controller.choose import expected_times
 from controller.decide import Decider
 from controller.measure import AHEAD_MAX, Arrival, Report
@@ -165,4 +166,31 @@ def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
         world.objective(text)
         assert world.decider.k == 1
     world.step("gain", 3, 11)
+    world.check()
+
+
+@pytest.mark.parametrize("decision", [0, 1, 2, 2**32 - 1])
+@pytest.mark.parametrize("ks", [(0, 0), (3, 1), (2**32 - 1, 2**32 - 1)])
+def test_whatever_a_report_says_of_k_decides_nothing(
+    decision: int, ks: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    agreement = Agreement()
+    agreement.confirmed(2)
+    live = dict.fromkeys(range(WORKERS), 0)
+    with caplog.at_level(logging.ERROR):
+        for iteration in range(1, 30):
+            for rank in live:
+                said = Said(iteration=iteration, decision=decision, least=ks[0], most=ks[1])
+                agreement.report(rank, said, live, settled=True)
+    assert agreement.k == 2
+    assert agreement.certain == (1 if decision == 1 else 0)
+    assert len(caplog.messages) <= 1
+
+
+def test_an_iteration_time_that_is_no_time_is_not_measured() -> None:
+    world = World(Policy(objective="round"))
+    for iteration, bad_s in enumerate([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0], start=1):
+        report = Report(iteration=iteration, first_block_s=0.01, iteration_s=bad_s)
+        assert world.decider.report(0, report, 0.02 * iteration)
+    assert world.decider.pace.overhead_s == 0.0
     world.check()

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from controller.agreement import Agreement
 from controller.course import Course, Phase
 from controller.decide import Decider
 from controller.entries import Layout
@@ -55,6 +56,7 @@ class AnyOrder(RuleBasedStateMachine):
             members=Members(job=1, workers=WORKERS),
             decider=Decider(workers=WORKERS, policy=Policy()),
             slots=slots,
+            agreement=Agreement(),
             start_workers=2,
             apply=lambda change: None,
             wake=lambda: None,

@@ -49,7 +49,7 @@ class FakeAgent:
     def _aggregates(self) -> list[Aggregate]:
         mean = np.full(self.training.parameters, 0.5, np.float32)
         total = np.zeros(len(self.training.replica.results), np.int64)
-        return [Aggregate(iteration=1, mean=mean, total=total, k=1, count=1, members=[0], missed=MISSED)]
+        return [Aggregate(iteration=1, mean=mean, total=total, k=1, ks=(1, 1), count=1, members=[0], missed=MISSED)]
 
 
 def train(
