@@ -83,7 +83,7 @@ class Pace:
     @property
     def overhead_s(self) -> float:
         """What an iteration takes beyond its k-th first block, on average: transfer, sum, step; 0 while unknown."""
-        return float(np.mean(self._overhead_s)) if self._overhead_s else 0.0
+        return max(0.0, float(np.mean(self._overhead_s))) if self._overhead_s else 0.0
 
 
 def overhead_s(cycles: Sequence[Cycle]) -> float:
