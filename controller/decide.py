@@ -107,7 +107,10 @@ class Decider:
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
         if not report.late:
-            self.pace.followed(rank, report.iteration, self.k, report.first_block_s, report.iteration_s)
+            first_block_s, iteration_s = report.first_block_s, report.iteration_s
+            self.pace.followed(
+                rank, report.iteration, self.k, first_block_s=first_block_s, iteration_s=iteration_s, now_s=now_s
+            )
         return True
 
     def due(self, now_s: float) -> bool:

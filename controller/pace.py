@@ -30,6 +30,7 @@ class Cycle:
 
     first_block_s: float
     iteration_s: float
+    said_s: float  # when its report came, on the controller's clock
     together: bool  # it was in the iteration before as well, so it started this one with the others
 
     @property
@@ -64,13 +65,15 @@ class Pace:
         times_s = self._times_s.get(k, ())
         return Measured(mean_s=float(np.mean(times_s)) if times_s else 0.0, iterations=len(times_s))
 
-    def followed(self, rank: int, iteration: int, k: int, first_block_s: float, iteration_s: float) -> None:
+    def followed(
+        self, rank: int, iteration: int, k: int, *, first_block_s: float, iteration_s: float, now_s: float
+    ) -> None:
         """A worker was in an iteration that needed `k`: its times from parameters ready to first block, and to the end.
 
         When all k have said so, the iteration counts.
         """
         together = self._in.get(rank, 0) == iteration - 1
-        cycle = Cycle(first_block_s=first_block_s, iteration_s=iteration_s, together=together)
+        cycle = Cycle(first_block_s=first_block_s, iteration_s=iteration_s, said_s=now_s, together=together)
         if not 0 < cycle.after_s < OVERHEAD_MAX_S or iteration < self._iteration:
             return
         if iteration > self._iteration:
@@ -83,7 +86,7 @@ class Pace:
     @property
     def overhead_s(self) -> float:
         """What an iteration takes beyond its k-th first block, on average: transfer, sum, step; 0 while unknown."""
-        return float(np.mean(self._overhead_s)) if self._overhead_s else 0.0
+        return max(0.0, float(np.mean(self._overhead_s))) if self._overhead_s else 0.0
 
 
 def overhead_s(cycles: Sequence[Cycle]) -> float:
@@ -91,9 +94,11 @@ def overhead_s(cycles: Sequence[Cycle]) -> float:
 
     Who gets the new parameters a little later starts the next gradient later, and may be the k-th just for that: where
     all started together, their mean time beyond the longest first block has that in it. Otherwise one of them had an
-    old gradient to finish first, and nobody knows how much later it started: the k-th is the one that waited least.
+    old gradient to finish first, and nobody knows how much later it started: the k-th is the one that waited least,
+    but for how much earlier or later than the mean of them it had the new parameters.
     """
     if all(cycle.together for cycle in cycles):
         mean_s = sum(cycle.iteration_s for cycle in cycles) / len(cycles)
         return mean_s - max(cycle.first_block_s for cycle in cycles)
-    return min(cycle.after_s for cycle in cycles)
+    said_s = sum(cycle.said_s for cycle in cycles) / len(cycles)
+    return min(cycle.after_s - (cycle.said_s - said_s) for cycle in cycles)

@@ -22,6 +22,7 @@ from run.evidence import Findings, find_row
 from run.evidence_table import LEGEND, WIDTH, table, verdict_lines
 from run.folder import default_path, point_latest
 from run.matrix import Cell, Result, Scenario, cells, names, read_cells, run_cells
+from run.preconditions import check_machine
 from run.runner import execute
 from run.state import another_run, running
 from run.summary import PassSummary
@@ -89,7 +90,8 @@ def k(
             raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
         if not report_only and running() is not None:
             raise another_run()
-        scenarios = [Scenario.load(name).overridden(target=target, objectives=objectives) for name in chosen or names()]
+        wanted = list(dict.fromkeys(chosen or names()))
+        scenarios = [Scenario.load(name).overridden(target=target, objectives=objectives) for name in wanted]
         folder = out or default_path("experiment-k")
         matrix = cells(scenarios, seeds, folder)
         results = list(read_cells(matrix) if report_only else _run(matrix, folder, console))
@@ -105,6 +107,7 @@ def _console(*, stderr: bool) -> Console:
 
 def _run(matrix: Sequence[Cell], folder: Path, console: Console) -> Iterable[Result]:
     """On the real system."""
+    check_machine(matrix[0].config.network.target)
     trainings = sum(len(cell.config.run.passes) for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
     try:

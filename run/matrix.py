@@ -120,7 +120,9 @@ class Cell:
         return RunFolder.at(self.folder, self.config.run.passes).jobs[0]
 
     def stored(self) -> tuple[PassSummary, ...] | None:
-        """What a finished run achieved; None where it is not finished; ConfigError where another one was run."""
+        """What a finished run achieved; None where it is not finished; ConfigError where something else is there."""
+        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
+            raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
             passes = msgspec.json.decode((self.folder / "summary.json").read_bytes(), type=Stored).passes
@@ -132,12 +134,6 @@ class Cell:
                 "or the same scenario, --objective and --target as then"
             )
         return passes
-
-    def discard(self) -> None:
-        """Remove what an interrupted run left; ConfigError for a folder that is none."""
-        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
-            raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +181,7 @@ def read_cells(matrix: Sequence[Cell]) -> Iterator[Result]:
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> Result:
     """One run; `check`: measure the network first."""
-    cell.discard()
+    shutil.rmtree(cell.folder, ignore_errors=True)  # what an interrupted one left
     plan = replace(cell.plan(), check=check)
     try:
         folder = carry_out(plan, console)

@@ -32,10 +32,17 @@ def test_the_past_is_forgotten() -> None:
     assert pace.measured(1).mean_s == 0.0
 
 
-def follow(pace: Pace, iteration: int, k: int, *reports: tuple[int, float, float]) -> None:
-    """Workers that were in: (rank, first block, iteration) in ms."""
-    for rank, first_block_ms, iteration_ms in reports:
-        pace.followed(rank, iteration, k, first_block_ms / 1e3, iteration_ms / 1e3)
+def follow(pace: Pace, iteration: int, k: int, *reports: tuple[float, ...]) -> None:
+    """Workers that were in: (rank, first block, iteration, and when that was said: 0) in ms."""
+    for rank, first_block_ms, iteration_ms, *said_ms in reports:
+        pace.followed(
+            int(rank),
+            iteration,
+            k,
+            first_block_s=first_block_ms / 1e3,
+            iteration_s=iteration_ms / 1e3,
+            now_s=sum(said_ms) / 1e3,
+        )
 
 
 def test_who_started_together_counts_with_the_whole_iteration() -> None:
@@ -54,6 +61,14 @@ def test_who_was_late_started_later_and_then_the_least_wait_counts() -> None:
     assert pace.overhead_s == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
 
 
+def test_the_last_to_come_may_have_had_the_parameters_before_or_after_the_others() -> None:
+    """Worker 2 was last and first to get the new parameters, 3 ms before worker 0: 1.5 ms before the mean of both."""
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 48, 103), (2, 21, 25, 100))
+    assert pace.overhead_s == pytest.approx((5e-3 + 5.5e-3) / 2)
+
+
 def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
     """A worker that was in some blocks only reports to be late, but may have been the last to come."""
     pace = Pace()
@@ -69,5 +84,5 @@ def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
 def test_absurd_times_are_no_measurement(absurd: float) -> None:
     pace = Pace()
     for iteration in (1, 2, 3):
-        pace.followed(0, iteration, 1, 0.0, absurd)
+        pace.followed(0, iteration, 1, first_block_s=0.0, iteration_s=absurd, now_s=0.0)
     assert pace.overhead_s == 0.0
