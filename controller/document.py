@@ -7,8 +7,9 @@ from typing import Any
 def k_document(status: dict[str, Any]) -> dict[str, Any]:
     """The part of a status that explains k."""
     chosen = ("k", "live", "workers", "objective", "objective_fault", "iteration", "expected", "overhead_s", "changes")
+    measured = ("noise_scale", "alignment")
     pushed = ("switch_k", "switch_differs", "switch_k_age_s", "k_first", "k_certain", "k_torn")
-    return _part(status, (*chosen, *pushed))
+    return _part(status, (*chosen, *measured, *pushed))
 
 
 def lambda_document(status: dict[str, Any]) -> dict[str, Any]:

@@ -69,15 +69,16 @@ def k_choice(answer: pb.Status) -> RenderableType:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
     own = _has_costs(answer)
-    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured", *(["cost"] if own else [])):
+    worth = answer.objective == "accuracy"
+    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured", *["worth"] * worth, *["cost"] * own):
         table.add_column(name, justify="right")
     table.add_column("")
     best = min(answer.expected, key=lambda entry: entry.objective_cost if own else entry.cost).k
     for entry in answer.expected:
         times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
         times = (_milliseconds(time_s) if time_s else "-" for time_s in times_s)
-        costs = [f"{entry.objective_cost:.4g}"] if own else []
-        table.add_row(str(entry.k), *times, *costs, _mark(entry, best))
+        costs = [_milliseconds(entry.objective_cost) if worth else f"{entry.objective_cost:.4g}"] * own
+        table.add_row(str(entry.k), *times, *[f"{entry.worth:.2f}"] * worth, *costs, _mark(entry, best))
     return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)), *_force(answer))
 
 
@@ -99,8 +100,18 @@ def _legend(answer: pb.Status) -> str:
         f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
         "predicted: late workers first finish their gradient, where they do not give it up. "
         f"measured: from iteration to iteration, with {overhead}transfer and step."
+        + (_worth(answer) if answer.objective == "accuracy" else "")
         + (f" cost: objective {answer.objective!r}'s own; it decides." if _has_costs(answer) else "")
     )
+
+
+def _worth(answer: pb.Status) -> str:
+    """What the worth of an iteration rests on."""
+    words = " worth: what an iteration brings, 1 with exact and fresh gradients of all workers"
+    if not answer.noise_scale:
+        return f"{words}; still measuring."
+    left = ", ".join(f"{100 * answer.alignment[age]:.0f} % after {age}" for age in (1, 2, 4, 8))
+    return f"{words}. Noise scale {answer.noise_scale:.1f} batches; of a gradient is left {left} iterations."
 
 
 def reason(answer: pb.Status, best: int) -> str:

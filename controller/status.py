@@ -41,6 +41,8 @@ def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status
         jobs=jobs,
         waiting=session.waiting.text,
         overhead_s=decider.pace.overhead_s,
+        noise_scale=decider.progress.noise_scale,
+        alignment=decider.progress.alignment.tolist() if decider.progress.noise_scale else (),
         switch_k=session.slots.in_force,
         switch_differs=session.slots.differs(),
         switch_k_age_s=time.monotonic() - session.slots.since_s if session.slots.in_force else 0.0,
@@ -97,6 +99,7 @@ def _expected(decider: Decider) -> list[pb.Expected]:
             predicted_error_s=errors_s[k - 1],
             measured_s=seen.mean_s,
             measured_iterations=seen.iterations,
+            worth=forecast.worth[k - 1],
             objective_cost=decider.choice.costs[k - 1],
         )
         for k, seen in enumerate(measured, 1)

@@ -624,6 +624,8 @@ class Status(_message.Message):
     K_CERTAIN_FIELD_NUMBER: _builtins.int
     K_TORN_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FAULT_FIELD_NUMBER: _builtins.int
+    NOISE_SCALE_FIELD_NUMBER: _builtins.int
+    ALIGNMENT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -631,7 +633,7 @@ class Status(_message.Message):
     live: _builtins.int
     k: _builtins.int
     objective: _builtins.str
-    """"round", "all", "fixed:K", or a plug-in's name"""
+    """"round", "accuracy", "all", "fixed:K", or a plug-in's name"""
     iteration: _builtins.int
     """the latest that any worker reported"""
     service_s: _builtins.float
@@ -661,6 +663,8 @@ class Status(_message.Message):
     """reports that say otherwise: there must be none"""
     objective_fault: _builtins.str
     """what the objective did instead of giving costs: the last k stays in force; empty: it gave some"""
+    noise_scale: _builtins.float
+    """phi: a gradient's noise over its signal, in workers' batches; 0 while unknown"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -680,6 +684,10 @@ class Status(_message.Message):
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """every job of this controller"""
+
+    @_builtins.property
+    def alignment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """what is left of a gradient's direction after 0, 1, 2, ... iterations, 1 to 0"""
 
     def __init__(
         self,
@@ -710,11 +718,13 @@ class Status(_message.Message):
         k_certain: _builtins.int = ...,
         k_torn: _builtins.int = ...,
         objective_fault: _builtins.str = ...,
+        noise_scale: _builtins.float = ...,
+        alignment: _abc.Iterable[_builtins.float] | None = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "live", b"live", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,6 +827,7 @@ class Expected(_message.Message):
     PREDICTED_ERROR_S_FIELD_NUMBER: _builtins.int
     MEASURED_S_FIELD_NUMBER: _builtins.int
     MEASURED_ITERATIONS_FIELD_NUMBER: _builtins.int
+    WORTH_FIELD_NUMBER: _builtins.int
     OBJECTIVE_COST_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     iteration_s: _builtins.float
@@ -833,6 +844,8 @@ class Expected(_message.Message):
     """mean time from iteration to iteration while this k was in force; 0: it was not"""
     measured_iterations: _builtins.int
     """how many that is the mean of"""
+    worth: _builtins.float
+    """what an iteration brings: 1 with exact, fresh gradients of all n workers"""
     objective_cost: _builtins.float
     """what the objective takes this k to cost, in its own unit"""
     def __init__(
@@ -846,11 +859,12 @@ class Expected(_message.Message):
         predicted_error_s: _builtins.float = ...,
         measured_s: _builtins.float = ...,
         measured_iterations: _builtins.int = ...,
+        worth: _builtins.float = ...,
         objective_cost: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "objective_cost", b"objective_cost", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "objective_cost", b"objective_cost", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s", "worth", b"worth"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
