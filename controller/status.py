@@ -8,7 +8,6 @@ import numpy as np
 
 from controller.choose import round_costs
 from controller.decide import Change, Decider
-from controller.members import Seat
 from controller.push import SwitchLink
 from controller.session import Session
 from rpc import kofn_pb2 as pb
@@ -19,48 +18,62 @@ _STARTED_S = time.monotonic()
 def status(session: Session, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
     """What is known now of one of these jobs."""
     decider = session.decider
+    answer = decided(decider)
+    answer.MergeFrom(
+        pb.Status(
+            job=session.job.id,
+            counters=link.counters,
+            switch_address=link.address,
+            switch_connected=link.connected,
+            uptime_s=time.monotonic() - _STARTED_S,
+            generation=session.course.generation,
+            regroups=session.life.recovery.regroups,
+            jobs=jobs,
+            waiting=session.waiting.text,
+            switch_k=session.slots.in_force,
+            switch_differs=session.slots.differs(),
+            switch_k_age_s=time.monotonic() - session.slots.since_s if session.slots.in_force else 0.0,
+            k_first=session.agreement.first,
+            k_certain=session.agreement.certain,
+            k_torn=session.agreement.torn,
+        )
+    )
+    if not session.started:
+        answer.live = len(session.members.attached)
+    for worker, seat in zip(answer.worker, session.members.seats, strict=True):
+        worker.live = seat.stream is not None and worker.live
+        worker.state, worker.attachments = seat.state, seat.attachments
+    return answer
+
+
+def decided(decider: Decider) -> pb.Status:
+    """What the decider knows of a job: measurements, model, choice."""
     estimate = decider.estimate
     return pb.Status(
-        job=session.job.id,
         workers=decider.workers,
-        live=int(decider.live.sum()) if session.started else len(session.members.attached),
+        live=int(decider.live.sum()),
         k=decider.k,
         objective=decider.goal.name,
+        objective_fault=decider.chooser.fault,
         iteration=decider.iteration,
         service_s=estimate.service_s if estimate else 0.0,
         event_s=estimate.event_s if estimate else 0.0,
-        worker=[_worker(session, seat) for seat in session.members.seats],
+        worker=[_worker(decider, rank) for rank in range(decider.workers)],
         expected=_expected(decider),
         changes=[_change(change) for change in decider.changes],
-        counters=link.counters,
-        switch_address=link.address,
-        switch_connected=link.connected,
-        uptime_s=time.monotonic() - _STARTED_S,
-        generation=session.course.generation,
-        regroups=session.life.recovery.regroups,
-        jobs=jobs,
-        waiting=session.waiting.text,
         overhead_s=decider.pace.overhead_s,
         noise_scale=decider.progress.noise_scale,
         alignment=decider.progress.alignment.tolist() if decider.progress.noise_scale else (),
-        switch_k=session.slots.in_force,
-        switch_differs=session.slots.differs(),
-        switch_k_age_s=time.monotonic() - session.slots.since_s if session.slots.in_force else 0.0,
-        k_first=session.agreement.first,
-        k_certain=session.agreement.certain,
-        k_torn=session.agreement.torn,
-        objective_fault=decider.chooser.fault,
     )
 
 
-def _worker(session: Session, seat: Seat) -> pb.WorkerStatus:
-    """One worker's place, measurements and estimate."""
-    decider, rank = session.decider, seat.rank
+def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
+    """One worker's measurements and estimate."""
     estimate, measured = decider.estimate, decider.measurements
     track = measured.track[rank]
     return pb.WorkerStatus(
         rank=rank,
-        live=seat.stream is not None and bool(decider.live[rank]),
+        live=bool(decider.live[rank]),
         iteration=track.reached,
         lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
         lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
@@ -76,8 +89,6 @@ def _worker(session: Session, seat: Seat) -> pb.WorkerStatus:
         silent_s=decider.silent_s[rank],
         disagreements=measured.views.count[rank],
         disagreement=measured.views.latest[rank],
-        state=seat.state,
-        attachments=seat.attachments,
     )
 
 

@@ -33,6 +33,8 @@ class Row:
     trainings: int
     reached: int
     """How many got to the target accuracy."""
+    times_s: tuple[float, ...]
+    """To the target, seed by seed."""
     time_s: Spread
     iterations: Spread
     """To the target."""
@@ -47,6 +49,16 @@ class Row:
     """(predicted - measured) / measured."""
     failures: tuple[str, ...]
     """What is wrong with a training, other than that it missed the target."""
+
+    @property
+    def mean_s(self) -> float:
+        """Geometric mean of the times: seeds that take long count no more than others."""
+        return math.exp(sum(map(math.log, self.times_s)) / len(self.times_s))
+
+    def against(self, other: "Row") -> float:
+        """The median of the seeds' ratios of times: data and blocking are a seed's own; infinite where never there."""
+        pairs = zip(self.times_s, other.times_s, strict=True)
+        return median(mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs)
 
     @property
     def k(self) -> int | None:
@@ -67,16 +79,16 @@ class Findings:
     workers: int
     target_accuracy: float
     may_miss: bool
-    """Whether a training that does not reach the target is a finding here, no failure."""
+    """Whether a training that does not reach the target is a finding here, no failure; with a fixed k it always is."""
     late: str
     """What becomes of late gradients: policy.late."""
     rows: tuple[Row, ...]
 
     @property
     def fixed(self) -> list[Row]:
-        """Those of a fixed k that reached the target (its median seed did), the fastest first."""
-        rows = [row for row in self.rows if row.k is not None and math.isfinite(row.time_s.median)]
-        return sorted(rows, key=lambda row: row.time_s.median)
+        """Those of a fixed k that always reached the target, the fastest first."""
+        rows = [row for row in self.rows if row.k is not None and math.isfinite(row.mean_s)]
+        return sorted(rows, key=lambda row: row.mean_s)
 
     @property
     def adaptive(self) -> list[Row]:
@@ -91,7 +103,7 @@ class Findings:
     def failures(self) -> list[str]:
         """Why the experiment is not as it should be."""
         reasons = [f"{self.scenario}, {row.objective}: {why}" for row in self.rows for why in row.failures]
-        missed = [row for row in self.rows if row.reached < row.trainings and not self.may_miss]
+        missed = [row for row in self.rows if row.reached < row.trainings and not (self.may_miss or row.k)]
         return reasons + [
             f"{self.scenario}, {row.objective}: {row.trainings - row.reached} of {row.trainings} did not reach "
             f"{self.target_accuracy:.1%}"
@@ -111,6 +123,7 @@ def find_row(objective: str, passes: Sequence[PassSummary]) -> Row:
         objective=objective,
         trainings=len(passes),
         reached=sum(math.isfinite(time_s) for time_s in times_s),
+        times_s=tuple(times_s),
         time_s=_spread(times_s),
         iterations=_spread(iterations),
         best_accuracy=_spread([entry.best_accuracy for entry in passes]),

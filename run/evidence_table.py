@@ -13,10 +13,10 @@ WIDTH = 132
 
 
 LEGEND = (
-    "Medians over the seeds. to: time to the target accuracy; x best k: that over the best fixed k's; k = n / it: "
-    "how many times faster than waiting for all workers; iterations: to the target; measured, predicted, off by: mean "
-    "iteration time; accuracy: the best reached; owned: in the end, of the classes that one worker alone holds; "
-    "reached: trainings that came to the target."
+    "Medians over the seeds. to: time to the target accuracy; x best k: a seed's time over that of the best fixed k; "
+    "k = n / it: how many times faster than waiting for all workers; iterations: to the target; measured, predicted, "
+    "off by: mean iteration time; accuracy: the best reached; owned: in the end, of the classes that one worker alone "
+    "holds; reached: trainings that came to the target."
 )
 
 
@@ -40,19 +40,17 @@ def headings(found: Findings) -> list[str]:
 
 def cells(found: Findings) -> list[list[str]]:
     """A row an objective; medians over the seeds."""
-    best = found.fixed[0].time_s.median if found.fixed else math.inf
-    everyone = math.inf if found.everyone is None else found.everyone.time_s.median
-    return [_row(row, best, everyone) for row in found.rows]
+    best = found.fixed[0] if found.fixed else None
+    return [_row(row, best, found.everyone) for row in found.rows]
 
 
-def _row(row: Row, best_s: float, everyone_s: float) -> list[str]:
-    time_s = row.time_s.median
+def _row(row: Row, best: Row | None, everyone: Row | None) -> list[str]:
     return [
         row.objective,
-        _seconds(time_s),
+        _seconds(row.time_s.median),
         f"{_seconds(row.time_s.low)} .. {_seconds(row.time_s.high)}",
-        _ratio(time_s, best_s),
-        _ratio(everyone_s, time_s),
+        _ratio(row, best),
+        _ratio(everyone, row),
         "-" if math.isinf(row.iterations.median) else f"{row.iterations.median:,.0f}",
         _milliseconds(row.measured_s),
         _milliseconds(row.predicted_s),
@@ -86,5 +84,6 @@ def _milliseconds(spread: Spread | None) -> str:
     return "-" if spread is None else f"{1e3 * spread.median:.1f} ms"
 
 
-def _ratio(one: float, other: float) -> str:
-    return "-" if math.isinf(one) or math.isinf(other) else f"{one / other:.2f}"
+def _ratio(one: Row | None, other: Row | None) -> str:
+    ratio = math.inf if one is None or other is None else one.against(other)
+    return f"{ratio:.2f}" if 0 < ratio < math.inf else "-"

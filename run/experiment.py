@@ -20,10 +20,10 @@ from run.ending import ending
 from run.errors import ConfigError, InterruptedRun
 from run.evidence import Findings, find_row
 from run.evidence_table import LEGEND, WIDTH, table, verdict_lines
-from run.folder import default_path, point_latest
+from run.folder import RunFolder, default_path, point_latest
 from run.matrix import Cell, Result, Scenario, cells, names, read_cells, run_cells
 from run.preconditions import check_machine
-from run.runner import execute
+from run.runner import Plan, execute
 from run.state import another_run, running
 from run.summary import PassSummary
 from run.verdicts import verdicts
@@ -36,6 +36,7 @@ EXAMPLES = """
 Examples:
   kofn experiment k --out runs/k                     everything: hours; repeat it to go on after Ctrl-C
   kofn experiment k --scenario one-slow --seeds 1    a few minutes
+  kofn experiment k --simulate                       in virtual time: minutes
   kofn experiment k --scenario graded --objective fixed:3 --objective round
   kofn experiment k --out runs/k --report-only       tables, claims and report of what is there
   kofn run run/experiments/graded.toml               one scenario once, with the live table and a report
@@ -68,6 +69,7 @@ def command() -> None:
     type=click.Path(path_type=Path),
     help="Folder for the results; what is finished in it is not run again.  [default: runs/experiment-k-TIME]",
 )
+@click.option("--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, everything else on stderr.")
 @click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show.")
 def k(
@@ -77,6 +79,7 @@ def k(
     objectives: tuple[str, ...],
     target: str | None,
     out: Path | None,
+    simulated: bool,
     as_json: bool,
     report_only: bool,
 ) -> None:
@@ -88,13 +91,13 @@ def k(
     with ending("experiment k"):
         if report_only and (out is None or not out.is_dir()):
             raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
-        if not report_only and running() is not None:
+        if not (report_only or simulated) and running() is not None:
             raise another_run()
         wanted = list(dict.fromkeys(chosen or names()))
         scenarios = [Scenario.load(name).overridden(target=target, objectives=objectives) for name in wanted]
         folder = out or default_path("experiment-k")
         matrix = cells(scenarios, seeds, folder)
-        results = list(read_cells(matrix) if report_only else _run(matrix, folder, console))
+        results = list(read_cells(matrix) if report_only else _run(matrix, folder, console, simulated=simulated))
         code = conclude(folder, results, console, as_json=as_json)
     sys.exit(code)
 
@@ -105,16 +108,24 @@ def _console(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
 
 
-def _run(matrix: Sequence[Cell], folder: Path, console: Console) -> Iterable[Result]:
-    """On the real system."""
-    check_machine(matrix[0].config.network.target)
+def _run(matrix: Sequence[Cell], folder: Path, console: Console, *, simulated: bool) -> Iterable[Result]:
+    """On the real system, or in virtual time."""
+    if not simulated:
+        check_machine(matrix[0].config.network.target)
     trainings = sum(len(cell.config.run.passes) for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
     try:
-        yield from run_cells(matrix, execute, console)
+        yield from run_cells(matrix, _simulate if simulated else execute, console)
     except InterruptedRun as error:
         raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
     point_latest(folder)
+
+
+def _simulate(plan: Plan, console: Console) -> RunFolder:
+    """As `execute`, in virtual time."""
+    from sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
+
+    return simulate(plan, console)
 
 
 def conclude(folder: Path, results: Sequence[Result], console: Console, *, as_json: bool) -> int:

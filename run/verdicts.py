@@ -69,7 +69,7 @@ def _reached(row: Row) -> str:
 
 
 def _near(found: Findings, row: Row, best: Row) -> Verdict:
-    ratio = row.time_s.median / best.time_s.median
+    ratio = row.against(best)
     return Verdict(
         claim=f"{found.scenario}: {row.objective} within {NEAR:.0%} of the best fixed k{_of_how_many(found)}",
         holds=ratio <= 1 + NEAR,
@@ -78,7 +78,7 @@ def _near(found: Findings, row: Row, best: Row) -> Verdict:
 
 
 def _better(found: Findings, row: Row, best: Row) -> Verdict:
-    ratio = row.time_s.median / best.time_s.median
+    ratio = row.against(best)
     return Verdict(
         claim=f"{found.scenario}: {row.objective} better than every fixed k{_of_how_many(found)}",
         holds=ratio < 1,
@@ -96,7 +96,7 @@ def _faster(found: Findings, row: Row, everyone: Row) -> Verdict:
     numbers = f"{_times(row)} against {_times(everyone)}"
     if math.isinf(row.time_s.median):
         return Verdict(claim=_faster_claim(found, row), holds=False, numbers=numbers)
-    ratio = everyone.time_s.median / row.time_s.median
+    ratio = 1 / row.against(everyone)
     return Verdict(claim=_faster_claim(found, row), holds=ratio >= FASTER, numbers=f"{numbers}: {ratio:.2f} times")
 
 

@@ -11,8 +11,11 @@ import threadpoolctl
 from msgspec.structs import replace
 from rich.console import Console
 
+from controller.decide import Decider
 from controller.journal import Journal
+from controller.status import decided
 from host.metrics import Metrics
+from rpc.document import document
 from run.config import Config
 from run.display import say
 from run.ending import ending
@@ -132,8 +135,15 @@ def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Con
     learning = Learning(config)
     students = [Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
     simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
-    with simulation.journal:
-        simulation.run(_progress(console, entry.objective, begin))
+    progress = _progress(console, entry.objective, begin)
+
+    def look(decider: Decider, virtual_s: float) -> None:
+        progress(decider, virtual_s)
+        status = document(decided(decider)) | {"job": config.job.id, "uptime_s": virtual_s}
+        statuses.write(json.dumps(status) + "\n")
+
+    with simulation.journal, entry.status.open("w") as statuses:
+        simulation.run(look)
     for rank, student in enumerate(students):
         student.close(simulation.totals(rank))
     passed_s = time.perf_counter() - begin
@@ -152,15 +162,15 @@ def _simulation(
     return Simulation(config=config, pupils=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
 
 
-def _progress(console: Console, objective: str, begin: float) -> Callable[[int, float], None]:
+def _progress(console: Console, objective: str, begin: float) -> Callable[[Decider, float], None]:
     """Says about every second how far a simulation is."""
     said = begin
 
-    def show(iteration: int, virtual_s: float) -> None:
+    def show(decider: Decider, virtual_s: float) -> None:
         nonlocal said
         if (now := time.perf_counter()) - said >= 1:
             said = now
-            say(console, f"pass {objective}: iteration {iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
+            say(console, f"pass {objective}: iteration {decider.iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
 
     return show
 

@@ -21,7 +21,7 @@ from sim.worker import Surroundings, Worker
 
 LAST_ITERATION = 2**32 - 1
 
-LOOK_S = 0.2
+LOOK_S = 0.5
 """Virtual time between two looks at how far a simulation is."""
 
 
@@ -40,7 +40,7 @@ class Simulation:
     reasons: dict[int, str] = field(default_factory=dict)
     """Why each worker ended."""
     _switch: SlotRules = field(init=False)
-    _look: Callable[[int, float], None] = field(init=False)
+    _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
 
@@ -72,8 +72,8 @@ class Simulation:
         self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
         self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
 
-    def run(self, look: Callable[[int, float], None]) -> None:
-        """From the start to the last worker's end; `look` gets the iteration and the time, now and then."""
+    def run(self, look: Callable[[Decider, float], None]) -> None:
+        """From the start to the last worker's end; `look` gets the decider and the time, now and then."""
         self._look = look
         self.controller.start()
         self._show()
@@ -83,7 +83,7 @@ class Simulation:
 
     def _show(self) -> None:
         """How far it is."""
-        self._look(self.controller.decider.iteration, self.clock.time())
+        self._look(self.controller.decider, self.clock.time())
         self.clock.call_at(self.clock.time() + LOOK_S, self._show)
 
     def _link(self, rank: int, direction: str, take: Take) -> Link:
