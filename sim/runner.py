@@ -139,7 +139,7 @@ def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Con
 
     def look(decider: Decider, virtual_s: float) -> None:
         progress(decider, virtual_s)
-        status = document(decided(decider)) | {"job": config.job.id, "uptime_s": virtual_s}
+        status = {"time": virtual_s} | document(decided(decider)) | {"job": config.job.id, "uptime_s": virtual_s}
         statuses.write(json.dumps(status) + "\n")
 
     with simulation.journal, entry.status.open("w") as statuses:
