@@ -1,7 +1,7 @@
 """What the estimator is worth: coverage of its intervals, how fast changes are tracked, what its test of the fit finds.
 
-    python -m bench.estimator                          all three, 1,000 repetitions a setting: some minutes
-    python -m bench.estimator --part tracking          one of coverage, tracking, fit
+    python -m bench.estimator                          all of it, 1,000 repetitions a setting: some minutes
+    python -m bench.estimator --part tracking          one of coverage, tracking, fit, time
     python -m bench.estimator --repetitions 100 --json
 
 Times are made from known parameters (bench/synthetic.py); changes of k are the Decider's own in virtual time. Progress
@@ -9,6 +9,7 @@ goes to stderr, the tables to stdout.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
@@ -20,6 +21,7 @@ from bench.cluster import Rates, cluster
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting
 from bench.tables import Row, say, show
 from controller.choose import Forecast, expected_counts, round_costs
+from controller.evidence import gain_error
 from controller.measure import FloatArray
 from controller.model import Estimate, fit
 
@@ -182,7 +184,7 @@ def _true_costs(workers: int, rates: Rates) -> FloatArray:
     """E_k[T] n / k of the true parameters (n,)."""
     counts = expected_counts(np.array([rates(rank, 1) for rank in range(workers)]) / EVENT_S)
     expected_s = SERVICE_S + EVENT_S * counts
-    return round_costs(Forecast(expected_s=expected_s, predicted_s=expected_s))
+    return round_costs(Forecast(expected_s=expected_s, predicted_s=expected_s, overhead_s=0.0, worth=np.ones(workers)))
 
 
 def trackings(seeds: int, first: int) -> list[Row]:
@@ -199,6 +201,33 @@ def trackings(seeds: int, first: int) -> list[Row]:
         say(f"stationary: {name}")
         rows.append(stationary(name, seeds, first))
     return rows
+
+
+def decision(workers: int) -> Row:
+    """Median time of a decision in the course of training, and of the standard errors of gains alone.
+
+    `due_ms` is the decision that comes with the first report of each iteration, simulations included.
+    """
+    running = cluster(lambda rank, iteration: 0.011 if rank % 5 == 0 else 0.001, workers=workers, decide_every=10**6)
+    due_ms = []
+    for iteration in range(1, 80):
+        running.iterate(iteration)
+        begin = time.perf_counter()
+        running.decider.decide(running.now_s)
+        due_ms.append(1e3 * (time.perf_counter() - begin))
+    found = running.decider
+    assert found.estimate is not None and found.choice is not None
+    errors_ms = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        gain_error(found.estimate, found.live, found.choice.forecast, found.goal.costs, found.k)
+        errors_ms.append(1e3 * (time.perf_counter() - begin))
+    return {"workers": workers, "due_ms": float(np.median(due_ms[20:])), "errors_ms": float(np.median(errors_ms))}
+
+
+def decisions() -> list[Row]:
+    """For some numbers of workers."""
+    return [decision(workers) for workers in (4, 8, 16, 64)]
 
 
 SHAPES: dict[str, Callable[[np.random.Generator, int], np.typing.NDArray[Any]]] = {
@@ -258,7 +287,7 @@ def alarms(repetitions: int, seed: int) -> list[Row]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("coverage", "tracking", "fit"), action="append", help="default: all")
+    parser.add_argument("--part", choices=("coverage", "tracking", "fit", "time"), action="append", help="default: all")
     parser.add_argument("--repetitions", type=int, default=1000, help="of each setting (default 1000)")
     parser.add_argument("--seeds", type=int, default=30, help="runs of each scenario of tracking (default 30)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
@@ -267,6 +296,7 @@ def main() -> None:
     parts: dict[str, Callable[[], list[Row]]] = {
         "coverage": lambda: coverages(options.repetitions, options.seed),
         "tracking": lambda: trackings(options.seeds, options.seed),
+        "time": decisions,
         "fit": lambda: alarms(options.repetitions, options.seed),
     }
     show({part: parts[part]() for part in options.part or parts}, as_json=options.json)

@@ -5,8 +5,8 @@ and has to depend on the forecast alone: what is not known of the workers is tol
 runs in the controller's only thread: one that blocks stops the controller (the switch goes on with the last k).
 """
 
+import copy
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ def _guarded(entry: EntryPoint, costs: "Callable[[Forecast], Any]") -> "Callable
     """The plug-in's costs, checked; ObjectiveError says what it did instead."""
 
     def checked(forecast: "Forecast") -> FloatArray:
-        own = replace(forecast, expected_s=forecast.expected_s.copy(), predicted_s=forecast.predicted_s.copy())
+        own = copy.deepcopy(forecast)
         try:
             found = np.array(costs(own), dtype=np.float64)
         except Exception as error:  # whatever it raises: it must not end the controller

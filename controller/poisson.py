@@ -18,6 +18,9 @@ UNSEEN_EXPOSURE = 0.1
 REACH = 8.0
 """Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
 
+TAIL_MIN = 1e-12
+"""Of an interval: a unit that is hardly known has wider tails than any number says."""
+
 TINY = 1e-280
 """A tail below this is not divided by."""
 
@@ -155,9 +158,9 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
     """
     tail = (1 - CONFIDENCE) / 2
     if np.isfinite(freedom):
-        tail = float(special.ndtr(special.stdtrit(freedom, tail)))
+        tail = max(float(special.ndtr(special.stdtrit(freedom, tail))), TAIL_MIN)
     events = rate * blocks
     exposure = np.where(blocks > 0, blocks, np.nan)
     low = np.where(events > 1e-9, special.gammaincinv(events + 0.5, tail), 0.0) / exposure
-    high = special.gammaincinv(events + 0.5, 1 - tail) / exposure
+    high = special.gammainccinv(events + 0.5, tail) / exposure
     return np.nan_to_num(np.minimum(low, rate), nan=0.0), np.nan_to_num(high, nan=np.inf)

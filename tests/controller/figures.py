@@ -5,24 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from bench.cluster import Cluster, cluster
+from bench.cluster import cluster
 from controller.carryover import correction
 from controller.choose import Forecast, expected_counts, round_costs
 from tests.controller.slow import mean_time
 from tests.controller.test_carryover import SERVICE, estimate, predicted, settings
-
-
-def decision_ms(workers: int) -> float:
-    """Median time of one decision."""
-    running: Cluster = cluster(lambda rank, iteration: 0.011 if rank % 5 == 0 else 0.001, workers=workers)
-    for iteration in range(1, 20):
-        running.iterate(iteration)
-    times = []
-    for _ in range(100):
-        begin = time.perf_counter()
-        running.decider.decide(running.now_s)
-        times.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(times))
 
 
 def grouping(workers: int, seed: int) -> tuple[float, float, float]:
@@ -103,8 +90,6 @@ def table(lambdas: list[float]) -> None:
 
 def main() -> None:
     """All of them."""
-    for workers in (4, 8, 16, 32, 64):
-        print(f"decision, {workers:2} workers: {decision_ms(workers):.1f} ms")
     for workers in (4, 8, 16, 64, 256, 10_000):
         print(f"simulation of carry-over, {workers:2} workers: {simulation_ms(workers):.1f} ms")
     print(f"simulations for each decision, four workers: {simulated_share():.2f}")

@@ -56,7 +56,7 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     for _ in range(150):
         estimate = fit(*setting.made(random))
         expected_s = expected_times(estimate, live)
-        forecast = Forecast(expected_s=expected_s, predicted_s=expected_s)
+        forecast = Forecast(expected_s=expected_s, predicted_s=expected_s, overhead_s=0.0, worth=np.ones(workers))
         seen.append(gains(round_costs(forecast), k))
         errors.append(gain_error(estimate, live, forecast, round_costs, k))
     spread, error = np.std(seen, axis=0)[:-1], np.median(errors, axis=0)[:-1]

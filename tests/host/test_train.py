@@ -25,7 +25,7 @@ class FakeAgent:
 
     def __init__(self, training: Training, *, over: bool, after: int = 1) -> None:
         self.training, self.after = training, after
-        self.entered = False
+        self.entered, self.decision = False, 0
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, [], False
         if over:
