@@ -88,6 +88,7 @@ class Progress:
 
     divisor: int
     stashes: bool
+    _single: list[float] = field(default_factory=lambda: [0.0, 0.0])  # sum and number of |g|^2 since the last iteration
     _gradient: Mean = field(default_factory=Mean)  # |g|^2 of a single one
     _aggregate: Mean = field(default_factory=Mean)  # |G|^2 + S / m
     _inverse: Mean = field(default_factory=Mean)  # 1 / m
@@ -100,14 +101,17 @@ class Progress:
         """Take what a worker says of an iteration for which it computed a gradient."""
         if not report.gradient_norm2:
             return
-        self._gradient.add(report.gradient_norm2)
+        self._single = [self._single[0] + report.gradient_norm2, self._single[1] + 1]
         if report.late:
             self._stashed[rank] = self._stashed.get(rank, 0) + self.stashes
             return
+        gradients = 1 + self._stashed.pop(rank, 0)
+        if self._is_settled(report.iteration):
+            return
         seen = self._open.setdefault(report.iteration, Seen(report=report))
         seen.members += 1
-        seen.gradients += 1 + self._stashed.pop(rank, 0)
-        for iteration in [known for known in self._open if known < report.iteration - SETTLED]:
+        seen.gradients += gradients
+        for iteration in sorted(known for known in self._open if known < report.iteration - SETTLED):
             self._settle(self._open.pop(iteration))
 
     def weights(self, workers: int) -> FloatArray:
@@ -139,21 +143,30 @@ class Progress:
 
     @property
     def alignment(self) -> FloatArray:
-        """rho(0..LAGS) (LAGS + 1,), at most 1."""
+        """rho(0..LAGS) (LAGS + 1,), from -1 to 1."""
         prior = PRIOR_RHO ** np.arange(LAGS + 1)
         signal = self.signal
         if not signal:
             return np.asarray(prior)
-        measured = (self._products.total / signal + PRIOR * prior[1:]) / (self._products.weight + PRIOR)
-        return np.append(1.0, np.minimum(measured, 1.0))
+        with np.errstate(over="ignore"):
+            measured = (self._products.total / signal + PRIOR * prior[1:]) / (self._products.weight + PRIOR)
+        return np.append(1.0, np.clip(measured, -1.0, 1.0))
+
+    def _is_settled(self, iteration: int) -> bool:
+        """This one has been counted: whoever says only now that it was in comes too late."""
+        return iteration in self._steps or iteration < min(self._steps, default=0)
 
     def _settle(self, seen: Seen) -> None:
         """Everyone who was in this iteration has said so."""
         iteration, products = seen.report.iteration, np.asarray(seen.report.products[:LAGS])
         step = seen.gradients / (self.divisor or seen.members)
+        if self._single[1]:
+            self._gradient.add(self._single[0] / self._single[1])
+            self._single = [0.0, 0.0]
         self._aggregate.add(seen.report.aggregate_norm2 / step**2)
         self._inverse.add(1 / seen.gradients)
         before = [self._steps.get(iteration - lag, math.nan) for lag in range(1, len(products) + 1)]
         self._products.add(products / (step * np.asarray(before)))
         self._steps[iteration] = step
-        self._steps.pop(iteration - LAGS - 1, None)
+        if len(self._steps) > LAGS:
+            del self._steps[next(iter(self._steps))]
