@@ -45,28 +45,46 @@ DECAY = math.exp(-1 / MEMORY)
 
 @dataclass(slots=True)
 class Mean:
-    """A mean that forgets exponentially; `size` values at once."""
+    """A mean that forgets exponentially, iteration by iteration."""
 
-    size: int = 1
-    total: FloatArray = field(init=False)
-    weight: FloatArray = field(init=False)
+    total: float = 0.0
+    weight: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Nothing is known."""
-        self.total, self.weight = np.zeros(self.size), np.zeros(self.size)
+    def add(self, value: float) -> None:
+        """An iteration's."""
+        self.forget()
+        self.take(value)
 
-    def add(self, values: FloatArray | float) -> None:
-        """Take the next: as many as there are, NaN for what is not known."""
-        given = np.full(self.size, np.nan)
-        given[: np.size(values)] = values
-        known = np.isfinite(given)
-        self.total = DECAY * self.total + np.where(known, given, 0.0)
-        self.weight = DECAY * self.weight + known
+    def take(self, value: float) -> None:
+        """One more of the present iteration."""
+        self.total += value
+        self.weight += 1
+
+    def forget(self) -> None:
+        """The next iteration begins."""
+        self.total *= DECAY
+        self.weight *= DECAY
 
     @property
     def value(self) -> float:
-        """Of the first; 0 while nothing is known."""
-        return float(self.total[0] / self.weight[0]) if self.weight[0] else 0.0
+        """0 while nothing is known."""
+        return self.total / self.weight if self.weight else 0.0
+
+
+@dataclass(slots=True)
+class Products:
+    """Sums and weights, for lags 1..LAGS (LAGS,), of which older iterations' are forgotten likewise."""
+
+    total: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
+    weight: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
+
+    def add(self, values: FloatArray) -> None:
+        """An iteration's: as many as there are, NaN for what is not known."""
+        known = np.isfinite(values)
+        self.total *= DECAY
+        self.weight *= DECAY
+        self.total[: len(values)] += np.where(known, values, 0.0)
+        self.weight[: len(values)] += known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,11 +106,10 @@ class Progress:
 
     divisor: int
     stashes: bool
-    _single: list[float] = field(default_factory=lambda: [0.0, 0.0])  # sum and number of |g|^2 since the last iteration
     _gradient: Mean = field(default_factory=Mean)  # |g|^2 of a single one
     _aggregate: Mean = field(default_factory=Mean)  # |G|^2 + S / m
     _inverse: Mean = field(default_factory=Mean)  # 1 / m
-    _products: Mean = field(default_factory=lambda: Mean(LAGS))
+    _products: Products = field(default_factory=Products)
     _open: dict[int, Seen] = field(default_factory=dict)  # by iteration; not everyone has reported these
     _steps: dict[int, float] = field(default_factory=dict)  # of the latest iterations: the weights of all gradients
     _stashed: dict[int, int] = field(default_factory=dict)  # late gradients of each worker
@@ -101,7 +118,7 @@ class Progress:
         """Take what a worker says of an iteration for which it computed a gradient."""
         if not report.gradient_norm2:
             return
-        self._single = [self._single[0] + report.gradient_norm2, self._single[1] + 1]
+        self._gradient.take(report.gradient_norm2)
         if report.late:
             self._stashed[rank] = self._stashed.get(rank, 0) + self.stashes
             return
@@ -160,9 +177,7 @@ class Progress:
         """Everyone who was in this iteration has said so."""
         iteration, products = seen.report.iteration, np.asarray(seen.report.products[:LAGS])
         step = seen.gradients / (self.divisor or seen.members)
-        if self._single[1]:
-            self._gradient.add(self._single[0] / self._single[1])
-            self._single = [0.0, 0.0]
+        self._gradient.forget()
         self._aggregate.add(seen.report.aggregate_norm2 / step**2)
         self._inverse.add(1 / seen.gradients)
         before = [self._steps.get(iteration - lag, math.nan) for lag in range(1, len(products) + 1)]
