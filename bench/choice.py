@@ -14,11 +14,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy import fft, special, stats
 
+from bench.synthetic import times_alone
 from bench.tables import Row, say, show
 from controller.choose import (
     GROUP_ABOVE,
     GROUPS,
-    Forecast,
     choose,
     expected_counts,
     groups,
@@ -103,8 +103,8 @@ def grouping(workers: int, count: int, seeds: int, first: int) -> Row:
     median, inner, worst, regret = [], [], [], []
     for seed in range(first, first + seeds):
         rates = np.random.default_rng(seed).gamma(2.0, 3.0, workers)
-        exact = Forecast(expected_s=SERVICE + exact_counts(rates))
-        found = Forecast(expected_s=SERVICE + in_groups(rates, count))
+        exact = times_alone(SERVICE + exact_counts(rates))
+        found = times_alone(SERVICE + in_groups(rates, count))
         error = np.abs(found.expected_s / exact.expected_s - 1)
         costs = round_costs(exact)
         median.append(np.median(error))

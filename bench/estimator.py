@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 from bench.cluster import Rates, cluster
-from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting
+from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting, times_alone
 from bench.tables import Row, say, show
-from controller.choose import Forecast, expected_counts, round_costs
+from controller.choose import expected_counts, round_costs
 from controller.evidence import gain_error
 from controller.measure import FloatArray
 from controller.model import Estimate, fit
@@ -184,7 +184,7 @@ def _true_costs(workers: int, rates: Rates) -> FloatArray:
     """E_k[T] n / k of the true parameters (n,)."""
     counts = expected_counts(np.array([rates(rank, 1) for rank in range(workers)]) / EVENT_S)
     expected_s = SERVICE_S + EVENT_S * counts
-    return round_costs(Forecast(expected_s=expected_s, predicted_s=expected_s, overhead_s=0.0, worth=np.ones(workers)))
+    return round_costs(times_alone(expected_s))
 
 
 def trackings(seeds: int, first: int) -> list[Row]:

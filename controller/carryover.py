@@ -51,7 +51,7 @@ LAGS = 16
 """Iterations by which a gradient's delay is told apart; longer ones count as this."""
 
 COUNTED = slice(STEPS - 2 * LAGS, STEPS - LAGS)
-"""Steps whose gradients are counted: what becomes of them is seen."""
+"""Steps whose gradients are counted: it is seen for LAGS steps whether they are in a sum."""
 
 MANY = GROUP_ABOVE
 """Most workers that are simulated."""
@@ -186,16 +186,18 @@ def simulate(times: FloatArray, ks: IntArray, overhead_s: float) -> Process:
 def _delays(begun: BoolArray, included: BoolArray) -> FloatArray:
     """How many gradients were in the sum 0, 1, ... iterations after theirs (ks, LAGS + 1), the last: LAGS or more.
 
-    A gradient is in the first sum that its worker is in from then on; some never are. Arguments (steps, ks, chains, n).
+    A gradient is in the first sum that its worker is in from then on: long after the last step for who is rarely in;
+    for who is not in once it is in none. Arguments (steps, ks, chains, n).
     """
     steps, ks = begun.shape[:2]
     counts = np.zeros(ks * (LAGS + 1))
-    until = np.full(begun.shape[1:], steps)  # iterations until the worker is in; `steps` or more: it is not seen
+    ever = np.any(included[BURN_IN:], axis=(0, 2), keepdims=True)[0]
+    until = np.full(begun.shape[1:], LAGS)  # iterations until the worker is in
     offset = np.arange(ks)[:, None, None] * (LAGS + 1)
     for step in range(steps - 1, COUNTED.start - 1, -1):
         until = np.where(included[step], 0, until + 1)
         if step < COUNTED.stop:
-            summed = begun[step] & (until < steps)
+            summed = begun[step] & ever
             counts += np.bincount((np.minimum(until, LAGS) + offset)[summed], minlength=len(counts))
     return counts.reshape(ks, LAGS + 1)
 

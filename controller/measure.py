@@ -31,6 +31,9 @@ FRONTS_KEPT = 64
 FIRST_BLOCK_MAX_S = 3600.0
 """A longer first-block time is no measurement."""
 
+NORM2_MAX = 1e100
+"""A larger sum of squares, or product, is none of float32 values either."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -196,10 +199,10 @@ class Measurements:
         if not (math.isfinite(report.first_block_s) and 0 <= report.first_block_s <= FIRST_BLOCK_MAX_S):
             return "time", f"first_block_s {report.first_block_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
         for name in ("gradient_norm2", "aggregate_norm2"):
-            if not 0 <= (norm2 := getattr(report, name)) < math.inf:
-                return "norm", f"{name} {norm2}: 0 or more, and finite, is allowed"
-        if not all(math.isfinite(product) for product in report.products):
-            return "norm", f"aggregate_products {report.products}: finite numbers are allowed"
+            if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
+                return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
+        if not all(abs(product) <= NORM2_MAX for product in report.products):
+            return "norm", f"aggregate_products {report.products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:

@@ -49,28 +49,46 @@ DECAY = math.exp(-1 / MEMORY)
 
 @dataclass(slots=True)
 class Mean:
-    """A mean that forgets exponentially; `size` values at once."""
+    """A mean that forgets exponentially, iteration by iteration."""
 
-    size: int = 1
-    total: FloatArray = field(init=False)
-    weight: FloatArray = field(init=False)
+    total: float = 0.0
+    weight: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Nothing is known."""
-        self.total, self.weight = np.zeros(self.size), np.zeros(self.size)
+    def add(self, value: float) -> None:
+        """An iteration's."""
+        self.forget()
+        self.take(value)
 
-    def add(self, values: FloatArray | float) -> None:
-        """Take the next: as many as there are, NaN for what is not known."""
-        given = np.full(self.size, np.nan)
-        given[: np.size(values)] = values
-        known = np.isfinite(given)
-        self.total = DECAY * self.total + np.where(known, given, 0.0)
-        self.weight = DECAY * self.weight + known
+    def take(self, value: float) -> None:
+        """One more of the present iteration."""
+        self.total += value
+        self.weight += 1
+
+    def forget(self) -> None:
+        """The next iteration begins."""
+        self.total *= DECAY
+        self.weight *= DECAY
 
     @property
     def value(self) -> float:
-        """Of the first; 0 while nothing is known."""
-        return float(self.total[0] / self.weight[0]) if self.weight[0] else 0.0
+        """0 while nothing is known."""
+        return self.total / self.weight if self.weight else 0.0
+
+
+@dataclass(slots=True)
+class Products:
+    """Sums and weights, for lags 1..LAGS (LAGS,), of which older iterations' are forgotten likewise."""
+
+    total: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
+    weight: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
+
+    def add(self, values: FloatArray) -> None:
+        """An iteration's: as many as there are, NaN for what is not known."""
+        known = np.isfinite(values)
+        self.total *= DECAY
+        self.weight *= DECAY
+        self.total[: len(values)] += np.where(known, values, 0.0)
+        self.weight[: len(values)] += known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +113,7 @@ class Progress:
     _gradient: Mean = field(default_factory=Mean)  # |g|^2 of a single one
     _aggregate: Mean = field(default_factory=Mean)  # |G|^2 + S / m
     _inverse: Mean = field(default_factory=Mean)  # 1 / m
-    _products: Mean = field(default_factory=lambda: Mean(LAGS))
+    _products: Products = field(default_factory=Products)
     _open: dict[int, Seen] = field(default_factory=dict)  # by iteration; not everyone has reported these
     _steps: dict[int, float] = field(default_factory=dict)  # of the latest iterations: the weights of all gradients
     _stashed: dict[int, int] = field(default_factory=dict)  # late gradients of each worker
@@ -104,14 +122,17 @@ class Progress:
         """Take what a worker says of an iteration for which it computed a gradient."""
         if not report.gradient_norm2:
             return
-        self._gradient.add(report.gradient_norm2)
+        self._gradient.take(report.gradient_norm2)
         if report.late:
             self._stashed[rank] = self._stashed.get(rank, 0) + self.stashes
             return
+        gradients = 1 + self._stashed.pop(rank, 0)
+        if self._is_settled(report.iteration):
+            return
         seen = self._open.setdefault(report.iteration, Seen(report=report))
         seen.members += 1
-        seen.gradients += 1 + self._stashed.pop(rank, 0)
-        for iteration in [known for known in self._open if known < report.iteration - SETTLED]:
+        seen.gradients += gradients
+        for iteration in sorted(known for known in self._open if known < report.iteration - SETTLED):
             self._settle(self._open.pop(iteration))
 
     def weights(self, workers: int) -> FloatArray:
@@ -143,21 +164,28 @@ class Progress:
 
     @property
     def alignment(self) -> FloatArray:
-        """rho(0..LAGS) (LAGS + 1,), at most 1."""
+        """rho(0..LAGS) (LAGS + 1,), from -1 to 1."""
         prior = PRIOR_RHO ** np.arange(LAGS + 1)
         signal = self.signal
         if not signal:
             return np.asarray(prior)
-        measured = (self._products.total / signal + PRIOR * prior[1:]) / (self._products.weight + PRIOR)
-        return np.append(1.0, np.minimum(measured, 1.0))
+        with np.errstate(over="ignore"):
+            measured = (self._products.total / signal + PRIOR * prior[1:]) / (self._products.weight + PRIOR)
+        return np.append(1.0, np.clip(measured, -1.0, 1.0))
+
+    def _is_settled(self, iteration: int) -> bool:
+        """This one has been counted: whoever says only now that it was in comes too late."""
+        return iteration in self._steps or iteration < min(self._steps, default=0)
 
     def _settle(self, seen: Seen) -> None:
         """Everyone who was in this iteration has said so."""
         iteration, products = seen.report.iteration, np.asarray(seen.report.products[:LAGS])
         step = seen.gradients / (self.divisor or seen.members)
+        self._gradient.forget()
         self._aggregate.add(seen.report.aggregate_norm2 / step**2)
         self._inverse.add(1 / seen.gradients)
         before = [self._steps.get(iteration - lag, math.nan) for lag in range(1, len(products) + 1)]
         self._products.add(products / (step * np.asarray(before)))
         self._steps[iteration] = step
-        self._steps.pop(iteration - LAGS - 1, None)
+        if len(self._steps) > LAGS:
+            del self._steps[next(iter(self._steps))]

@@ -19,8 +19,8 @@ from run.config import Config
 DRAWN = 256
 """Iterations whose draws are made at once."""
 
-EVENTS_MAX = 10_000
-"""Of one iteration."""
+FARTHEST = 12.0
+"""Standard deviations from its mean beyond which a count does not come."""
 
 
 class Blocking:
@@ -64,13 +64,16 @@ class Blocking:
 
 def _quantile(mean: float, level: float) -> int:
     """The least number of events that a Poisson count with this mean does not exceed with probability `level`."""
-    return bisect.bisect_left(_distribution(mean), level)
+    least, distribution = _distribution(mean)
+    return least + bisect.bisect_left(distribution, level)
 
 
 @functools.lru_cache(maxsize=256)
-def _distribution(mean: float) -> list[float]:
-    """P(N <= 0), P(N <= 1), ... as far as it is below 1."""
+def _distribution(mean: float) -> tuple[int, list[float]]:
+    """The least count that comes, and P(N <= count) of it, the next one ... as far as that is below 1."""
     if not mean:
-        return [1.0]
-    most = min(int(mean + 12 * math.sqrt(mean) + 32), EVENTS_MAX)
-    return list(accumulate(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(most)))
+        return 0, [1.0]
+    far = int(FARTHEST * math.sqrt(mean)) + 32
+    least, most = max(int(mean) - far, 0), int(mean) + far
+    counts = range(least, most)
+    return least, list(accumulate(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in counts))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bench.cluster import cluster
-from controller.carryover import correction
-from controller.choose import Forecast, expected_counts, round_costs
+from bench.synthetic import times_alone
+from controller.carryover import simulate_all
+from controller.choose import expected_counts, round_costs
 from tests.controller.slow import mean_time
 from tests.controller.test_carryover import SERVICE, estimate, predicted, settings
 
@@ -15,19 +16,14 @@ from tests.controller.test_carryover import SERVICE, estimate, predicted, settin
 def grouping(workers: int, seed: int) -> tuple[float, float, float]:
     """Error of E_k[T] by grouping: median, worst but for the slowest four, worst; s is 5 events."""
     means = np.random.default_rng(seed).gamma(2.0, 3.0, workers)
-    grouped = _forecast(5 + expected_counts(means))
+    grouped = times_alone(5 + expected_counts(means))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("controller.choose.GROUP_ABOVE", workers)
-        exact = _forecast(5 + expected_counts(means))
+        exact = times_alone(5 + expected_counts(means))
     error = np.abs(grouped.expected_s / exact.expected_s - 1)
     chosen, costs = int(np.argmin(round_costs(grouped))), round_costs(exact)
     assert costs[chosen] < 1.01 * costs.min()
     return float(np.median(error)), float(error[:-4].max()), float(error.max())
-
-
-def _forecast(expected_s: np.ndarray) -> Forecast:
-    """E_k[T] alone."""
-    return Forecast(expected_s=expected_s, predicted_s=expected_s)
 
 
 def carry_over(count: int) -> np.ndarray:
@@ -58,7 +54,7 @@ def simulation_ms(workers: int) -> float:
     times = []
     for _ in range(20):
         begin = time.perf_counter()
-        correction(SERVICE, 1.0, rates)
+        simulate_all(SERVICE, 1.0, rates, 0.0)
         times.append(time.perf_counter() - begin)
     return 1e3 * float(np.median(times))
 

@@ -22,7 +22,7 @@ ranks = st.integers(0, WORKERS - 1)
 any_rank = st.integers(-2, WORKERS + 2)
 iterations = st.integers(0, 40) | st.sampled_from([-1, AHEAD_MAX, AHEAD_MAX + 1, 2**31, 2**32 - 1, 2**63])
 durations = st.floats(0, 0.2) | st.floats() | st.sampled_from([0.0, 0.01, 5e-324, 3600.0, -0.0])
-norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 5e-324, -0.0, math.nan, math.inf, -1.0])
+norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 1e100, 5e-324, -0.0, math.nan, math.inf, -1.0])
 reports = st.builds(
     Report,
     iteration=iterations,
@@ -31,6 +31,7 @@ reports = st.builds(
     late=st.booleans(),
     gradient_norm2=norms,
     aggregate_norm2=norms,
+    products=st.lists(st.sampled_from([0.0, 1.0, -1.0, 1e100, -1e100, 5e-324, math.nan]), max_size=20).map(tuple),
 )
 arrivals = st.builds(
     Arrival,
@@ -45,7 +46,11 @@ steps = st.one_of(
     st.tuples(st.just("arrival"), st.none(), arrivals),
     st.tuples(st.just("lose"), ranks, st.none()),
     st.tuples(st.just("gain"), ranks, iterations),
-    st.tuples(st.just("objective"), st.none(), st.sampled_from(["round", "all", "fixed:1", "fixed:4", "fixed:9", ""])),
+    st.tuples(
+        st.just("objective"),
+        st.none(),
+        st.sampled_from(["round", "accuracy", "all", "fixed:1", "fixed:4", "fixed:9", ""]),
+    ),
     st.tuples(st.just("wait"), st.none(), st.floats(0, 1) | st.sampled_from([1e-9, 3600.0, 1e6])),
     st.tuples(st.just("rounds"), st.none(), st.integers(1, 20)),
 )
@@ -63,7 +68,7 @@ class World:
     def step(self, kind: str, who: Any, what: Any) -> None:
         decider = self.decider
         if kind == "report":
-            decider.measurements.report(who, what, self.now_s)
+            decider.report(who, what, self.now_s)
         elif kind == "arrival":
             decider.measurements.arrival(what, self.now_s)
         elif kind == "lose":
@@ -94,8 +99,16 @@ class World:
             for rank in np.flatnonzero(self.decider.live).tolist():
                 iteration = self.decider.measurements.track[rank].reported + 1
                 seconds = 0.01 + 0.005 * float(self.random.poisson(0.2 + 4 * (rank == 1)))
-                good = Report(iteration=iteration, first_block_s=seconds, late=rank == 1)
-                self.decider.measurements.report(rank, good, self.now_s)
+                good = Report(
+                    iteration=iteration,
+                    first_block_s=seconds,
+                    late=rank == 1,
+                    iteration_s=0.02,
+                    gradient_norm2=2.0,
+                    aggregate_norm2=1.0,
+                    products=(0.9,),
+                )
+                self.decider.report(rank, good, self.now_s)
 
     def check(self) -> None:
         """What always holds."""
@@ -113,12 +126,16 @@ class World:
             expected = expected_times(estimate, decider.live)
             assert np.isfinite(expected).all()
             assert (np.diff(expected) >= -1e-9 * (1 + expected[1:])).all()
+        if decider.choice is not None:
+            forecast = decider.choice.forecast
+            assert np.isfinite(forecast.worth).all() and (forecast.worth > 0).all()
+            assert np.isfinite(forecast.predicted_s).all()
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(steps, max_size=40),
-    st.sampled_from(["round", "all", "fixed:2"]),
+    st.sampled_from(["round", "accuracy", "all", "fixed:2"]),
     st.integers(1, 8),
     st.sampled_from([0, 2]),
 )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from bench.synthetic import times_alone
 from controller.choose import (
     GROUP_ABOVE,
     Forecast,
@@ -23,7 +24,7 @@ from run.errors import ConfigError
 
 def forecast(expected_s: np.ndarray) -> Forecast:
     """One in which the prediction is of no use: nothing may rest on it."""
-    return Forecast(expected_s=expected_s, predicted_s=np.full(len(expected_s), np.nan))
+    return times_alone(expected_s, np.full(len(expected_s), np.nan))
 
 
 rates = st.lists(st.floats(0, 60) | st.sampled_from([0.0, 0.2, 2000.0]), min_size=1, max_size=12).map(np.array)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bench.cluster import cluster
-from bench.synthetic import LARGE, Setting
-from controller.choose import Forecast, expected_times, gains, round_costs
+from bench.synthetic import LARGE, Setting, times_alone
+from controller.choose import expected_times, gains, round_costs
 from controller.evidence import EXACT, Evidence, gain_error
 from controller.model import fit
 
@@ -56,7 +56,7 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     for _ in range(150):
         estimate = fit(*setting.made(random))
         expected_s = expected_times(estimate, live)
-        forecast = Forecast(expected_s=expected_s, predicted_s=expected_s, overhead_s=0.0, worth=np.ones(workers))
+        forecast = times_alone(expected_s)
         seen.append(gains(round_costs(forecast), k))
         errors.append(gain_error(estimate, live, forecast, round_costs, k))
     spread, error = np.std(seen, axis=0)[:-1], np.median(errors, axis=0)[:-1]

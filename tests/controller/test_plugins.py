@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bench.cluster import Cluster, cluster
-from controller.choose import BUILT_IN, Forecast, objective
+from bench.synthetic import times_alone
+from controller.choose import BUILT_IN, objective
 from run import objectives
 from run.config import Config, Event, Policy, Run
 from run.errors import ConfigError
@@ -79,8 +80,8 @@ def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any
     with pytest.raises(ConfigError) as raised:
         Config(policy=Policy(objective="best")).check()
     assert str(raised.value) == (
-        "policy.objective is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is allowed, "
-        "of plug-ins 'mine' (an installed package adds one by an entry point in the group 'kofn.objectives')"
+        "policy.objective is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is allowed, of "
+        "plug-ins 'mine' (an installed package adds one by an entry point in the group 'kofn.objectives')"
     )
 
 
@@ -153,7 +154,6 @@ def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
 
 def test_a_plug_in_cannot_change_the_forecast(installed: Any) -> None:
     installed("def mine(forecast):\n    forecast.expected_s[:] = 0\n    return forecast.ks")
-    times_s = np.arange(1.0, 5)
-    forecast = Forecast(expected_s=times_s, predicted_s=times_s, overhead_s=0.0, worth=np.ones(4))
+    forecast = times_alone(np.arange(1.0, 5))
     np.testing.assert_array_equal(objective("mine", 4).costs(forecast), [1, 2, 3, 4])
     np.testing.assert_array_equal(forecast.expected_s, np.arange(1.0, 5))

@@ -31,7 +31,10 @@ BAD = [
         "unknown table or key 'runs': run, network, job, policy, model, straggler, shard, fault, event are allowed",
     ),
     ("[run]\npasses = []", "run.passes is empty"),
-    ("[run]\npasses = ['best']", "run.passes is 'best': 'round', 'all' or 'fixed:K' with 1 <= K <= workers = 4"),
+    (
+        "[run]\npasses = ['best']",
+        "run.passes is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4",
+    ),
     ("[run]\npasses = ['fixed:5']", "run.passes is 'fixed:5'"),
     ("[run]\npasses = ['fixed:0']", "run.passes is 'fixed:0'"),
     ("[run]\ntarget_accuracy = 1.5", "run.target_accuracy is 1.5: more than 0, at most 1 is allowed"),

@@ -1,0 +1,175 @@
+"""What workers make of an iteration's results: averages, products of successive aggregates, what has been learnt; and
+that the stragglers they suffer are Poisson's.
+"""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from host.aggregate import aggregate
+from host.alignment import ELEMENTS_MAX, LAGS, Alignment
+from host.compress import FRACTION_BITS
+from host.evaluation import Evaluator
+from host.history import BlockId, Result
+from host.metrics import fingerprint, norm2
+from host.model import Batch, Perceptron, load_shard
+from host.stragglers import DRAWN, Blocking, _quantile
+from host.wire import pack_values
+from run.config import Config, Job, Model, Policy, Run, Straggler
+
+# -- products
+
+
+@pytest.mark.parametrize("elements", [1, 7, 1000])
+def test_products_are_those_with_the_aggregates_before(elements: int) -> None:
+    random, alignment = np.random.default_rng(1), Alignment(elements)
+    seen: list[np.ndarray] = []
+    for _ in range(3 * LAGS):
+        mean = random.normal(size=elements).astype(np.float32)
+        found = alignment.direction(mean)
+        expected = [float(mean.astype(float) @ before.astype(float)) for before in seen[: -LAGS - 1 : -1]]
+        assert len(found.products) == min(len(seen), LAGS)
+        np.testing.assert_allclose(found.products, expected, rtol=1e-4, atol=1e-4 * np.sqrt(elements))
+        assert found.norm2 == norm2(mean)
+        seen.append(mean)
+
+
+def test_the_caller_may_reuse_its_array() -> None:
+    alignment, mean = Alignment(3), np.ones(3, np.float32)
+    alignment.direction(mean)
+    mean[:] = 5
+    assert alignment.direction(mean).products == (15.0,)
+
+
+def test_evenly_spaced_elements_stand_for_a_long_aggregate() -> None:
+    elements = 3 * ELEMENTS_MAX + 5
+    random, alignment = np.random.default_rng(2), Alignment(elements)
+    first = random.normal(size=elements).astype(np.float32)
+    second = (0.8 * first + 0.6 * random.normal(size=elements)).astype(np.float32)
+    alignment.direction(first)
+    found = alignment.direction(second)
+    assert found.norm2 == norm2(second), "the length is that of all"
+    assert found.products[0] == pytest.approx(float(first.astype(float) @ second), rel=0.03)
+    assert alignment._kept.size <= LAGS * ELEMENTS_MAX
+
+
+def test_what_was_before_a_gap_is_forgotten() -> None:
+    alignment = Alignment(2)
+    for _ in range(LAGS + 3):
+        alignment.direction(np.ones(2, np.float32))
+    alignment.clear()
+    assert alignment.direction(np.full(2, 3, np.float32)).products == ()
+    assert alignment.direction(np.full(2, 2, np.float32)).products == (12.0,)
+
+
+# -- averages
+
+
+def result(block: int, values: list[int], *, scale: int, members: int) -> Result:
+    packed = pack_values(np.array(values + [0] * (64 - len(values)), np.int32))
+    count = members.bit_count()
+    return Result(id=BlockId(9, block), scale=scale, lanes=0, k=2, count=count, members=members, values=packed)
+
+
+@pytest.mark.parametrize(("divisor", "by"), [(0, (2, 3)), (5, (5, 5)), (1, (1, 1))])
+def test_a_sum_is_divided_by_what_is_asked_for(divisor: int, by: tuple[int, int]) -> None:
+    """Two blocks with different scales and members."""
+    results = [result(0, [6, -9], scale=0, members=0b101), result(1, [8], scale=2, members=0b10110)]
+    done = aggregate(results, rank=1, elements=66, divisor=divisor)
+    assert done.mean.dtype == np.float32
+    np.testing.assert_allclose(done.mean[:3], [6 / by[0], -9 / by[0], 0])
+    np.testing.assert_allclose(done.mean[64:], [2 / by[1], 0], rtol=1e-6)
+    assert done.mean.shape == (66,)
+    assert (done.iteration, done.k, done.count, done.members) == (9, 2, 2, [0, 2])
+    assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
+    assert (done.missed, done.late) == (1, True)
+    assert aggregate(results, rank=2, elements=66, divisor=divisor).missed == 0
+
+
+@pytest.mark.parametrize(
+    ("late", "average", "divisor"),
+    [
+        ("finish", None, 6),
+        ("drop", None, 0),
+        ("abort", None, 0),
+        ("finish", "contributors", 0),
+        ("drop", "workers", 6),
+        ("finish", "workers", 6),
+    ],
+)
+def test_the_divisor_of_a_configuration(late: str, average: str | None, divisor: int) -> None:
+    config = Config(job=Job(workers=6), policy=Policy(late=late), model=Model(average=average))
+    assert config.divisor == divisor
+
+
+# -- what has been learnt
+
+
+def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
+    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
+    evaluator = Evaluator(model, held_out, [3, 7])
+    first = evaluator.look()
+    assert first.accuracy == model.accuracy(held_out)
+    assert first.params == fingerprint(model.parameters)
+    mine = np.isin(held_out.labels, [3, 7])
+    assert 0 < mine.sum() < len(mine)
+    assert first.owned_accuracy == model.accuracy(Batch(held_out.images[mine], held_out.labels[mine]))
+    model.parameters[:] = 0
+    model.parameters[-10 + 3] = 1  # everything is a 3
+    second = evaluator.look()
+    assert second.accuracy == np.mean(held_out.labels == 3)
+    assert second.owned_accuracy == np.sum(held_out.labels == 3) / mine.sum()
+    assert second.params != first.params
+    assert Evaluator(model, held_out, []).look().owned_accuracy is None
+
+
+# -- stragglers
+
+
+@pytest.mark.parametrize("mean", [0.2, 3.0, 48.0])
+def test_events_are_poissons(mean: float) -> None:
+    config = Config(run=Run(event_ms=2.0), straggler=(Straggler(workers=(0,), mean_ms=2 * mean),))
+    blocking = Blocking(config, 0)
+    events = np.array([blocking.blocking_s(iteration) / 0.002 for iteration in range(1, 20_001)]).round().astype(int)
+    edges = np.unique(stats.poisson.ppf(np.linspace(0, 1, 21)[1:-1], mean)).astype(int)
+    seen = np.bincount(np.searchsorted(edges, events), minlength=len(edges) + 1)
+    expected = np.diff(np.concatenate(([0.0], stats.poisson.cdf(edges, mean), [1.0])))
+    assert stats.chisquare(seen, len(events) * expected).pvalue > 1e-3
+    assert abs(np.corrcoef(events[1:], events[:-1])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.01, 1.0, 30.0, 3000.0, 200_000.0])
+def test_quantiles_are_scipys(mean: float) -> None:
+    levels = np.concatenate((np.linspace(0.001, 0.999, 97), [1e-9, 1 - 1e-6]))
+    assert [_quantile(mean, level) for level in levels] == stats.poisson.ppf(levels, mean).tolist()
+
+
+def test_the_same_iteration_is_blocked_alike_in_every_pass_and_order() -> None:
+    config = Config(straggler=(Straggler(workers=(0, 1, 2), mean_ms=30.0),))
+    first, again = (Blocking(config, 1) for _ in range(2))
+    iterations = [1, DRAWN - 1, DRAWN, DRAWN + 1, 5 * DRAWN, 2]
+    forwards = [first.blocking_s(iteration) for iteration in iterations]
+    assert forwards == [again.blocking_s(iteration) for iteration in iterations[::-1]][::-1]
+    others = [
+        [Blocking(given, rank).blocking_s(i) for i in range(1, 50)]
+        for given, rank in ((config, 0), (config, 2), (Config(run=Run(seed=2), straggler=config.straggler), 1))
+    ]
+    mine = [first.blocking_s(i) for i in range(1, 50)]
+    assert all(other != mine for other in others), "workers and seeds are blocked in their own ways"
+
+
+def test_a_larger_mean_is_no_shorter_in_any_iteration() -> None:
+    """Draws are shared: a configuration with more blocking differs in nothing else."""
+    small, large = (
+        Blocking(Config(straggler=(Straggler(workers=(0,), mean_ms=mean_ms),)), 0) for mean_ms in (20.0, 25.0)
+    )
+    drawn = [(small.blocking_s(i), large.blocking_s(i)) for i in range(1, 500)]
+    assert all(a <= b for a, b in drawn)
+
+
+def test_shifted_roles_bring_their_means_not_their_draws() -> None:
+    straggler = (Straggler(workers=(0,), mean_ms=50.0),)
+    moving = Config(run=Run(shift_every=10), job=Job(workers=2), straggler=straggler)
+    blocked = [[Blocking(moving, rank).blocking_s(i) > 0 for i in range(1, 41)] for rank in range(2)]
+    assert blocked[0] == [i // 10 % 2 == 0 for i in range(40)]
+    assert blocked[1] == [i // 10 % 2 == 1 for i in range(40)]
