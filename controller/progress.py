@@ -1,16 +1,15 @@
 """What an iteration with k workers is worth, measured from the gradients' norms and products. No clock, no I/O.
 
-Two things turn an iteration's aggregate away from the present gradient:
+A step along a direction that has cosine c with the present gradient brings c^2 of what the gradient itself would (at
+the best step size, to second order). Two things turn an iteration's aggregate away from the gradient:
 
 - noise: each of its gradients is from one batch. With the noise scale phi = S / |G|^2, S the summed variance of one
-  worker's gradient (McCandlish et al. 2018), m gradients bring 1 / (1 + phi / m) of what an exact one would;
+  worker's gradient (McCandlish et al. 2018), c^2 = 1 / (1 + phi / m) for m gradients;
 - age: some were begun d iterations ago, and the gradient has turned since. rho(d), the mean product of gradients d
-  iterations apart over their squared length, is what is left of one.
+  iterations apart over their squared length, is what is left: c^2 = (mean of rho over the m gradients)^2.
 
-A step along a direction that has cosine c with the gradient brings c of what the gradient itself would where steps are
-small, and c^2 at the best step size: the mean rho enters with a POWER between. And a sum of fewer gradients is a
-smaller step where each has the same weight. So an iteration's worth is step x (mean rho)^POWER / (1 + phi / m): 1 for
-exact and fresh gradients of all workers.
+And a sum of fewer gradients is a smaller step where each has the same weight. So an iteration's worth is
+step x (mean rho)^2 / (1 + phi / m): 1 for exact and fresh gradients of all workers.
 """
 
 import math
@@ -40,9 +39,6 @@ ALONE = 0.9
 
 RHO_MIN = 0.05
 """Least mean rho: below it nothing is known but that it is bad."""
-
-POWER = 1.5
-"""Of the mean rho (docs/CONTROL.md, Objectives)."""
 
 DECAY = math.exp(-1 / MEMORY)
 
@@ -143,7 +139,7 @@ class Progress:
         """Of an iteration for k = 1..n (n,)."""
         aligned = np.maximum(prediction.delays @ self.alignment, RHO_MIN)
         step = prediction.gradients * self.weights(prediction.workers)
-        return np.asarray(step * aligned**POWER / (1 + self.noise_scale / prediction.gradients))
+        return np.asarray(step * aligned**2 / (1 + self.noise_scale / prediction.gradients))
 
     @property
     def signal(self) -> float:

@@ -101,7 +101,7 @@ class Policy(Section, frozen=True):
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
-    warm_up: PositiveInt = 3  # reports from every live worker before the first decision
+    warm_up: PositiveInt = 1  # reports from every live worker before the first decision
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )

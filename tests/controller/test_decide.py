@@ -74,7 +74,7 @@ def test_a_worker_that_recovers_is_taken_back() -> None:
 
 
 def test_changes_say_why_in_numbers() -> None:
-    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, warm_up=3)
     for iteration in range(1, 20):
         running.iterate(iteration)
     change = running.changes[0]

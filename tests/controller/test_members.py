@@ -212,7 +212,7 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     caplog.set_level(logging.WARNING)
 
     async def scenario() -> None:
-        async with controller(3) as running:
+        async with controller(3, warm_up=3) as running:
             first = await attached(running, 1)
             await until(lambda: running.session.waiting.text)
             running.session.course.since_s -= 7.0

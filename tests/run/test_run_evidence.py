@@ -57,11 +57,11 @@ def test_figures_of_a_row_are_over_the_seeds() -> None:
 
 def test_near_the_best_fixed_k() -> None:
     fixed = (row("fixed:1", 10.0, 12.0, 11.0), row("fixed:2", 20.0, 10.0, 40.0))
-    near = said([found(*fixed, row("round", 12.0, 1.0, 99.0))], "within 10% of the best fixed k")
+    near = said([found(*fixed, row("round", 10.9, 1.0, 99.0))], "within 10% of the best fixed k")
     assert near.holds
-    assert near.numbers == "12.0 s against 11.0 s with fixed:1: x 1.09"
-    assert not said([found(*fixed, row("round", 12.2))], "within 10% of the best fixed k").holds
-    partly = said([found(fixed[1], row("round", 1.0))], "within 10% of the best fixed k")
+    assert near.numbers == "10.9 s against 11.0 s with fixed:1: x 1.09", "each seed against itself"
+    assert not said([found(*fixed, row("round", 11.1, 1.0, 99.0))], "within 10% of the best fixed k").holds
+    partly = said([found(fixed[1], row("round", 1.0, 1.0, 1.0))], "within 10% of the best fixed k")
     assert partly.claim.endswith("the best fixed k (of 2)")
 
 
@@ -109,16 +109,20 @@ def test_the_stash_is_compared_with_dropping_k_by_k() -> None:
 
 
 def test_who_misses_the_target_fails_where_that_is_no_finding() -> None:
-    rows = (row("fixed:1", 1.0, None), find_row("fixed:2", [replace(SUMMARY, identity_error="replicas differ")]))
+    rows = (
+        row("fixed:1", 1.0, None),
+        row("round", 1.0, None),
+        find_row("fixed:2", [replace(SUMMARY, identity_error="replicas differ")]),
+    )
     assert found(*rows).failures() == [
         "one-slow, fixed:2: replicas differ",
-        "one-slow, fixed:1: 1 of 2 did not reach 95.0%",
-    ]
+        "one-slow, round: 1 of 2 did not reach 95.0%",
+    ], "a fixed k may be too small to get there"
     assert found(*rows, may_miss=True).failures() == ["one-slow, fixed:2: replicas differ"]
 
 
 def test_the_table_fits_and_has_words_for_what_never_came() -> None:
-    one = found(row("fixed:1", None, None), row("fixed:2", 30.0, 1234.0, None), row("round", 15.0))
+    one = found(row("fixed:1", None, None, None), row("fixed:2", 30.0, 1234.0, None), row("round", 15.0, 15.0, 15.0))
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     console.print(table(one))
     text = console.export_text()
@@ -126,5 +130,5 @@ def test_the_table_fits_and_has_words_for_what_never_came() -> None:
     cells = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert cells["fixed:1"][1:6] == ["never", "never", "..", "never", "-"]
     assert cells["fixed:2"][1] == "1234.0"
-    assert "82.27" in cells["round"], "how many times faster than k = n"
+    assert "82.27" in cells["round"], "how many times faster than k = n: 2, 82.27 and infinitely"
     assert verdict_lines([Verdict(claim="a", holds=False, numbers="b")]) == ["NO   a: b"]
