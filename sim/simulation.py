@@ -56,6 +56,7 @@ class Simulation:
             job=job.id,
             events=config.event,
             set_k=self._set_k,
+            decide_s=self.costs.decide_s,
         )
         around = Surroundings(
             config=config,
