@@ -39,6 +39,8 @@ class Simulation:
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why each worker ended."""
+    first_s: float = 0.0
+    """When the first one did."""
     _switch: SlotRules = field(init=False)
     _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
@@ -134,6 +136,8 @@ class Simulation:
         return traffic | asdict(self.workers[rank].protocol.statistics) | {"reason": self.reasons[rank]}
 
     def _finished(self, rank: int, reason: str) -> None:
+        now_s = self.clock.time()
+        self.first_s = self.first_s or now_s
         self.reasons[rank] = reason
         if len(self.reasons) == self.config.job.workers:
-            self.clock.end()
+            self.clock.call_at(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report
