@@ -57,7 +57,7 @@ MANY = GROUP_ABOVE
 """Most workers that are simulated."""
 
 CHANGED = 0.05
-"""Share by which a worker's mean time T_i, in units of s, may change (or 1 + tau / s) without a new simulation."""
+"""Share by which any E_k[T] in units of s, 1 + tau / s and 1 + overhead / s may change without a new simulation."""
 
 IntArray = np.typing.NDArray[np.int64]
 
@@ -87,8 +87,7 @@ class Predictor:
 
     late: str = "finish"
     simulations: int = 0
-    _simulated: FloatArray = field(default_factory=lambda: np.empty(0))  # the workers, in units of s
-    _live: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    _simulated: FloatArray = field(default_factory=lambda: np.empty(0))  # what was, as _changed() looks at it
     _last: Prediction | None = None  # its times are corrections of E_k[T], in units of s
 
     def predict(self, estimate: Estimate, live: BoolArray, expected_s: FloatArray, overhead_s: float) -> Prediction:
@@ -97,32 +96,40 @@ class Predictor:
         What is simulated is a correction: E_k[T] + mean(L - k-th smallest T_i of the same draws). So k = n is exact,
         and the others are less noisy than the mean of L.
         """
+        if self.late == "abort":
+            return _together(len(expected_s), mean_s=expected_s)
         unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
-        if self._changed(np.append(estimate.lambda_s[live], (estimate.event_s, overhead_s)) / unit_s, live):
+        if self._changed(np.append(expected_s, (unit_s + estimate.event_s, unit_s + overhead_s)) / unit_s):
             rates = estimate.lambda_s[live] / estimate.event_s
             found = simulate_all(estimate.service_s, estimate.event_s, rates, overhead_s)
-            found = self._as_late(found)
             self._last = replace(found, mean_s=found.mean_s / unit_s, error_s=found.error_s / unit_s)
+            if self.late == "drop":
+                self._last = _together(found.workers, mean_s=self._last.mean_s, error_s=self._last.error_s)
             self.simulations += 1
         assert self._last is not None
         last = self._last
         return replace(last, mean_s=expected_s + unit_s * last.mean_s, error_s=unit_s * last.error_s)
 
-    def _as_late(self, found: Prediction) -> Prediction:
-        """Late gradients that are thrown away are in no sum; workers that give them up start with the others."""
-        if self.late == "finish":
-            return found
-        n = found.workers
-        found = replace(found, gradients=np.arange(1.0, n + 1), delays=np.eye(1, LAGS + 1).repeat(n, axis=0))
-        return found if self.late == "drop" else replace(found, mean_s=np.zeros(n), error_s=np.zeros(n))
+    def _changed(self, times: FloatArray) -> bool:
+        """Whether these, all above 0, are other ones than in the last simulation; notes them if so.
 
-    def _changed(self, workers: FloatArray, live: BoolArray) -> bool:
-        """Whether these are other workers than in the last simulation; notes them if so."""
-        times = 1 + workers
-        if np.array_equal(live, self._live) and (np.abs(times - self._simulated) <= CHANGED * self._simulated).all():
+        E_k[T] for all k says who is live and how slow; of many workers some have always changed, and it matters little.
+        """
+        before = self._simulated
+        if len(times) == len(before) and (np.abs(times - before) <= CHANGED * before).all():
             return False
-        self._simulated, self._live = times, live.copy()
+        self._simulated = times
         return True
+
+
+def _together(n: int, *, mean_s: FloatArray, error_s: FloatArray | None = None) -> Prediction:
+    """Late gradients are in no sum: k fresh ones are."""
+    return Prediction(
+        mean_s=mean_s,
+        error_s=np.zeros(n) if error_s is None else error_s,
+        gradients=np.arange(1.0, n + 1),
+        delays=np.eye(1, LAGS + 1).repeat(n, axis=0),
+    )
 
 
 def simulate_all(service_s: float, event_s: float, rates: FloatArray, overhead_s: float) -> Prediction:

@@ -41,9 +41,10 @@ class Clock:
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Have something happen at this moment, or now if that has passed."""
-        handle = Handle(max(when, self._now), callback, args)
+        when = max(when, self._now)
+        handle = Handle(when, callback, args)
         self._order += 1
-        heapq.heappush(self._heap, (handle.when(), self._order, handle))
+        heapq.heappush(self._heap, (when, self._order, handle))
         return handle
 
     def run(self) -> bool:

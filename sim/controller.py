@@ -13,9 +13,6 @@ from sim.clock import Clock
 MANAGEMENT_S = 0.001
 """A message between worker and controller."""
 
-DECISION_S = 0.001
-"""A decision's time."""
-
 PUSH_S = 0.002
 """From a decision to the switch's entry."""
 
@@ -31,6 +28,8 @@ class Controller:
     events: tuple[Event, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
+    decide_s: float
+    """A decision's time."""
     changes: int = 0
     """Of k."""
     _rest_until_s: float = 0.0
@@ -69,7 +68,7 @@ class Controller:
         now_s = self.clock.time()
         if now_s >= self._rest_until_s and self.decider.due(now_s):
             self._apply(self.decider.decide(now_s))
-            self._rest_until_s = now_s + DECISION_S / DECISION_SHARE
+            self._rest_until_s = now_s + self.decide_s * (1 + 1 / DECISION_SHARE)
 
     def _objectives(self) -> None:
         """Those of [[event]] whose iteration is over."""
@@ -87,7 +86,7 @@ class Controller:
         if change is not None:
             self.changes += 1
             self.journal.decision(self.job, self.decider, change)
-            self.clock.call_at(self.clock.time() + DECISION_S + PUSH_S, self._push)
+            self.clock.call_at(self.clock.time() + self.decide_s + PUSH_S, self._push)
 
     def _push(self) -> None:
         """Only the latest k counts."""

@@ -1,4 +1,4 @@
-"""What a worker's steps cost on this machine, measured with the functions that workers call."""
+"""What a worker's steps and a decision cost on this machine, measured with the functions that are called there."""
 
 import json
 import os
@@ -14,12 +14,15 @@ import numpy as np
 import threadpoolctl
 from msgspec import Meta
 
+from controller.decide import Decider
+from controller.measure import Report
 from host import wire
 from host.aggregate import aggregate
 from host.compress import FixedPoint, to_fixed
 from host.history import BlockId, Result
 from host.pages import Pages
 from host.residual import Residual
+from host.stragglers import Blocking
 from host.wire import WORD_LANES
 from run.config import Config, NotNegative
 from run.errors import ConfigError
@@ -27,18 +30,22 @@ from sim.learning import Learning
 
 REPEATS = 9
 
+DECISIONS = 32
+"""That are timed."""
+
 REPORT_S = 0.0005
 """A report over gRPC: asking another process would measure the machine's load, not its speed."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of a worker's steps, in seconds, and what they are done on."""
+    """CPU time of a worker's steps and of a decision, in seconds, and what they are done on."""
 
     cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: every host has a processor of its own
     encode_s: NotNegative  # a gradient into the books and onto the wire
     packet_s: NotNegative  # one datagram, sent or received
     apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
     report_s: NotNegative  # telling the controller
+    decide_s: NotNegative  # the controller's: from an estimate to a k
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -93,6 +100,7 @@ def _measure(config: Config) -> Costs:
         packet_s=_packet_s(packed),
         apply_s=_median_s(apply),
         report_s=REPORT_S,
+        decide_s=_decide_s(config),
     )
 
 
@@ -109,6 +117,23 @@ def _packet_s(values: bytes) -> float:
             wire.decode_header(receiving.recv(1 << 16))
 
         return _median_s(there_and_back) / 2
+
+
+def _decide_s(config: Config) -> float:
+    """The mean, as some decisions take a simulation and some do not; all workers report in between."""
+    workers = range(config.job.workers)
+    decider = Decider(workers=len(workers), policy=config.policy, divisor=config.divisor)
+    blocking = [Blocking(config, rank) for rank in workers]
+    times_s = []
+    for iteration in range(1, config.policy.warm_up + DECISIONS + 1):
+        now_s = float(iteration)
+        for rank in workers:
+            first_block_s = config.model.compute_ms / 1000 + blocking[rank].blocking_s(iteration)
+            decider.report(rank, Report(iteration=iteration, first_block_s=first_block_s), now_s)
+        begin_s = time.thread_time()
+        decider.decide(now_s)
+        times_s.append(time.thread_time() - begin_s)
+    return float(np.mean(times_s[-DECISIONS:]))
 
 
 def _median_s(step: Callable[[], None]) -> float:

@@ -16,10 +16,17 @@ class Machine:
 
     def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
         """Call after so much CPU time."""
+        self._clock.call_at(self._occupy(duration_s), call, *args)
+
+    def spend(self, duration_s: float) -> None:
+        """So much CPU time, which nobody waits for."""
+        self._occupy(duration_s)
+
+    def _occupy(self, duration_s: float) -> float:
+        """When a core that takes this next is done with it."""
         now_s = self._clock.time()
         if not self._free_s:
-            self._clock.call_at(now_s + duration_s, call, *args)
-            return
+            return now_s + duration_s
         end_s = max(now_s, self._free_s[0]) + duration_s
         heapreplace(self._free_s, end_s)
-        self._clock.call_at(end_s, call, *args)
+        return end_s

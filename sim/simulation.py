@@ -10,6 +10,7 @@ from controller.measure import Arrival
 from host.faults import Faults
 from host.wire import Header, Kind
 from run.config import Config
+from run.errors import RunError
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, Controller
 from sim.costs import Costs
@@ -39,6 +40,8 @@ class Simulation:
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why each worker ended."""
+    first_s: float = 0.0
+    """When the first one did."""
     _switch: SlotRules = field(init=False)
     _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
@@ -56,6 +59,7 @@ class Simulation:
             job=job.id,
             events=config.event,
             set_k=self._set_k,
+            decide_s=self.costs.decide_s,
         )
         around = Surroundings(
             config=config,
@@ -73,13 +77,23 @@ class Simulation:
         self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
 
     def run(self, look: Callable[[Decider, float], None]) -> None:
-        """From the start to the last worker's end; `look` gets the decider and the time, now and then."""
+        """From the start to the last worker's end; RunError if that does not come in time.
+
+        `look` gets the decider and the time, now and then.
+        """
         self._look = look
         self.controller.start()
         self._show()
         for worker in self.workers:
             worker.start()
+        self.clock.call_at(self.config.run.pass_deadline_s, self.clock.end)
         self.clock.run()
+        if missing := [rank for rank in range(len(self.workers)) if rank not in self.reasons]:
+            raise RunError(
+                f"pass {self.config.policy.objective!r} was not over after {self.clock.time():.0f} s of virtual time "
+                f"(run.pass_deadline_s): worker {missing[0]} is in iteration "
+                f"{self.workers[missing[0]].protocol.iteration}"
+            )
 
     def _show(self) -> None:
         """How far it is."""
@@ -133,6 +147,8 @@ class Simulation:
         return traffic | asdict(self.workers[rank].protocol.statistics) | {"reason": self.reasons[rank]}
 
     def _finished(self, rank: int, reason: str) -> None:
+        now_s = self.clock.time()
+        self.first_s = self.first_s or now_s
         self.reasons[rank] = reason
         if len(self.reasons) == self.config.job.workers:
-            self.clock.end()
+            self.clock.call_at(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report

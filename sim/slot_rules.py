@@ -72,7 +72,7 @@ class SlotRules:
         return [_answer(state, Kind.RESULT, rank, values) for rank in ranks]
 
     def _refusal(self, slot: SlotState, header: Header) -> Answer:
-        return _answer(self._state(slot, header), Kind.REFUSED, header.worker, bytes(WORD_BYTES))
+        return _answer(self._state(slot, header), Kind.REFUSED, header.worker, bytes(header.words * WORD_BYTES))
 
     def _state(self, slot: SlotState, header: Header) -> Header:
         """A header that says what is in the slot."""

@@ -15,7 +15,7 @@ class Times:
     objective: str
     workers: int
     iterations: int
-    virtual_s: float
+    virtual_s: float  # until the first worker had finished the last iteration
     wall_s: float  # how long the simulation took
     mean_iteration_s: float
     predicted_s: float | None  # for the last k; None where nothing was chosen
@@ -25,15 +25,15 @@ class Times:
     @classmethod
     def of(cls, simulation: Simulation, objective: str, wall_s: float) -> Self:
         """Look at a simulation that has ended."""
-        decider, virtual_s = simulation.controller.decider, simulation.clock.time()
+        decider, iterations = simulation.controller.decider, simulation.config.run.max_iterations
         forecast = decider.choice.forecast if decider.choice else None
         return cls(
             objective=objective,
             workers=decider.workers,
-            iterations=decider.iteration,
-            virtual_s=virtual_s,
+            iterations=iterations,
+            virtual_s=simulation.first_s,
             wall_s=wall_s,
-            mean_iteration_s=virtual_s / decider.iteration,
+            mean_iteration_s=simulation.first_s / iterations,
             predicted_s=float(forecast.predicted_s[decider.k - 1]) + forecast.overhead_s if forecast else None,
             changes=simulation.controller.changes,
             k=decider.k,

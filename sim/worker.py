@@ -127,7 +127,7 @@ class Worker:
             reason = reason or self._pupil.apply(results, step if results is done[0] else None, now)
         self._around.report(self._rank, self._report(step, step.work, done[0]))
         if reason is None:
-            self._around.machine.work(self._around.costs.report_s, _nothing)
+            self._around.machine.spend(self._around.costs.report_s)
             self._compute()
         else:
             self._around.finished(self._rank, reason)
@@ -205,7 +205,3 @@ class Worker:
                     self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=now))
                 case AskPeers():
                     self._around.ask_peers(self._rank)
-
-
-def _nothing() -> None:
-    """Nobody waits for a report to be sent."""

@@ -1,0 +1,112 @@
+"""Configurations and simulations for tests; CPU times are given, so that nothing depends on the machine."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from controller.journal import Journal
+from host.metrics import Metrics
+from run.checks import conservation, identity
+from run.config import Config
+from run.folder import PassFolder, RunFolder
+from run.metrics import read_pass
+from sim.clock import Clock
+from sim.costs import Costs
+from sim.learning import Learning
+from sim.pupil import Student
+from sim.runner import simulate_times
+from sim.simulation import Simulation
+from sim.times import Times
+
+SMALL = """
+[run]
+name = "small"
+passes = ["{objective}"]
+target_accuracy = {target}
+max_iterations = {iterations}
+[job]
+workers = 3
+words = 2
+[policy]
+late = "{late}"
+[model]
+hidden = [16]
+compute_ms = 5
+[[straggler]]
+workers = [0, 1]
+mean_ms = 2
+[[straggler]]
+workers = [2]
+mean_ms = 20
+"""
+
+COSTS = Costs(cores=2, encode_s=1e-4, packet_s=2e-5, apply_s=2e-4, report_s=3e-4, decide_s=1e-3)
+FREE = Costs(cores=0, encode_s=0, packet_s=0, apply_s=0, report_s=0, decide_s=0)
+
+
+def written(
+    folder: Path,
+    more: str = "",
+    *,
+    objective: str = "round",
+    late: str = "finish",
+    iterations: int = 60,
+    target: float = 1.0,
+) -> Path:
+    """A small configuration's file; `more` is appended to it."""
+    path = folder / "small.toml"
+    text = SMALL.format(objective=objective, late=late, iterations=iterations, target=target)
+    path.write_text(text + more)
+    return path
+
+
+class Trained:
+    """A simulation with training, in the first pass's folder."""
+
+    def __init__(self, config: Config, out: Path, costs: Costs = COSTS, *, other_scale: int = 0) -> None:
+        """`other_scale`: by how much less the last worker's values are scaled than everybody's."""
+        self.config = config = replace(config, policy=replace(config.policy, objective=config.run.passes[0]))
+        (self.entry,) = RunFolder.create(out, config.run.passes[:1]).passes[0]
+        self.learning = Learning(config)
+        ranks = range(config.job.workers)
+        self.students = [Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks]
+        self.students[-1]._codec.scale -= other_scale
+        clock = Clock()
+        journal = Journal(self.entry.decisions, clock.time)
+        self.simulation = Simulation(config=config, pupils=self.students, costs=costs, clock=clock, journal=journal)
+
+    def run(self) -> "Trained":
+        """To the end, and the files written."""
+        try:
+            with self.simulation.journal:
+                self.simulation.run(lambda decider, virtual_s: None)
+        except BaseException:
+            for student in self.students:
+                student._metrics._file.close()
+            raise
+        for rank, student in enumerate(self.students):
+            student.close(self.simulation.totals(rank))
+        return self
+
+    def check(self) -> None:
+        """Replicas are identical, and nothing is lost or counted twice."""
+        checked(self.entry, self.config.job.workers)
+
+    def total(self, name: str) -> int:
+        """Of all workers' statistics."""
+        return sum(getattr(worker.protocol.statistics, name) for worker in self.simulation.workers)
+
+
+def checked(entry: PassFolder, workers: int) -> None:
+    """What must hold exactly."""
+    read = read_pass(entry, workers)
+    assert identity(read) is None
+    found = conservation(entry, workers)
+    assert (found.error, found.unchecked) == (None, None)
+    assert {len(worker.iterations) for worker in read} == {read[0].iterations[-1].iteration}
+
+
+def times(config: Config, costs: Costs = FREE) -> Times:
+    """Of the first pass, without training."""
+    return simulate_times(config, costs, Console(quiet=True))[0]

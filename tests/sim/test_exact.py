@@ -1,0 +1,151 @@
+"""What is exact in a simulation as in a run: books, replicas, sums; and that nothing depends on chance or machine."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from host.aggregate import Aggregate
+from host.metrics import fingerprint
+from host.model import Momentum, Perceptron, load_shard
+from run.config import Config
+from run.errors import RunError
+from run.metrics import read_pass
+from sim.learning import After
+from tests.sim.lab import Trained, written
+
+POLICIES = ("finish", "abort", "drop")
+
+FAULTS = """
+[[fault]]
+drop = 0.03
+duplicate = 0.03
+corrupt = 0.03
+reorder = 0.05
+jitter_ms = 2
+"""
+
+EVENTS = """
+[[event]]
+at_iteration = 10
+objective = "fixed:1"
+[[event]]
+at_iteration = 20
+objective = "fixed:3"
+[[event]]
+at_iteration = 30
+objective = "fixed:2"
+"""
+
+
+def trained(folder: Path, more: str = "", other_scale: int = 0, **given: object) -> Trained:
+    """A small simulation, to its end."""
+    folder.mkdir(exist_ok=True)
+    return Trained(Config.load(written(folder, more, **given)), folder / "out", other_scale=other_scale).run()  # type: ignore[arg-type]
+
+
+def lines(run: Trained, rank: int = 0) -> list[dict[str, object]]:
+    """A worker's lines without the last, which is its summary."""
+    return [json.loads(line) for line in run.entry.metrics(rank).read_text().splitlines()][:-1]
+
+
+@pytest.mark.parametrize("late", POLICIES)
+@pytest.mark.parametrize("more", ["", FAULTS, EVENTS, FAULTS + EVENTS], ids=["plain", "faults", "events", "both"])
+def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, late: str, more: str) -> None:
+    run = trained(tmp_path, more, late=late)
+    run.check()
+    assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
+    lateness = sum(bool(line["late"]) for line in lines(run, 2))
+    assert lateness > 0
+    books = dict(np.load(run.entry.sums(2)))
+    assert books["discarded"].any() == (late == "drop")
+    if FAULTS in more:
+        assert run.total("retransmissions") > 10
+
+
+@pytest.mark.parametrize("late", POLICIES)
+def test_a_slot_that_sums_at_another_scale_is_followed(tmp_path: Path, late: str) -> None:
+    run = trained(tmp_path, FAULTS, other_scale=3, late=late)
+    run.check()
+    assert run.total("refused") > 10
+
+
+def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> None:
+    few = FAULTS.replace("drop = 0.03", "drop = 0.15")
+    path = written(tmp_path, few, objective="fixed:1", iterations=80)
+    path.write_text(path.read_text().replace("words = 2", "words = 2\nslots = 16\nwindow = 8"))
+    run = Trained(Config.load(path), tmp_path / "out").run()
+    run.check()
+    assert run.total("stale") > 0
+
+
+def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    first, second = (trained(tmp_path / name, FAULTS + EVENTS) for name in ("first", "second"))
+    names = [path.name for path in sorted(first.entry.path.iterdir()) if path.is_file()]
+    assert len(names) == 2 * 3 + 1
+    for name in names:
+        if name.endswith(".npz"):
+            ours, theirs = (np.load(run.entry.path / name) for run in (first, second))
+            assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+        else:
+            assert (first.entry.path / name).read_bytes() == (second.entry.path / name).read_bytes(), name
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    path = written(tmp_path, iterations=10)
+    first = lines(Trained(Config.load(path), tmp_path / "1").run())
+    path.write_text(path.read_text().replace("[run]", "[run]\nseed = 7"))
+    assert lines(Trained(Config.load(path), tmp_path / "7").run()) != first
+
+
+@pytest.mark.parametrize("average", ["workers", "contributors"])
+def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """k = n: each average is that of all workers' gradients, and each step the optimizer's, from the same beginning."""
+    path = written(tmp_path, objective="all", iterations=40)
+    path.write_text(path.read_text().replace("[model]", f'[model]\naverage = "{average}"'))
+    run = Trained(Config.load(path), tmp_path / "out")
+    means: list[np.ndarray] = []
+    apply = run.learning.apply
+
+    def noted(aggregate: Aggregate) -> After:
+        if aggregate.iteration == len(means) + 1:
+            means.append(aggregate.mean.copy())
+        return apply(aggregate)
+
+    monkeypatch.setattr(run.learning, "apply", noted)
+    run.run().check()
+    config = run.config
+    model = Perceptron(config.model.hidden, config.run.seed)
+    optimizer = Momentum(model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
+    shards = [load_shard(rank, 3, config.run.seed) for rank in range(3)]
+    (worker, *_) = read_pass(run.entry, 3)
+    for iteration, mean in enumerate(means, 1):
+        gradients = [model.gradient(shard.batch(iteration, config.model.batch))[1] for shard in shards]
+        np.testing.assert_allclose(mean, np.mean(gradients, axis=0), atol=2e-6)
+        optimizer.step(mean)
+        assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
+    assert len(means) == 40
+
+
+@pytest.mark.parametrize("average", ["workers", "contributors"])
+def test_a_sum_of_one_is_divided_as_configured(tmp_path: Path, average: str) -> None:
+    """k = 1, gradients of late workers thrown away: an average is one gradient, or a third of it."""
+    path = written(tmp_path, objective="fixed:1", late="drop", iterations=30)
+    path.write_text(path.read_text().replace("[model]", f'[model]\naverage = "{average}"'))
+    run = Trained(Config.load(path), tmp_path / "out").run()
+    run.check()
+    parts = []
+    for rank in range(3):
+        for line in lines(run, rank):
+            if line["members"] == [rank] and line["gradient_norm2"] is not None:
+                parts.append(float(line["aggregate_norm2"]) / float(line["gradient_norm2"]))  # type: ignore[arg-type]
+    assert len(parts) > 15
+    np.testing.assert_allclose(np.sqrt(parts), 1 / 3 if average == "workers" else 1, rtol=1e-3)
+
+
+def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
+    path = written(tmp_path, "[[fault]]\ndrop = 1.0\nworkers = [1]\n", objective="all")
+    path.write_text(path.read_text().replace("[run]", "[run]\npass_deadline_s = 3"))
+    with pytest.raises(RunError, match=r"pass 'all' was not over after 3 s of virtual time .* is in iteration 1"):
+        Trained(Config.load(path), tmp_path / "out").run()
