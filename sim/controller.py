@@ -9,6 +9,8 @@ from controller.measure import Arrival, Report
 from controller.session import DECISION_SHARE, TICK_S
 from run.config import Event
 from sim.clock import Clock
+from sim.costs import Costs
+from sim.machine import Machine
 
 MANAGEMENT_S = 0.001
 """A message between worker and controller."""
@@ -28,8 +30,8 @@ class Controller:
     events: tuple[Event, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
-    decide_s: float
-    """A decision's time."""
+    machine: Machine
+    costs: Costs
     changes: int = 0
     """Of k."""
     _rest_until_s: float = 0.0
@@ -50,6 +52,7 @@ class Controller:
         self.decider.measurements.arrival(arrival, self.clock.time())
 
     def _report(self, rank: int, report: Report) -> None:
+        self.machine.spend(self.costs.take_s)
         if not self.decider.report(rank, report, self.clock.time()):
             return
         self._look()
@@ -68,7 +71,8 @@ class Controller:
         now_s = self.clock.time()
         if now_s >= self._rest_until_s and self.decider.due(now_s):
             self._apply(self.decider.decide(now_s))
-            self._rest_until_s = now_s + self.decide_s * (1 + 1 / DECISION_SHARE)
+            self.machine.spend(self.costs.decide_s)
+            self._rest_until_s = now_s + self.costs.decide_s * (1 + 1 / DECISION_SHARE)
 
     def _objectives(self) -> None:
         """Those of [[event]] whose iteration is over."""
@@ -86,7 +90,7 @@ class Controller:
         if change is not None:
             self.changes += 1
             self.journal.decision(self.job, self.decider, change)
-            self.clock.call_at(self.clock.time() + self.decide_s + PUSH_S, self._push)
+            self.clock.call_at(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
 
     def _push(self) -> None:
         """Only the latest k counts."""

@@ -21,8 +21,11 @@ from run.display import say
 from run.ending import ending
 from run.errors import ConfigError
 from run.folder import PassFolder, RunFolder
-from run.runner import Plan, conclude, make_plan, prepare
+from run.runner import Plan, conclude, make_plan, prepare, summarised
+from run.summary import PassSummary
 from run.topology import wanted_topology
+from sim.against import Pair, pairs, real_run, to_json
+from sim.against import table as compared
 from sim.clock import Clock
 from sim.costs import Costs, measure
 from sim.learning import Learning
@@ -36,6 +39,7 @@ Examples:
   kofn simulate                                      the default experiment, in virtual time
   kofn simulate mine.toml --pass accuracy --pass all the same file as for kofn run
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
+  kofn simulate --against runs/latest                a real run again in virtual time, side by side
   kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
 
 \b
@@ -56,6 +60,12 @@ Exit codes: 0 every pass reached its target and is consistent (with --times: alw
 @click.option(
     "--costs", type=click.Path(path_type=Path), help="CPU times of a worker's steps, JSON.  [default: measured now]"
 )
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Simulate the finished run in this folder, and compare.",
+)
 @click.option("--times", is_flag=True, help="No training, one packet a worker and iteration; no files.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -66,6 +76,7 @@ def command(
     out: Path | None,
     cores: int | None,
     costs: Path | None,
+    against: Path | None,
     times: bool,
     as_json: bool,
     quiet: bool,
@@ -78,6 +89,12 @@ def command(
     """
     console = Console(stderr=as_json, quiet=quiet)
     with ending("simulate"):
+        real: tuple[PassSummary, ...] = ()
+        if against is not None:
+            if config is not None:
+                raise ConfigError(f"--against {against} and {config}: the run's own configuration is simulated")
+            config, real = real_run(against)
+            objectives = objectives or tuple(entry.objective for entry in real)
         sources = () if config is None else (config,)
         plan = make_plan(*sources, out=out, objectives=objectives, as_json=as_json, quiet=quiet)
         check(plan.shared)
@@ -87,7 +104,18 @@ def command(
             _show(simulate_times(plan.shared, measured, console), as_json=as_json)
             return
         folder = execute(plan, console, measured)
+        if against is not None:
+            _compare(pairs(real, summarised(plan, folder).jobs[0].passes), as_json=as_json)
+            return
         sys.exit(conclude(plan, folder, Console(stderr=as_json)))
+
+
+def _compare(found: list[Pair], *, as_json: bool) -> None:
+    """A real run and its simulation."""
+    if as_json:
+        click.echo(to_json(found))
+    else:
+        Console().print(compared(found))
 
 
 def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFolder:

@@ -42,6 +42,7 @@ class Simulation:
     """Why each worker ended."""
     first_s: float = 0.0
     """When the first one did."""
+    _machine: Machine = field(init=False)
     _switch: SlotRules = field(init=False)
     _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
@@ -51,6 +52,7 @@ class Simulation:
         """Nothing has happened yet."""
         config, job = self.config, self.config.job
         decider = Decider(workers=job.workers, policy=config.policy, divisor=config.divisor)
+        self._machine = Machine(self.clock, self.costs.cores)
         self._switch = SlotRules(workers=job.workers, k=decider.k, slots=job.slots)
         self.controller = Controller(
             clock=self.clock,
@@ -59,12 +61,13 @@ class Simulation:
             job=job.id,
             events=config.event,
             set_k=self._set_k,
-            decide_s=self.costs.decide_s,
+            machine=self._machine,
+            costs=self.costs,
         )
         around = Surroundings(
             config=config,
             clock=self.clock,
-            machine=Machine(self.clock, self.costs.cores),
+            machine=self._machine,
             costs=self.costs,
             report=self.controller.report,
             ask_peers=self._ask_peers,
@@ -106,6 +109,10 @@ class Simulation:
 
     def _arrive(self, header: Header, values: bytes) -> None:
         """A packet is at the switch."""
+        self._machine.work(self.costs.switch_s, self._handle, header, values)
+
+    def _handle(self, header: Header, values: bytes) -> None:
+        """The switch has done its part."""
         answers = self._switch.handle(header, values)
         if header.kind == Kind.CONTRIBUTE and header.iteration > self._arrived[header.worker]:
             self._arrived[header.worker] = header.iteration

@@ -68,7 +68,8 @@ class Worker:
         """Parameters are ready."""
         self._step, self._started_s = None, self._around.clock.time()
         compute_s = self._around.config.model.compute_ms / 1000
-        ready_s = self._started_s + compute_s + self._blocking.blocking_s(self.protocol.iteration)
+        wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
+        ready_s = self._started_s + compute_s + self._blocking.blocking_s(self.protocol.iteration) + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._give_up_if_late()
 
@@ -115,7 +116,10 @@ class Worker:
             if not self.protocol.left_behind:
                 self._waiting = False
                 costs = self._around.costs
-                self._around.machine.work(costs.apply_s * len(self._done), self._apply)
+                awake_s = self._around.clock.time() + costs.wake_s
+                self._around.clock.call_at(
+                    awake_s, self._around.machine.work, costs.apply_s * len(self._done), self._apply
+                )
 
     def _apply(self) -> None:
         """All that has finished, in order; then the next gradient, or the end."""

@@ -41,8 +41,18 @@ workers = [2]
 mean_ms = 20
 """
 
-COSTS = Costs(cores=2, encode_s=1e-4, packet_s=2e-5, apply_s=2e-4, report_s=3e-4, decide_s=1e-3)
-FREE = Costs(cores=0, encode_s=0, packet_s=0, apply_s=0, report_s=0, decide_s=0)
+COSTS = Costs(
+    cores=2,
+    wake_s=1e-4,
+    encode_s=1e-4,
+    packet_s=2e-5,
+    switch_s=1e-5,
+    apply_s=2e-4,
+    report_s=3e-4,
+    take_s=3e-4,
+    decide_s=1e-3,
+)
+FREE = Costs(cores=0, wake_s=0, encode_s=0, packet_s=0, switch_s=0, apply_s=0, report_s=0, take_s=0, decide_s=0)
 
 
 def written(

@@ -1,0 +1,92 @@
+"""A real run and its simulation side by side: how far the simulation may be trusted."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from run.errors import ConfigError
+from run.folder import RunFolder
+from run.summary import PassSummary
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What is read of a run's summary.json."""
+
+    passes: tuple[PassSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One objective, really run and simulated."""
+
+    real: PassSummary
+    simulated: PassSummary
+
+    def ratio(self, field: str) -> float | None:
+        """Simulated over real; None where one of them has none."""
+        real, simulated = getattr(self.real, field), getattr(self.simulated, field)
+        return simulated / real if real and simulated else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the figures that are compared, and their ratios."""
+        fields = ("time_to_target_s", "iterations_to_target", "mean_iteration_s")
+        return {"objective": self.real.objective} | {
+            field: {
+                "real": getattr(self.real, field),
+                "simulated": getattr(self.simulated, field),
+                "ratio": self.ratio(field),
+            }
+            for field in fields
+        }
+
+
+def real_run(path: Path) -> tuple[Path, tuple[PassSummary, ...]]:
+    """A run's configuration and what its passes achieved; ConfigError where `path` is no finished run of one job."""
+    try:
+        effective = RunFolder.at(path, ()).jobs[0].effective
+        passes = msgspec.json.decode((path / "summary.json").read_bytes(), type=Stored).passes
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
+    if not effective.exists():
+        raise ConfigError(f"--against {path}: {effective.name} is missing: the folder of a run of one job is needed")
+    return effective, passes
+
+
+def pairs(real: Sequence[PassSummary], simulated: Sequence[PassSummary]) -> list[Pair]:
+    """Objective by objective, those that were simulated."""
+    by_name = {entry.objective: entry for entry in real}
+    return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
+
+
+def table(found: Sequence[Pair]) -> Table:
+    """For people."""
+    made = Table(box=None, header_style="bold", title="simulated / real", title_justify="left")
+    for heading in ("pass", "to target", "", "", "iterations", "", "", "mean iteration", "", ""):
+        made.add_column(heading, justify="left" if heading == "pass" else "right")
+    for pair in found:
+        made.add_row(
+            pair.real.objective,
+            *_cells(pair, "time_to_target_s", "{:.2f} s", 1),
+            *_cells(pair, "iterations_to_target", "{:.0f}", 1),
+            *_cells(pair, "mean_iteration_s", "{:.1f} ms", 1e3),
+        )
+    return made
+
+
+def _cells(pair: Pair, field: str, form: str, scale: float) -> list[str]:
+    values = (getattr(pair.simulated, field), getattr(pair.real, field))
+    ratio = pair.ratio(field)
+    return [
+        *("-" if value is None else form.format(scale * value) for value in values),
+        f"{ratio:.2f}" if ratio else "-",
+    ]
+
+
+def to_json(found: Sequence[Pair]) -> str:
+    """For another program."""
+    return json.dumps([pair.to_dict() for pair in found], indent=2)
