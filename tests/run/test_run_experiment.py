@@ -231,3 +231,16 @@ def test_one_for_real_and_again(tmp_path: Path) -> None:
         out / "one-slow" / "seed-1" / "effective.toml"
     ).read_text()
     assert (out / "report.html").exists()
+
+
+def test_in_virtual_time(folder: Path) -> None:
+    """The same matrix without a network: trained, found and claimed upon."""
+    scenario = folder.parent / "experiments" / "tiny.toml"
+    scenario.write_text(REAL)
+    arguments = ["k", "--simulate", "--scenario", "tiny", "--seeds", "1", "--out", str(folder), "--json"]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)["scenarios"]
+    assert {row["objective"]: row["reached"] for row in found["rows"]} == {"fixed:1": 1, "round": 1}
+    assert all(row["predicted_s"] is not None for row in found["rows"])
+    assert json.loads((folder / "tiny" / "seed-1" / "run.json").read_text())["driver"] == "simulated"

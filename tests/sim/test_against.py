@@ -1,0 +1,67 @@
+"""A finished run simulated again, and what is no such run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sim.runner import command
+from tests.sim.lab import COSTS, written
+
+
+def simulated(folder: Path, *more: str) -> dict[str, object]:
+    """The JSON that `kofn simulate` prints."""
+    COSTS.save(folder / "costs.json")
+    arguments = ["--costs", str(folder / "costs.json"), "--json", "--quiet", *more]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    document: dict[str, object] = json.loads(result.stdout)
+    return document
+
+
+def test_a_simulation_against_itself_is_the_same(tmp_path: Path) -> None:
+    """Every figure's ratio is 1: the configuration and the passes are those of the folder."""
+    config = written(tmp_path, iterations=30, target=0.3)
+    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--pass", "fixed:2", "--pass", "all")
+    found = simulated(tmp_path, "--against", str(tmp_path / "first"), "--out", str(tmp_path / "second"))
+    assert [pair["objective"] for pair in found] == ["fixed:2", "all"]  # type: ignore[index]
+    for pair in found:
+        for name in ("time_to_target_s", "iterations_to_target", "mean_iteration_s"):
+            figures = pair[name]  # type: ignore[index]
+            assert figures["ratio"] == pytest.approx(1.0), name
+            assert figures["real"] == figures["simulated"]
+
+
+def test_other_costs_are_another_time(tmp_path: Path) -> None:
+    config = written(tmp_path, iterations=30, target=0.3)
+    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--pass", "all")
+    slower = tmp_path / "slower.json"
+    slower.write_text(json.dumps(json.loads((tmp_path / "costs.json").read_text()) | {"apply_s": 0.02}))
+    arguments = [
+        "--against",
+        str(tmp_path / "first"),
+        "--costs",
+        str(slower),
+        "--quiet",
+        "--out",
+        str(tmp_path / "next"),
+    ]
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    (pair,) = json.loads(result.stdout)
+    assert pair["mean_iteration_s"]["ratio"] > 1.2
+    assert pair["iterations_to_target"]["ratio"] == 1.0, "k = n: the same gradients, whatever they take"
+    shown = CliRunner().invoke(command, [*arguments[:-1], str(tmp_path / "third")], catch_exceptions=False)
+    assert "simulated / real" in shown.stdout
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no JSON"])
+def test_what_is_no_finished_run_is_said(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    result = CliRunner().invoke(command, ["--against", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"--against {tmp_path}: not the folder of a finished run of one job" in result.output
+    both = CliRunner().invoke(command, ["mine.toml", "--against", str(tmp_path)])
+    assert both.exit_code == 2
+    assert "the run's own configuration is simulated" in both.output
