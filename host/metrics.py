@@ -3,7 +3,8 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 import numpy as np
 
@@ -18,6 +19,16 @@ class Metrics:
     def __init__(self, path: Path) -> None:
         self._books_path = path.with_suffix(".npz")
         self._file: TextIO = path.open("a", buffering=1)
+
+    def __enter__(self) -> Self:
+        """Close the file at the end of the block, whatever happened."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self._file.close()
 
     def write(self, **fields: Any) -> None:
         """One line."""

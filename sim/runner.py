@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -161,9 +162,18 @@ def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Con
     """One objective; the files of its workers and its controller."""
     begin = time.perf_counter()
     learning = Learning(config)
-    students = [Student(config, rank, learning, Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
+    with ExitStack() as files:
+        metrics = [files.enter_context(Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
+        students = [Student(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
+        virtual_s = _train(config, entry, students, costs, console)
+    passed_s = time.perf_counter() - begin
+    say(console, f"pass {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
+
+
+def _train(config: Config, entry: PassFolder, students: list[Student], costs: Costs, console: Console) -> float:
+    """To the end, with everybody's last lines; how long it took, in virtual seconds."""
     simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
-    progress = _progress(console, entry.objective, begin)
+    progress = _progress(console, entry.objective, time.perf_counter())
 
     def look(decider: Decider, virtual_s: float) -> None:
         progress(decider, virtual_s)
@@ -174,10 +184,7 @@ def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Con
         simulation.run(look)
     for rank, student in enumerate(students):
         student.close(simulation.totals(rank))
-    passed_s = time.perf_counter() - begin
-    say(
-        console, f"pass {entry.objective}: {simulation.clock.time():.1f} s in {passed_s:.1f} s; results in {entry.path}"
-    )
+    return simulation.clock.time()
 
 
 def _simulation(

@@ -47,6 +47,7 @@ class Simulation:
     _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
+    _asking: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
@@ -82,7 +83,7 @@ class Simulation:
     def run(self, look: Callable[[Decider, float], None]) -> None:
         """From the start to the last worker's end; RunError if that does not come in time.
 
-        `look` gets the decider and the time, now and then.
+        `look` gets the decider and the time, now and then and at the end.
         """
         self._look = look
         self.controller.start()
@@ -91,6 +92,7 @@ class Simulation:
             worker.start()
         self.clock.call_at(self.config.run.pass_deadline_s, self.clock.end)
         self.clock.run()
+        look(self.controller.decider, self.clock.time())
         if missing := [rank for rank in range(len(self.workers)) if rank not in self.reasons]:
             raise RunError(
                 f"pass {self.config.policy.objective!r} was not over after {self.clock.time():.0f} s of virtual time "
@@ -133,10 +135,15 @@ class Simulation:
         self._switch.k = k
 
     def _ask_peers(self, rank: int) -> None:
-        """The others' results come over the management network."""
+        """The others' results come over the management network, unless that is under way."""
+        if rank in self._asking:
+            return
+        self._asking.add(rank)
+        self.workers[rank].protocol.statistics.peer_fetches += 1
         self.clock.call_at(self.clock.time() + 2 * MANAGEMENT_S, self._answer, rank)
 
     def _answer(self, rank: int) -> None:
+        self._asking.discard(rank)
         worker = self.workers[rank]
         for peer in self.workers:
             if peer is not worker and worker.protocol.missing:

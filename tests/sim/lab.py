@@ -1,5 +1,6 @@
 """Configurations and simulations for tests; CPU times are given, so that nothing depends on the machine."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -52,7 +53,8 @@ COSTS = Costs(
     take_s=3e-4,
     decide_s=1e-3,
 )
-FREE = Costs(cores=0, wake_s=0, encode_s=0, packet_s=0, switch_s=0, apply_s=0, report_s=0, take_s=0, decide_s=0)
+FREE = Costs(cores=0, wake_s=0, encode_s=0, packet_s=0, switch_s=0, apply_s=0, report_s=0, take_s=0, decide_s=0.02)
+"""Decisions take time: not every iteration has one, so that tests are short."""
 
 
 def written(
@@ -88,15 +90,12 @@ class Trained:
 
     def run(self) -> "Trained":
         """To the end, and the files written."""
-        try:
-            with self.simulation.journal:
-                self.simulation.run(lambda decider, virtual_s: None)
-        except BaseException:
-            for student in self.students:
-                student._metrics._file.close()
-            raise
-        for rank, student in enumerate(self.students):
-            student.close(self.simulation.totals(rank))
+        with ExitStack() as files:
+            for each in (self.simulation.journal, *(student._metrics for student in self.students)):
+                files.enter_context(each)
+            self.simulation.run(lambda decider, virtual_s: None)
+            for rank, student in enumerate(self.students):
+                student.close(self.simulation.totals(rank))
         return self
 
     def check(self) -> None:

@@ -77,7 +77,7 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     path.write_text(path.read_text().replace("words = 2", "words = 2\nslots = 16\nwindow = 8"))
     run = Trained(Config.load(path), tmp_path / "out").run()
     run.check()
-    assert run.total("stale") > 0
+    assert run.total("stale") >= run.total("peer_fetches") > 0
 
 
 def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""`kofn simulate` as it is typed: what it prints and writes, what it refuses, its exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from controller.cli import main
+from run.config import Config
+from run.folder import RunFolder
+from run.summarise import summarise
+from sim.costs import Costs, measure
+from tests.sim.lab import COSTS, checked, written
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> Path:
+    """CPU times that are the same everywhere."""
+    path = tmp_path / "costs.json"
+    COSTS.save(path)
+    return path
+
+
+def simulate(*arguments: object) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+
+
+def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, target=0.94, iterations=500)
+    out = tmp_path / "out"
+    result = simulate(path, "--pass", "round", "--pass", "all", "--out", out, "--costs", costs, "--json")
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert (out / "config.toml").read_text() == path.read_text()
+    assert Config.load(out / "effective.toml").run.passes == ("round", "all")
+    assert Costs.load(out / "costs.json") == COSTS
+    assert "<svg" in (out / "report.html").read_text()
+    folder = RunFolder.at(out, ("round", "all"))
+    assert folder.record().driver == "simulated"
+    for (entry,) in folder.passes:
+        checked(entry, 3)
+    again = summarise(folder.jobs[0], Config.load(out / "effective.toml"))
+    assert [entry.iterations for entry in again.passes] == [entry["iterations"] for entry in _passes(summary)]
+    chosen, everyone = again.passes
+    assert chosen.time_to_target_s is not None and everyone.time_to_target_s is not None
+    assert chosen.time_to_target_s < everyone.time_to_target_s, "one of three is ten times as often blocked"
+    assert chosen.predicted_iteration_s == pytest.approx(chosen.mean_iteration_s, rel=0.3)
+    assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
+
+
+def _passes(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the only job."""
+    passes: list[dict[str, Any]] = summary["jobs"][0]["passes"] if "jobs" in summary else summary["passes"]
+    return passes
+
+
+def test_a_target_that_is_not_reached_is_told_by_the_exit_code(tmp_path: Path, costs: Path) -> None:
+    result = simulate(written(tmp_path, iterations=5), "--out", tmp_path / "out", "--costs", costs)
+    assert result.exit_code == 1
+    assert (tmp_path / "out" / "summary.json").exists()
+
+
+def test_what_does_not_end_is_an_error(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, "[[fault]]\ndrop = 1.0\n")
+    path.write_text(path.read_text().replace("[run]", "[run]\npass_deadline_s = 2"))
+    for more in (["--out", tmp_path / "out"], ["--times"]):
+        result = simulate(path, "--costs", costs, *more)
+        assert result.exit_code == 1
+        assert "was not over after 2 s of virtual time (run.pass_deadline_s)" in result.stderr
+
+
+def test_times_alone(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, iterations=50)
+    result = simulate(path, "--times", "--json", "--pass", "fixed:2", "--pass", "all", "--costs", costs)
+    assert result.exit_code == 0, result.stderr
+    two, everyone = json.loads(result.stdout)
+    assert (two["objective"], two["k"], two["iterations"], two["changes"]) == ("fixed:2", 2, 50, 1 * (two["k"] != 2))
+    assert 0.005 < two["mean_iteration_s"] < everyone["mean_iteration_s"]
+    assert two["virtual_s"] == pytest.approx(50 * two["mean_iteration_s"])
+    again = json.loads(simulate(path, "--times", "--json", "--pass", "fixed:2", "--costs", costs).stdout)
+    assert again[0] | {"wall_s": 0} == two | {"wall_s": 0}
+    table = simulate(path, "--times", "--costs", costs, "--quiet").stdout
+    assert table.split()[:3] == ["pass", "n", "iterations"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cores_are_those_that_are_asked_for(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, iterations=50)
+    one, own = (
+        json.loads(simulate(path, "--times", "--json", "--pass", "all", "--cores", cores, "--costs", costs).stdout)[0]
+        for cores in (1, 0)
+    )
+    assert own["mean_iteration_s"] < one["mean_iteration_s"]
+    assert simulate(path, "--times", "--cores", -1).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file or directory"),
+        ("{", "truncated"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"cores": 2}', "missing required field"),
+        (json.dumps({**json.loads('{"cores": -1}')}), "Expected `int` >= 0"),
+        ('{"cores": 2, "speed": 1}', "unknown field `speed`"),
+        ('{"cores": 2, "encode_s": -1e-3}', "encode_s"),
+    ],
+)
+def test_a_bad_file_of_costs(tmp_path: Path, text: str | None, words: str) -> None:
+    bad = tmp_path / "bad.json"
+    if text is not None:
+        bad.write_text(text)
+    result = simulate(written(tmp_path), "--times", "--costs", bad)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"kofn simulate: --costs {bad}: ")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('[[event]]\nat_iteration = 5\nkill = "worker-1"\n', "event.kill and event.start are not simulated"),
+        (
+            '[[event]]\nat_iteration = 5\nkill = "switch"\n[[event]]\nat_iteration = 6\nstart = "switch"\n',
+            "event.kill and event.start are not simulated",
+        ),
+        ('[[fault]]\nwhere = "switch"\ndrop = 0.1\n', "fault.where is 'switch', which is not simulated"),
+    ],
+)
+def test_what_is_not_simulated_is_refused(tmp_path: Path, costs: Path, more: str, words: str) -> None:
+    result = simulate(written(tmp_path, more), "--out", tmp_path / "out", "--costs", costs)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[job]", "[job]\nstart_workers = 2", "job.start_workers is not simulated"),
+        ("[job]", '[network]\ntopology = "mine.json"\n[job]', "network.topology is not simulated"),
+    ],
+)
+def test_what_else_is_not_simulated(tmp_path: Path, costs: Path, old: str, new: str, words: str) -> None:
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace(old, new))
+    (tmp_path / "mine.json").write_text("{}")
+    result = simulate(path, "--out", tmp_path / "out", "--costs", costs)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_costs_of_this_machine_are_all_there(tmp_path: Path) -> None:
+    found = measure(Config.load(written(tmp_path)))
+    assert found.cores >= 1
+    times_s = (found.encode_s, found.packet_s, found.apply_s, found.report_s, found.decide_s)
+    assert all(0 < time_s < 1 for time_s in times_s)
+    found.save(tmp_path / "costs.json")
+    assert Costs.load(tmp_path / "costs.json") == found

@@ -1,0 +1,168 @@
+"""The parts of a simulation: clock, machine, links, and the controller's times."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from controller.decide import Decider
+from controller.journal import Journal
+from controller.measure import Report
+from controller.session import DECISION_SHARE
+from host.faults import Faults
+from host.wire import Header
+from run.config import Event, Fault, Policy
+from sim.clock import Clock
+from sim.controller import MANAGEMENT_S, PUSH_S, Controller
+from sim.machine import Machine
+from sim.network import FRAME_BYTES, LATENCY_S, Link
+from tests.sim.lab import FREE
+
+
+def ended(clock: Clock, at: float) -> list[Any]:
+    """Let everything before a moment happen."""
+    clock.call_at(at, clock.end)
+    assert clock.run()
+    return []
+
+
+def test_things_happen_in_order_and_at_one_moment_as_they_were_asked_for() -> None:
+    clock, seen = Clock(), list[tuple[str, float]]()
+
+    def note(name: str) -> None:
+        seen.append((name, clock.time()))
+        if name == "b":
+            clock.call_at(0.5, note, "past")
+
+    for name, when in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 3.0)):
+        clock.call_at(when, note, name)
+    clock.call_at(2.5, note, "not").cancel()
+    assert not clock.run(), "nothing is left, and nobody has ended it"
+    assert seen == [("a", 1.0), ("b", 2.0), ("past", 2.0), ("c", 3.0), ("d", 3.0)]
+
+
+def test_nothing_happens_after_the_end() -> None:
+    clock, seen = Clock(), list[int]()
+    clock.call_at(2.0, seen.append, 2)
+    clock.call_at(1.0, clock.end)
+    assert clock.run()
+    assert (seen, clock.time()) == ([], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "done"), [(0, [1.0, 1.0, 1.0, 1.0]), (1, [1.0, 2.0, 3.5, 4.5]), (2, [1.0, 1.0, 2.5, 2.5])]
+)
+def test_cores_do_one_thing_after_another(cores: int, done: list[float]) -> None:
+    """Third comes something of half a second that nobody waits for."""
+    clock, seen = Clock(), list[float]()
+    machine = Machine(clock, cores)
+    machine.work(1.0, lambda: seen.append(clock.time()))
+    machine.work(1.0, lambda: seen.append(clock.time()))
+    machine.spend(0.5)
+    machine.spend(0.5 if cores == 2 else 0.0)
+    machine.work(1.0, lambda: seen.append(clock.time()))
+    machine.work(1.0, lambda: seen.append(clock.time()))
+    clock.run()
+    assert seen == done
+
+
+def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
+    clock, seen = Clock(), list[tuple[int, float]]()
+    link = Link(
+        clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append((h.block, clock.time()))
+    )
+    for block in range(3):
+        link.send(Header(block=block), bytes(256))
+    clock.run()
+    one_s = (36 + 256 + FRAME_BYTES) * 1e-6
+    assert [block for block, _ in seen] == [0, 1, 2]
+    assert [when for _, when in seen] == pytest.approx([(i + 1) * one_s + LATENCY_S for i in range(3)])
+    assert (link.packets, link.bytes) == (3, 3 * (36 + 256))
+
+
+@pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])
+def test_faults_are_those_of_a_run(fault: dict[str, float], arrive: int) -> None:
+    """A damaged packet is dropped by its receiver."""
+    clock, seen = Clock(), list[bytes]()
+    faults = Faults((Fault(**fault),), rank=0, direction="receive", seed=1)  # type: ignore[arg-type]
+    link = Link(clock, None, faults, lambda header, values: seen.append(values))
+    for number in range(20):
+        link.send(Header(), bytes([number]) * 256)
+    clock.run()
+    assert len(seen) == arrive
+    assert all(values in [bytes([number]) * 256 for number in range(20)] for values in seen)
+
+
+class Driven:
+    """A controller of three workers that all report at given moments."""
+
+    def __init__(self, *events: Event, decide_s: float = 0.01) -> None:
+        self.clock, self.pushed = Clock(), list[tuple[float, int]]()
+        self.controller = Controller(
+            clock=self.clock,
+            decider=Decider(workers=3, policy=Policy()),
+            journal=Journal(None),
+            job=1,
+            events=events,
+            set_k=lambda k: self.pushed.append((self.clock.time(), k)),
+            machine=Machine(self.clock, 0),
+            costs=replace(FREE, decide_s=decide_s),
+        )
+        self.controller.start()
+
+    def report(self, iteration: int, at: float) -> None:
+        """One worker is slow."""
+        for rank in range(3):
+            first_block_s = 0.2 if rank == 2 else 0.01
+            self.clock.call_at(
+                at, self.controller.report, rank, Report(iteration=iteration, first_block_s=first_block_s)
+            )
+
+
+def test_k_reaches_the_switch_after_decision_and_push() -> None:
+    driven = Driven()
+    for iteration in range(1, 6):
+        driven.report(iteration, at=0.3 * iteration)
+    ended(driven.clock, 2.0)
+    ((when, k),) = driven.pushed
+    assert k == 2
+    assert when == pytest.approx(0.6 + MANAGEMENT_S + 0.01 + PUSH_S), "at the first report after one of each"
+    assert driven.controller.changes == 1
+
+
+def test_a_decision_is_followed_by_rest() -> None:
+    driven, decided = Driven(decide_s=0.01), list[float]()
+    decide = driven.controller.decider.decide
+
+    def noted(now_s: float) -> Any:
+        decided.append(now_s)
+        return decide(now_s)
+
+    object.__setattr__(driven.controller, "decider", _With(driven.controller.decider, noted))
+    for iteration in range(1, 200):
+        driven.report(iteration, at=0.01 * iteration)
+    ended(driven.clock, 2.0)
+    gaps = [later - earlier for earlier, later in pairwise(decided)]
+    assert min(gaps) >= 0.01 * (1 + 1 / DECISION_SHARE) - 1e-9
+    assert len(decided) >= 8
+
+
+class _With:
+    """A decider whose decisions are noted."""
+
+    def __init__(self, decider: Decider, decide: Any) -> None:
+        self._decider, self.decide = decider, decide
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decider, name)
+
+
+def test_an_objective_of_an_event_is_set_once_after_its_iteration() -> None:
+    driven = Driven(Event(at_iteration=4, objective="fixed:1", after_s=0.1))
+    for iteration in range(1, 9):
+        driven.report(iteration, at=0.3 * iteration)
+    ended(driven.clock, 3.0)
+    assert driven.controller.decider.goal.name == "fixed:1"
+    assert driven.pushed[-1] == (pytest.approx(1.2 + MANAGEMENT_S + 0.1 + 0.01 + PUSH_S), 1)
+    assert [k for _, k in driven.pushed] == [2, 1]

@@ -1,0 +1,138 @@
+"""Iteration times of a simulation in which only blocking takes time, against the process event by event; and costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from host.stragglers import Blocking
+from run.config import Config
+from sim.costs import Costs
+from tests.controller.slow import mean_time
+from tests.sim.lab import COSTS, FREE, times
+
+WAY_MS = 0.1
+"""There and back, with no time on the link."""
+
+CONFIG = """
+[run]
+passes = ["{objective}"]
+max_iterations = {iterations}
+event_ms = 1
+[network]
+link_mbps = 100000
+[job]
+workers = {workers}
+[policy]
+late = "finish"
+[model]
+compute_ms = {compute_ms}
+"""
+
+
+def blocked(
+    folder: Path, means: list[float], *, objective: str, compute_ms: float = 40, iterations: int = 1500
+) -> Config:
+    """Workers with these mean numbers of 1 ms events: on a coarser lattice much would happen at once."""
+    stragglers = "".join(f"[[straggler]]\nworkers = [{rank}]\nmean_ms = {mean}\n" for rank, mean in enumerate(means))
+    path = folder / "blocked.toml"
+    text = CONFIG.format(objective=objective, workers=len(means), compute_ms=compute_ms, iterations=iterations)
+    path.write_text(text + stragglers)
+    return Config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("means", "compute_ms"), [([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 50.0], 20.0), ([40.0] * 6, 5.0)]
+)
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_iterations_take_as_long_as_in_the_process(
+    tmp_path: Path, means: list[float], compute_ms: float, k: int
+) -> None:
+    config = blocked(tmp_path, means, objective=f"fixed:{k}", compute_ms=compute_ms)
+    found = times(config)
+    slow, error = mean_time(means, k, service=compute_ms, seed=1, iterations=6000, overhead=WAY_MS)
+    # Who is done just when an iteration ends hears of that too late, and begins for the one that is over.
+    assert 1e3 * found.mean_iteration_s == pytest.approx(slow + WAY_MS, rel=0.05 if k == 1 else 0.03)
+    assert error < 0.01 * slow
+    assert (found.k, found.iterations) == (k, 1500)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_after_a_first_block_everyone_who_is_late_goes_on_meanwhile(tmp_path: Path, k: int) -> None:
+    """The mean of an iteration is that of the process with this overhead: apply_s, once each."""
+    means, apply_s = [5.0, 20.0, 40.0, 80.0], 0.023
+    costs = replace(FREE, apply_s=apply_s)
+    found = times(blocked(tmp_path, means, objective=f"fixed:{k}"), costs)
+    slow, _ = mean_time(means, k, service=40.0, seed=1, iterations=6000, overhead=1e3 * apply_s + WAY_MS)
+    assert 1e3 * found.mean_iteration_s == pytest.approx(slow + 1e3 * apply_s + WAY_MS, rel=0.03)
+
+
+def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
+    """k = n, one worker blocked more than the others: the sum of the longest, iteration by iteration."""
+    config = blocked(tmp_path, [10.0, 20.0, 60.0], objective="all", iterations=200)
+    blocking = [Blocking(config, rank) for rank in range(3)]
+    longest = [max(worker.blocking_s(i) for worker in blocking) for i in range(1, 201)]
+    expected = 0.040 + float(np.mean(longest))
+    assert times(config).mean_iteration_s == pytest.approx(expected, abs=3e-4)
+
+
+def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
+    config = blocked(tmp_path, [10.0, 10.0, 300.0], objective="fixed:2", iterations=400)
+    blocking = [Blocking(config, rank) for rank in range(3)]
+    second = [sorted(worker.blocking_s(i) for worker in blocking)[1] for i in range(1, 401)]
+    gives_up = times(replace(config, policy=replace(config.policy, late="abort")))
+    assert gives_up.mean_iteration_s == pytest.approx(0.040 + float(np.mean(second)), abs=1e-3)
+
+
+def test_what_is_predicted_is_what_comes(tmp_path: Path) -> None:
+    for means in ([10.0, 10.0, 10.0, 120.0], [40.0] * 6):
+        config = blocked(tmp_path, means, objective="fixed:2", iterations=500)
+        found = times(config, replace(COSTS, cores=0, decide_s=0.02))
+        assert found.predicted_s == pytest.approx(found.mean_iteration_s, rel=0.15)  # the last window's
+
+
+def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
+    config = blocked(tmp_path, [5.0] * 8, objective="all", compute_ms=2, iterations=200)
+    dear = Costs(
+        cores=0,
+        wake_s=0.0,
+        encode_s=0.002,
+        packet_s=0.0001,
+        switch_s=0.0,
+        apply_s=0.002,
+        report_s=0.0005,
+        take_s=0.0,
+        decide_s=0.001,
+    )
+    free, own, four, one = (
+        times(config, costs).mean_iteration_s for costs in (FREE, dear, replace(dear, cores=4), replace(dear, cores=1))
+    )
+    assert own == pytest.approx(free + 0.002 + 0.002 + 2 * 0.0001, abs=4e-4)
+    assert own < four < one
+    assert one > 8 * (0.002 + 0.002)
+
+
+def test_slow_links_take_time(tmp_path: Path) -> None:
+    """One packet of 36 + 256 bytes and 66 of framing each way."""
+    config = blocked(tmp_path, [0.0, 0.0], objective="all", iterations=100)
+    fast, slow = (
+        times(replace(config, network=replace(config.network, link_mbps=mbps))).mean_iteration_s for mbps in (1e5, 1.0)
+    )
+    assert slow - fast == pytest.approx(2 * 358 * 8e-6, rel=0.01)
+
+
+def test_one_iteration_and_one_worker(tmp_path: Path) -> None:
+    found = times(blocked(tmp_path, [10.0], objective="round", iterations=1))
+    assert found.iterations == 1
+    assert 0.040 < found.mean_iteration_s < 0.120
+    assert found.predicted_s == pytest.approx(found.mean_iteration_s), "from one report"
+
+
+def test_many_decisions_take_the_time_that_they_may(tmp_path: Path) -> None:
+    """A decision of 50 ms leaves a second to the others."""
+    means = [2.0, 2.0, 2.0, 90.0]
+    config = blocked(tmp_path, means, objective="round", iterations=300)
+    quick, slow = (times(config, replace(FREE, decide_s=decide_s)) for decide_s in (0.001, 0.5))
+    assert quick.k == slow.k == 3
+    assert quick.mean_iteration_s < slow.mean_iteration_s, "it finds the k later"
