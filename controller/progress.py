@@ -35,7 +35,8 @@ SIGNAL_MIN = 0.02
 """Least share of one gradient's squared length that is signal: it cannot be told from noise below."""
 
 ALONE = 0.9
-"""Mean of 1 / m above which there is hardly more than one gradient in a sum, and nothing to compare it with."""
+"""Mean of 1 / m above which there is hardly more than one gradient in a sum, and nothing to compare it with but the
+sum of the iteration before."""
 
 RHO_MIN = 0.05
 """Least mean rho: below it nothing is known but that it is bad."""
@@ -147,9 +148,12 @@ class Progress:
         single, inverse = self._gradient.value, self._inverse.value
         if not inverse:
             return 0.0
-        if inverse > ALONE:
+        if inverse > ALONE and not self._products.weight[0]:
             return single
-        signal = (self._aggregate.value - inverse * single) / (1 - inverse)
+        if inverse > ALONE:
+            signal = self._products.total[0] / self._products.weight[0] / PRIOR_RHO
+        else:
+            signal = (self._aggregate.value - inverse * single) / (1 - inverse)
         return float(np.clip(signal, SIGNAL_MIN * single, single))
 
     @property

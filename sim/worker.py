@@ -55,6 +55,7 @@ class Worker:
         self._computing: Handle | None = None
         self._timer: Handle | None = None
         self._started_s = 0.0  # parameters ready
+        self._blocked_s = 0.0  # in the current iteration
         self._step: Step | None = None  # what it has done in the current iteration
 
     # -- its course
@@ -69,7 +70,8 @@ class Worker:
         self._step, self._started_s = None, self._around.clock.time()
         compute_s = self._around.config.model.compute_ms / 1000
         wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
-        ready_s = self._started_s + compute_s + self._blocking.blocking_s(self.protocol.iteration) + wake_s
+        self._blocked_s = self._blocking.blocking_s(self.protocol.iteration)
+        ready_s = self._started_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._give_up_if_late()
 
@@ -81,7 +83,7 @@ class Worker:
     def _hand_over(self) -> None:
         """It is in the books and encoded: contribute it, or learn that it is too late."""
         iteration, now = self.protocol.iteration, self._around.clock.time()
-        work = self._pupil.compute(iteration, self._blocking.blocking_s(iteration))
+        work = self._pupil.compute(iteration, self._blocked_s)
         self._pupil.enter(work, iteration)
         self._step = self._made(work)
         self._waiting = True
@@ -97,8 +99,7 @@ class Worker:
             return
         self._computing.cancel()
         self._computing = None
-        blocking_s = self._blocking.blocking_s(self.protocol.iteration)
-        self._step = self._made(Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=True))
+        self._step = self._made(Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True))
         self._waiting = True
         self._advance()
 

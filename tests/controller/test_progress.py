@@ -18,13 +18,24 @@ ELEMENTS = 2000
 class Training:
     """Workers that send gradients: G_t and noise of variance phi |G|^2; G_t keeps rho of its direction each time."""
 
-    def __init__(self, *, n: int, k: int, phi: float, rho: float, divisor: int, delay: int = 1, seed: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        n: int,
+        k: int,
+        phi: float,
+        rho: float,
+        divisor: int,
+        delay: int = 1,
+        stashes: bool = True,
+        seed: int = 1,
+    ) -> None:
         self._random = np.random.default_rng(seed)
         self._n, self._k, self._phi, self._rho, self._divisor, self._delay = n, k, phi, rho, divisor, delay
         self._true = self._random.normal(size=ELEMENTS) / math.sqrt(ELEMENTS)
         self._aggregates: list[np.ndarray] = []
         self._stash: dict[int, np.ndarray] = {}
-        self.progress = Progress(divisor=divisor, stashes=True)
+        self.progress = Progress(divisor=divisor, stashes=stashes)
 
     def run(self, iterations: int, phi: float | None = None) -> Progress:
         """So many more: all reports, in order."""
@@ -49,7 +60,7 @@ class Training:
         self._aggregates.append(mean)
         for rank in range(self._n):
             late = rank not in members
-            if late:
+            if late and self.progress.stashes:
                 self._stash[rank] = self._stash.get(rank, 0.0) + given[rank]
             yield (
                 rank,
@@ -86,6 +97,14 @@ def test_late_gradients_in_a_later_sum_do_not_change_what_is_found(k: int, by_wo
     assert progress.signal == pytest.approx(1, rel=0.1)
     assert progress.noise_scale == pytest.approx(3, rel=0.15)
     np.testing.assert_allclose(progress.alignment, 0.99 ** np.arange(LAGS + 1.0), atol=0.12)
+
+
+@pytest.mark.parametrize("phi", [0.5, 3.0, 12.0])
+def test_sums_of_one_gradient_show_the_noise_in_their_products(phi: float) -> None:
+    """Late gradients are thrown away, and k = 1: only the sum of the iteration before tells noise from signal."""
+    progress = Training(n=4, k=1, phi=phi, rho=PRIOR_RHO, divisor=0, stashes=False).run(400)
+    assert progress.noise_scale == pytest.approx(phi, rel=0.25)
+    np.testing.assert_allclose(progress.alignment[:4], PRIOR_RHO ** np.arange(4), atol=0.12)
 
 
 def test_the_latest_iterations_count() -> None:
@@ -157,14 +176,21 @@ def test_worth_by_hand(divisor: int, steps: list[float]) -> None:
     )
 
 
+def test_a_gradient_that_nothing_can_be_compared_with_is_taken_as_it_is() -> None:
+    progress = Progress(divisor=1, stashes=True)
+    for iteration in range(1, 20):
+        progress.report(0, single(iteration, aggregate=4.0))
+    assert progress.signal == pytest.approx(4)
+    assert progress.noise_scale == 0
+
+
 def test_one_worker() -> None:
     progress = Progress(divisor=1, stashes=True)
     for iteration in range(1, 20):
         progress.report(0, single(iteration, aggregate=4.0, products=(2.0,) * min(iteration - 1, 3)))
-    assert progress.signal == pytest.approx(4)
-    assert progress.noise_scale == 0, "with nothing to compare it with a gradient is taken as it is"
-    assert 0.5 < progress.alignment[1] < 0.7
-    np.testing.assert_allclose(progress.worth(prediction([1.0], [[1.0]])), [1.0])
+    assert progress.signal == pytest.approx(2 / PRIOR_RHO)
+    assert progress.alignment[1] == pytest.approx(PRIOR_RHO)
+    np.testing.assert_allclose(progress.worth(prediction([1.0], [[1.0]])), [1 / (1 + progress.noise_scale)])
 
 
 @pytest.mark.parametrize("product", [0.0, -2.0, -1e100])

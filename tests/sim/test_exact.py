@@ -1,13 +1,14 @@
 """What is exact in a simulation as in a run: books, replicas, sums; and that nothing depends on chance or machine."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from host.aggregate import Aggregate
-from host.metrics import fingerprint
+from host.metrics import fingerprint, norm2
 from host.model import Momentum, Perceptron, load_shard
 from run.config import Config
 from run.errors import RunError
@@ -105,6 +106,33 @@ def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch:
     path = written(tmp_path, objective="all", iterations=40)
     path.write_text(path.read_text().replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
+    means = averages(run, monkeypatch)
+    run.run().check()
+    for mean, gradients in replayed(run, means):
+        np.testing.assert_allclose(mean, np.mean([gradient for _, gradient in gradients], axis=0), atol=2e-6)
+    assert len(means) == 40
+
+
+@pytest.mark.parametrize("late", POLICIES)
+def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
+    tmp_path: Path, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Trained(Config.load(written(tmp_path, late=late, objective="fixed:2", iterations=50)), tmp_path / "out")
+    means = averages(run, monkeypatch)
+    run.run().check()
+    seen = 0
+    workers = read_pass(run.entry, 3)
+    for iteration, (_, gradients) in enumerate(replayed(run, means)):
+        for worker, (loss, gradient) in zip(workers, gradients, strict=True):
+            line = worker.iterations[iteration]
+            if line.computed:
+                assert (line.loss, line.gradient_norm2) == (loss, norm2(gradient))
+                seen += line.late
+    assert seen > 3 or late == "abort"
+
+
+def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Will hold every iteration's average gradient as it was applied."""
     means: list[np.ndarray] = []
     apply = run.learning.apply
 
@@ -114,18 +142,20 @@ def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch:
         return apply(aggregate)
 
     monkeypatch.setattr(run.learning, "apply", noted)
-    run.run().check()
+    return means
+
+
+def replayed(run: Trained, means: list[np.ndarray]) -> Iterator[tuple[np.ndarray, list[tuple[float, np.ndarray]]]]:
+    """Each average, and everybody's loss and gradient with the parameters before it; all steps are taken here again."""
     config = run.config
     model = Perceptron(config.model.hidden, config.run.seed)
     optimizer = Momentum(model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
     shards = [load_shard(rank, 3, config.run.seed) for rank in range(3)]
     (worker, *_) = read_pass(run.entry, 3)
     for iteration, mean in enumerate(means, 1):
-        gradients = [model.gradient(shard.batch(iteration, config.model.batch))[1] for shard in shards]
-        np.testing.assert_allclose(mean, np.mean(gradients, axis=0), atol=2e-6)
+        yield mean, [model.gradient(shard.batch(iteration, config.model.batch)) for shard in shards]
         optimizer.step(mean)
         assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
-    assert len(means) == 40
 
 
 @pytest.mark.parametrize("average", ["workers", "contributors"])
