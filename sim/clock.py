@@ -32,7 +32,7 @@ class Clock:
     def __init__(self) -> None:
         self._now = 0.0
         self._order = 0  # of what is to happen at the same moment: as it was asked for
-        self._heap: list[tuple[float, int, Handle]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._ended = False
 
     def time(self) -> float:
@@ -41,18 +41,21 @@ class Clock:
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Have something happen at this moment, or now if that has passed."""
-        when = max(when, self._now)
-        handle = Handle(when, callback, args)
-        self._order += 1
-        heapq.heappush(self._heap, (when, self._order, handle))
+        handle = Handle(max(when, self._now), callback, args)
+        self.after(when, handle.happen)
         return handle
+
+    def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
+        """The same for what is never cancelled, which is nearly everything."""
+        self._order += 1
+        heapq.heappush(self._heap, (max(when, self._now), self._order, callback, args))
 
     def run(self) -> bool:
         """Let everything happen until end(); False when nothing is left before that."""
         heap = self._heap
         while heap and not self._ended:
-            self._now, _, handle = heapq.heappop(heap)
-            handle.happen()
+            self._now, _, call, args = heapq.heappop(heap)
+            call(*args)
         return self._ended
 
     def end(self) -> None:

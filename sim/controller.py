@@ -41,11 +41,11 @@ class Controller:
     def start(self) -> None:
         """All workers begin."""
         self.decider.measurements.begin(self.clock.time())
-        self.clock.call_at(TICK_S, self._tick)
+        self.clock.after(TICK_S, self._tick)
 
     def report(self, rank: int, report: Report) -> None:
         """A worker has told its view of an iteration."""
-        self.clock.call_at(self.clock.time() + MANAGEMENT_S, self._report, rank, report)
+        self.clock.after(self.clock.time() + MANAGEMENT_S, self._report, rank, report)
 
     def arrival(self, arrival: Arrival) -> None:
         """The switch has told its view."""
@@ -64,7 +64,7 @@ class Controller:
     def _tick(self) -> None:
         """Somebody may be silent."""
         self._look()
-        self.clock.call_at(self.clock.time() + TICK_S, self._tick)
+        self.clock.after(self.clock.time() + TICK_S, self._tick)
 
     def _look(self) -> None:
         """Decide, if that is due and the last decision has left CPU time for it."""
@@ -79,7 +79,7 @@ class Controller:
         for number, event in enumerate(self.events):
             if number not in self._happened and event.at_iteration <= self.decider.iteration:
                 self._happened.add(number)
-                self.clock.call_at(self.clock.time() + event.after_s, self._set_objective, event.objective)
+                self.clock.after(self.clock.time() + event.after_s, self._set_objective, event.objective)
 
     def _set_objective(self, text: str) -> None:
         """As `kofn set-k` would."""
@@ -90,7 +90,7 @@ class Controller:
         if change is not None:
             self.changes += 1
             self.journal.decision(self.job, self.decider, change)
-            self.clock.call_at(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
+            self.clock.after(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
 
     def _push(self) -> None:
         """Only the latest k counts."""

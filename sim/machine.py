@@ -16,7 +16,7 @@ class Machine:
 
     def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
         """Call after so much CPU time."""
-        self._clock.call_at(self._occupy(duration_s), call, *args)
+        self._clock.after(self._occupy(duration_s), call, *args)
 
     def spend(self, duration_s: float) -> None:
         """So much CPU time, which nobody waits for."""

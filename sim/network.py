@@ -33,7 +33,7 @@ class Link:
         self.packets += 1
         self.bytes += size
         self._free_s = max(self._free_s, self._clock.time()) + (size + FRAME_BYTES) * self._byte_s
-        self._clock.call_at(self._free_s + LATENCY_S, self._arrive, header, values)
+        self._clock.after(self._free_s + LATENCY_S, self._arrive, header, values)
 
     def _arrive(self, header: Header, values: bytes) -> None:
         """At the other end, but for what the configuration's faults do to it."""

@@ -90,7 +90,7 @@ class Simulation:
         self._show()
         for worker in self.workers:
             worker.start()
-        self.clock.call_at(self.config.run.pass_deadline_s, self.clock.end)
+        self.clock.after(self.config.run.pass_deadline_s, self.clock.end)
         self.clock.run()
         look(self.controller.decider, self.clock.time())
         if missing := [rank for rank in range(len(self.workers)) if rank not in self.reasons]:
@@ -103,7 +103,7 @@ class Simulation:
     def _show(self) -> None:
         """How far it is."""
         self._look(self.controller.decider, self.clock.time())
-        self.clock.call_at(self.clock.time() + LOOK_S, self._show)
+        self.clock.after(self.clock.time() + LOOK_S, self._show)
 
     def _link(self, rank: int, direction: str, take: Take) -> Link:
         faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
@@ -129,7 +129,7 @@ class Simulation:
         arrival = Arrival(
             worker=header.worker, iteration=header.iteration, verdict=verdict, timestamp_us=int(1e6 * now_s)
         )
-        self.clock.call_at(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
+        self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
 
     def _set_k(self, k: int) -> None:
         self._switch.k = k
@@ -140,7 +140,7 @@ class Simulation:
             return
         self._asking.add(rank)
         self.workers[rank].protocol.statistics.peer_fetches += 1
-        self.clock.call_at(self.clock.time() + 2 * MANAGEMENT_S, self._answer, rank)
+        self.clock.after(self.clock.time() + 2 * MANAGEMENT_S, self._answer, rank)
 
     def _answer(self, rank: int) -> None:
         self._asking.discard(rank)
@@ -165,4 +165,4 @@ class Simulation:
         self.first_s = self.first_s or now_s
         self.reasons[rank] = reason
         if len(self.reasons) == self.config.job.workers:
-            self.clock.call_at(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report
+            self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report

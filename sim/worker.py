@@ -118,7 +118,7 @@ class Worker:
                 self._waiting = False
                 costs = self._around.costs
                 awake_s = self._around.clock.time() + costs.wake_s
-                self._around.clock.call_at(
+                self._around.clock.after(
                     awake_s, self._around.machine.work, costs.apply_s * len(self._done), self._apply
                 )
 

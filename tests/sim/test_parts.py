@@ -22,7 +22,7 @@ from tests.sim.lab import FREE
 
 def ended(clock: Clock, at: float) -> list[Any]:
     """Let everything before a moment happen."""
-    clock.call_at(at, clock.end)
+    clock.after(at, clock.end)
     assert clock.run()
     return []
 
