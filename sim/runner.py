@@ -44,8 +44,8 @@ Examples:
   kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
 
 \b
-Exit codes: 0 every pass reached its target and is consistent (with --times: always), 1 not so,
-2 the configuration or the command line is wrong, 130 stopped by a signal.
+Exit codes: 0 every pass reached its target and is consistent (with --times: it ended), 1 not so,
+or not over after run.pass_deadline_s of virtual time, 2 the configuration or the command line is wrong, 130 stopped by a signal.
 """
 
 
