@@ -45,7 +45,8 @@ Examples:
 
 \b
 Exit codes: 0 every pass reached its target and is consistent (with --times: it ended), 1 not so,
-or not over after run.pass_deadline_s of virtual time, 2 the configuration or the command line is wrong, 130 stopped by a signal.
+or not over after run.pass_deadline_s of virtual time, 2 the configuration or the command line is wrong,
+130 stopped by a signal.
 """
 
 
