@@ -59,6 +59,7 @@ def _there(name: str) -> bool:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kofn", message="%(prog)s %(version)s")
 def main() -> None:
     """In-network gradient aggregation from the fastest k of n workers.
 
@@ -70,6 +71,10 @@ def main() -> None:
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
       kofn set-k fixed:3          take k into your own hands
+
+    \b
+    Exit codes of commands that ask a controller: 0 answered, 2 refused or the command line is wrong,
+    3 no controller answers. Those of the others: kofn COMMAND --help.
     """
 
 

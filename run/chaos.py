@@ -71,7 +71,7 @@ def command(
     with ending("chaos"):
         chosen = _choose(names)
         if as_list:
-            return _list(chosen, console)
+            return _list(chosen, console, as_json=as_json)
         if running() is not None:
             raise another_run()
         folder = out or default_path("chaos")
@@ -99,8 +99,11 @@ def _choose(names: Sequence[str]) -> list[Scenario]:
     return [scenario for scenario in known if not names or scenario.name in names]
 
 
-def _list(chosen: Sequence[Scenario], console: Console) -> None:
+def _list(chosen: Sequence[Scenario], console: Console, *, as_json: bool) -> None:
     """Names and stories."""
+    if as_json:
+        click.echo(json.dumps([{"name": scenario.name, "story": scenario.story} for scenario in chosen], indent=2))
+        return
     table = Table("scenario", "what happens", box=None, pad_edge=False, header_style="bold")
     for scenario in chosen:
         table.add_row(scenario.name, scenario.story)

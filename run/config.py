@@ -13,10 +13,11 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr, replace
 
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.objectives import allowed, check_objective
+from run.objectives import check_objective
 
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
@@ -97,7 +98,9 @@ class Job(Section, frozen=True):
 class Policy(Section, frozen=True):
     """How k is chosen."""
 
-    objective: str = "round"  # of a controller started by hand; in a run it is each pass's own (run.passes)
+    objective: str = (
+        "round"  # a run's first pass, where run.passes does not say; a controller's that is started by hand
+    )
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
@@ -207,7 +210,7 @@ class Run(Section, frozen=True):
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
-    passes: tuple[str, ...] = ("round", "all")  # objectives; the last one is the baseline
+    passes: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
@@ -228,6 +231,12 @@ class Config(Section, frozen=True):
     shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
     event: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Passes are always known."""
+        if not self.run.passes:
+            passes = tuple(dict.fromkeys((self.policy.objective, "all")))
+            force_setattr(self, "run", replace(self.run, passes=passes))
 
     @property
     def divisor(self) -> int:
@@ -271,8 +280,6 @@ class Config(Section, frozen=True):
         if self.job.window > self.job.slots // 2:
             raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
-        if not self.run.passes:
-            raise ConfigError(f"run.passes is empty: {allowed(self.job.workers)}")
         for objective in self.run.passes:
             check_objective(objective, self.job.workers, "run.passes")
         if (self.job.start_workers or 1) > self.job.workers:

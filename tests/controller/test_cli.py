@@ -1,10 +1,12 @@
 """The `kofn` command line against a real controller, and without one."""
 
 import asyncio
+import importlib.metadata
 import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,3 +208,17 @@ def test_only_commands_that_are_there_are_listed(monkeypatch: pytest.MonkeyPatch
 def test_looking_does_not_import_what_only_running_needs() -> None:
     code = "import sys, controller.cli; print([m for m in ('matplotlib', 'sklearn', 'scapy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_version_is_the_package_s() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.split()[1] == importlib.metadata.version("kofn")
+
+
+def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
+    """One line at most, no traceback, 130."""
+    (tmp_path / "grpc.py").write_text("raise KeyboardInterrupt")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from controller.start import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

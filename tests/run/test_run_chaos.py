@@ -99,3 +99,9 @@ def test_one_for_real(tmp_path: Path) -> None:
     assert outcome["summary"]["switch_checksum_errors"] > 0
     assert "[1/1] corruption: a bit flips in 5 % of all packets" in result.stderr
     assert (tmp_path / "out" / "embedded" / "corruption.toml").exists()
+
+
+def test_the_scenarios_as_json() -> None:
+    result = CliRunner().invoke(command, ["--list", "--json", "loss-10"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [{"name": "loss-10", "story": "10 % of all packets lost, each way"}]

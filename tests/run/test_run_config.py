@@ -30,7 +30,6 @@ BAD = [
         "[runs]",
         "unknown table or key 'runs': run, network, job, policy, model, straggler, shard, fault, event are allowed",
     ),
-    ("[run]\npasses = []", "run.passes is empty"),
     (
         "[run]\npasses = ['best']",
         "run.passes is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4",
@@ -215,3 +214,18 @@ def test_help_has_examples() -> None:
     text = CliRunner().invoke(command, ["--help"]).output
     assert "kofn run --pass round --pass fixed:2" in text
     assert "Exit codes" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "passes"),
+    [
+        ("", ("round", "all")),
+        ("[policy]\nobjective = 'fixed:2'", ("fixed:2", "all")),
+        ("[policy]\nobjective = 'all'", ("all",)),
+        ("[policy]\nobjective = 'fixed:2'\n[run]\npasses = ['accuracy']", ("accuracy",)),
+    ],
+)
+def test_without_passes_the_policy_and_all(given: str, passes: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(given)
+    assert Config.load(path).run.passes == passes
