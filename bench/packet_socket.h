@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define HEAD 78   // Ethernet, IPv4, UDP, 36 bytes of kofn
+#define HEAD 80   // Ethernet, IPv4, UDP, 38 bytes of kofn
 #define KIND 42   // the byte with the version and the kind: kofn's first
 #define GENERATION 50
 #define ITERATION 54
@@ -18,6 +18,7 @@
 #define SLOT 62
 #define CHECKSUM 64
 #define COUNT 68
+#define GRADIENTS 70
 #define RESULT 2  // a kind
 #define BATCH 64  // frames received or sent at once
 #define FRAME 9216

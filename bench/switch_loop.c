@@ -3,7 +3,7 @@
 //   switch_loop SECONDS BYTES WINDOW GENERATION INTERFACE0 INTERFACE1
 //
 // Each worker keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result of a block the one
-// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 36 bytes of header,
+// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 38 bytes of header,
 // BYTES of values. Prints contributions per second of both workers together, and how many never had a result. Needs
 // root, and a switch that is set up for job 1 with k = 2 and GENERATION, workers 0 and 1 behind the interfaces.
 #define _GNU_SOURCE
@@ -59,15 +59,15 @@ static void prepare(int worker) {
     put(p + 6, 0x080000000001u + (unsigned)worker, 6);
     put(p + 12, 0x0800, 2);
     put(p + 14, 0x4500, 2);
-    put(p + 16, 64 + values, 2);
+    put(p + 16, 66 + values, 2);
     p[22] = 64, p[23] = 17;
     put(p + 26, 0x0a000001u + (unsigned)worker, 4);
     put(p + 30, 0x0a0000feu, 4);
     put_checksum(p + 24, sum16(p + 14, 20));
-    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 44 + values, 2);
+    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 46 + values, 2);
     uint8_t *k = p + KIND;
-    k[0] = 0x10, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
-    put(p + GENERATION, generation, 4), put(p + COUNT, 1, 2);
+    k[0] = 0x20, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
+    put(p + GENERATION, generation, 4), put(p + COUNT, 1, 2), put(p + GRADIENTS, 1, 2);
     for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
     values_sum = sum16(p + HEAD, values);
 }

@@ -82,7 +82,7 @@ def main(
 
 def _session(config: Config, layout: Layout, journal: Journal) -> Session:
     """One job's session."""
-    decider = Decider(workers=config.job.workers, policy=config.policy, divisor=config.divisor)
+    decider = Decider(workers=config.job.workers, policy=config.policy, average=config.model.average)
     return Session(job=config.job, decider=decider, journal=journal, slots=Slots(layout=layout, k=decider.k))
 
 

@@ -17,7 +17,7 @@ from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
 from controller.pace import Pace
 from controller.progress import Progress
-from run.config import Policy
+from run.config import Average, Policy
 from run.objectives import check_objective
 
 CHANGES_KEPT = 32
@@ -44,7 +44,7 @@ class Decider:
 
     workers: int
     policy: Policy
-    divisor: int = 0  # what an iteration's sum is divided by; 0: its contributors (run.config.Config.divisor)
+    average: Average = "gradients"  # what an iteration's sum is divided by: as model.average
     chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -74,7 +74,7 @@ class Decider:
         self.estimate = self.included = None
         self.chooser.restart()
         self.pace = Pace()
-        self.progress = Progress(divisor=self.divisor, stashes=self.policy.late == "finish")
+        self.progress = Progress(average=self.average)
         self._decided = 0
         self.k = self._start_k(self.goal.name)
 
@@ -103,7 +103,7 @@ class Decider:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        self.progress.report(rank, report)
+        self.progress.report(report)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
         if not report.late:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.views import Views
+from host.wire import GRADIENTS_MAX
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class Report:
     gradient_norm2: float = 0.0  # |g|^2 of its gradient; 0: it computed none
     aggregate_norm2: float = 0.0  # |mean g|^2 of the iteration's average; 0: it had none
     products: tuple[float, ...] = ()  # of that average with those 1, 2, ... iterations older
+    gradients: float = 0.0  # in a sum of that average, mean over its blocks; 0: it had none
+    contributors: float = 0.0  # workers in such a sum; 0 likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,18 @@ class Measurements:
                 return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
         if not all(abs(product) <= NORM2_MAX for product in report.products):
             return "norm", f"aggregate_products {report.products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
+        return self._number_fault(report.gradients, report.contributors)
+
+    def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
+        """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
+        if contributors != 0 and not 1 <= contributors <= self.workers:
+            return "number", f"contributors {contributors}: 0, or 1 to {self.workers} is allowed"
+        most = GRADIENTS_MAX * self.workers if contributors else 0
+        if not contributors <= gradients <= most:
+            return (
+                "number",
+                f"gradients {gradients} of {contributors:g} contributors: {contributors:g} to {most} is allowed",
+            )
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:

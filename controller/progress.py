@@ -8,17 +8,20 @@ the best step size, to second order). Two things turn an iteration's aggregate a
 - age: some were begun d iterations ago, and the gradient has turned since. rho(d), the mean product of gradients d
   iterations apart over their squared length, is what is left: c^2 = (mean of rho over the m gradients)^2.
 
-And a sum of fewer gradients is a smaller step where each has the same weight. So an iteration's worth is
-step x (mean rho)^2 / (1 + phi / m): 1 for exact and fresh gradients of all workers.
+And a sum that is divided by its contributors (model.average) is a larger step than the mean of its gradients where late
+ones are in it: step = gradients / contributors, and 1 for the mean. So an iteration's worth is
+step x (mean rho)^2 / (1 + phi / m): 1 for the mean of exact and fresh gradients.
 """
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from controller.carryover import LAGS, Prediction
 from controller.measure import FloatArray, Report
+from run.config import Average
 
 MEMORY = 64
 """Iterations after which a measured product counts for 1 / e."""
@@ -27,9 +30,6 @@ PRIOR = 4.0
 """Iterations' weight of what is taken for granted before anything is measured: rho(d) = PRIOR_RHO ** d."""
 
 PRIOR_RHO = 0.95
-
-SETTLED = 2
-"""Iterations after which everyone who was in one has reported it."""
 
 SIGNAL_MIN = 0.02
 """Least share of one gradient's squared length that is signal: it cannot be told from noise below."""
@@ -42,6 +42,8 @@ RHO_MIN = 0.05
 """Least mean rho: below it nothing is known but that it is bad."""
 
 DECAY = math.exp(-1 / MEMORY)
+
+T = TypeVar("T", float, FloatArray)
 
 
 @dataclass(slots=True)
@@ -89,57 +91,30 @@ class Products:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
-    """One iteration's aggregate, as far as it is known."""
-
-    report: Report
-    members: int = 0
-    gradients: int = 0  # in its sum: the members' and what they had stashed
-
-
-@dataclass(slots=True, kw_only=True)
 class Progress:
-    """Running means over iterations, each in units of one exact gradient.
+    """Running means over iterations, each in units of one exact gradient. `average`: as model.average.
 
-    `divisor`: what sums are divided by, 0: by their members; `stashes`: late gradients are in a later sum. Remembers a
-    few iterations, and a number for each worker.
+    The first report of an iteration says what its aggregate is, as all replicas apply the same.
     """
 
-    divisor: int
-    stashes: bool
+    average: Average
     _gradient: Mean = field(default_factory=Mean)  # |g|^2 of a single one
     _aggregate: Mean = field(default_factory=Mean)  # |G|^2 + S / m
     _inverse: Mean = field(default_factory=Mean)  # 1 / m
     _products: Products = field(default_factory=Products)
-    _open: dict[int, Seen] = field(default_factory=dict)  # by iteration; not everyone has reported these
-    _steps: dict[int, float] = field(default_factory=dict)  # of the latest iterations: the weights of all gradients
-    _stashed: dict[int, int] = field(default_factory=dict)  # late gradients of each worker
+    _steps: dict[int, float] = field(default_factory=dict)  # of the latest iterations: length over the mean's
 
-    def report(self, rank: int, report: Report) -> None:
-        """Take what a worker says of an iteration for which it computed a gradient."""
-        if not report.gradient_norm2:
-            return
-        self._gradient.take(report.gradient_norm2)
-        if report.late:
-            self._stashed[rank] = self._stashed.get(rank, 0) + self.stashes
-            return
-        gradients = 1 + self._stashed.pop(rank, 0)
-        if self._is_settled(report.iteration):
-            return
-        seen = self._open.setdefault(report.iteration, Seen(report=report))
-        seen.members += 1
-        seen.gradients += gradients
-        for iteration in sorted(known for known in self._open if known < report.iteration - SETTLED):
-            self._settle(self._open.pop(iteration))
-
-    def weights(self, workers: int) -> FloatArray:
-        """Of one gradient in an aggregate of k = 1..workers (workers,)."""
-        return np.full(workers, 1 / self.divisor) if self.divisor else 1 / np.arange(1.0, workers + 1)
+    def report(self, report: Report) -> None:
+        """Take what a worker says of an iteration: of the gradient and of the aggregate, where it had them."""
+        if report.gradient_norm2:
+            self._gradient.take(report.gradient_norm2)
+        if report.gradients and not self._is_settled(report.iteration):
+            self._settle(report)
 
     def worth(self, prediction: Prediction) -> FloatArray:
         """Of an iteration for k = 1..n (n,)."""
         aligned = np.maximum(prediction.delays @ self.alignment, RHO_MIN)
-        step = prediction.gradients * self.weights(prediction.workers)
+        step = self._step(prediction.gradients, np.arange(1.0, prediction.workers + 1))
         return np.asarray(step * aligned**2 / (1 + self.noise_scale / prediction.gradients))
 
     @property
@@ -174,18 +149,22 @@ class Progress:
         return np.append(1.0, np.clip(measured, -1.0, 1.0))
 
     def _is_settled(self, iteration: int) -> bool:
-        """This one has been counted: whoever says only now that it was in comes too late."""
+        """This one has been counted."""
         return iteration in self._steps or iteration < min(self._steps, default=0)
 
-    def _settle(self, seen: Seen) -> None:
-        """Everyone who was in this iteration has said so."""
-        iteration, products = seen.report.iteration, np.asarray(seen.report.products[:LAGS])
-        step = seen.gradients / (self.divisor or seen.members)
+    def _settle(self, report: Report) -> None:
+        """The first report of an iteration."""
+        iteration, products = report.iteration, np.asarray(report.products[:LAGS])
+        step = self._step(report.gradients, report.contributors)
         self._gradient.forget()
-        self._aggregate.add(seen.report.aggregate_norm2 / step**2)
-        self._inverse.add(1 / seen.gradients)
+        self._aggregate.add(report.aggregate_norm2 / step**2)
+        self._inverse.add(1 / report.gradients)
         before = [self._steps.get(iteration - lag, math.nan) for lag in range(1, len(products) + 1)]
         self._products.add(products / (step * np.asarray(before)))
         self._steps[iteration] = step
         if len(self._steps) > LAGS:
             del self._steps[next(iter(self._steps))]
+
+    def _step(self, gradients: T, contributors: T) -> T:
+        """How long an aggregate is as a multiple of its gradients' mean."""
+        return gradients / (gradients if self.average == "gradients" else contributors)

@@ -130,6 +130,8 @@ class Session:
             gradient_norm2=report.gradient_norm2,
             aggregate_norm2=report.aggregate_norm2,
             products=tuple(report.aggregate_products),
+            gradients=report.gradients,
+            contributors=report.contributors,
         )
         before, now_s = self.decider.iteration, time.monotonic()
         if not self.decider.report(rank, taken, now_s):

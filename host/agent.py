@@ -30,7 +30,7 @@ from host.record import Recorder
 from host.replica import State
 from host.residual import Residual
 from host.transport import Transport
-from run.config import Job
+from run.config import Average, Job
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ LAST_ITERATION = 2**32 - 1
 class Agent:
     """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in.
 
-    `drop`: what is too late of a gradient is thrown away, not stashed.
+    `drop`: what is too late of a gradient is thrown away, not stashed; `average`: as model.average.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Agent:
         elements: int,
         transport: Transport,
         books: Path | None = None,
-        divisor: int = 0,
+        average: Average = "gradients",
         drop: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._elements = elements
         self._lanes = job.words * wire.WORD_LANES
         self._blocks = padded(elements, self._lanes) // self._lanes
-        self._rank, self._divisor = rank, divisor
+        self._rank, self._average = rank, average
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
@@ -161,7 +161,7 @@ class Agent:
         return [
             update
             if isinstance(update, State)
-            else aggregate(update, rank=self._rank, elements=self._elements, divisor=self._divisor)
+            else aggregate(update, rank=self._rank, elements=self._elements, average=self._average)
             for update in finished
         ]
 
@@ -196,10 +196,8 @@ class Agent:
         self.residual.discard_late()
         for block in self.protocol.missing:
             values = packed[block * size : (block + 1) * size]
-            scale, now = int(self.residual.sent_scale[block]), self._loop.time()
-            self._follow(
-                self.protocol.contribute(block, values, scale=scale, lanes=wire.Lanes.BITS_32, now=now), arm=False
-            )
+            scale = int(self.residual.sent_scale[block])
+            self._follow(self._contribute(block, values, scale, wire.Lanes.BITS_32), arm=False)
         self._arm()
         return await self._advance()
 
@@ -321,7 +319,12 @@ class Agent:
             )
         self.residual.send_again(block, self.iteration, self._codec, scale)
         values = wire.pack_values(self.residual.sent[block])
-        self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=self._loop.time()))
+        self._follow(self._contribute(block, values, scale, lanes))
+
+    def _contribute(self, block: int, values: bytes, scale: int, lanes: int) -> list[Instruction]:
+        """Hand a block to the protocol, as it is noted in the books."""
+        gradients, now = self.residual.sent_gradients(block), self._loop.time()
+        return self.protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=gradients, now=now)
 
     def _ask_peers(self) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""

@@ -1,4 +1,8 @@
-"""What an iteration comes to: the average of its blocks' sums, and who is in it."""
+"""What an iteration comes to: the average of its blocks' sums, and who and how much is in it.
+
+The average is the mean of the gradients in a sum (docs/CONTROL.md, "What a sum is divided by").  Late workers bring
+what they have stashed, so a sum has more gradients than contributors; divided by these it would be too large a step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +13,7 @@ import numpy.typing as npt
 from host import wire
 from host.compress import Fixed, FixedPoint
 from host.history import Result
+from run.config import Average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +22,7 @@ class Aggregate:
 
     `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, lanes); `missed` counts the
     blocks that this worker is not in. `ks`: the least and the most k that closed one; they differ only while k changes.
+    `gradients` and `contributors`: how many are in a block's sum, mean over the blocks.
     """
 
     iteration: int
@@ -27,6 +33,8 @@ class Aggregate:
     count: int
     members: list[int]
     missed: int
+    gradients: float
+    contributors: float
 
     @property
     def late(self) -> bool:
@@ -34,19 +42,28 @@ class Aggregate:
         return self.missed > 0
 
 
-def aggregate(results: Sequence[Result], *, rank: int, elements: int, divisor: int) -> Aggregate:
-    """Average block by block: sum / `divisor`, or where that is 0 by the number of workers in the block's sum."""
+def held(results: Sequence[Result]) -> tuple[float, float]:
+    """How many gradients and how many contributors are in a block's sum, mean over the blocks."""
+    gradients, contributors = (sum(getattr(result, name) for result in results) for name in ("gradients", "count"))
+    return gradients / len(results), contributors / len(results)
+
+
+def aggregate(results: Sequence[Result], *, rank: int, elements: int, average: Average) -> Aggregate:
+    """Average block by block: the sum over what `average` says is in it."""
     total = wire.unpack_values(b"".join(result.values for result in results)).reshape(len(results), -1)
     scale = np.array([[result.scale] for result in results])
-    count = np.array([[divisor or result.count] for result in results])
+    counts = [[result.gradients if average == "gradients" else result.count] for result in results]
     first = results[0]
+    gradients, contributors = held(results)
     return Aggregate(
         iteration=first.id.iteration,
-        mean=FixedPoint.mean(total, scale, count).ravel()[:elements],
+        mean=FixedPoint.mean(total, scale, np.array(counts)).ravel()[:elements],
         total=FixedPoint.counted(total, scale),
         k=first.k,
         ks=(min(result.k for result in results), max(result.k for result in results)),
         count=first.count,
         members=wire.members_of(first.members),
         missed=sum(not result.has(rank) for result in results),
+        gradients=gradients,
+        contributors=contributors,
     )

@@ -19,13 +19,17 @@ class BlockId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known."""
+    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
+
+    `count` workers are in it with `gradients` gradients, their stashes' among them; 0 where only the members are known.
+    """
 
     id: BlockId
     scale: int
     lanes: int
     k: int
     count: int
+    gradients: int
     members: int
     values: bytes
 
@@ -70,4 +74,4 @@ class History:
 
 def _without_values(id: BlockId, members: int) -> Result:
     """All that is left of an old result."""
-    return Result(id=id, scale=0, lanes=0, k=0, count=members.bit_count(), members=members, values=b"")
+    return Result(id=id, scale=0, lanes=0, k=0, count=members.bit_count(), gradients=0, members=members, values=b"")

@@ -17,7 +17,7 @@ from host.compress import Fixed
 from host.errors import BooksError
 from host.wire import Values
 
-_MAGIC = int.from_bytes(b"kofn\0bk2")
+_MAGIC = int.from_bytes(b"kofn\0bk3")
 
 Integers = npt.NDArray[np.int64]
 
@@ -31,7 +31,11 @@ class Pages:
     sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
     settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
     sent_scale: Integers  # (B,)
+    sent_number: Integers  # (B,): gradients in `sent`
     decided: Integers  # (B,): 2 * latest iteration of which it is settled what is discarded + valid copy of `discarded`
+    gradients_number: Integers  # (2,): how many gradients are in each copy of `gradients`
+    counted_number: Integers  # (2, B): how many are in each copy of `counted`, block by block
+    discarded_number: Integers  # (2, B)
     gradients: Fixed  # (2, B, L)
     counted: Fixed  # (2, B, L): the valid copy, and the one before
     discarded: Fixed  # (2, B, L)
@@ -67,8 +71,11 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     """Every array: name, type, shape."""
     yield "identity", np.int64, (4,)
     yield "marks", np.int64, (2,)
-    for name in ("sent_in", "settled", "sent_scale", "decided"):
+    for name in ("sent_in", "settled", "sent_scale", "sent_number", "decided"):
         yield name, np.int64, (blocks,)
+    yield "gradients_number", np.int64, (2,)
+    for name in ("counted_number", "discarded_number"):
+        yield name, np.int64, (2, blocks)
     for name in ("gradients", "counted", "discarded"):
         yield name, np.int64, (2, blocks, lanes)
     yield "sent", np.int32, (blocks, lanes)

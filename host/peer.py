@@ -144,6 +144,7 @@ def _to_message(result: Result) -> kofn_pb2.BlockResult:
         lanes=result.lanes,
         k=result.k,
         count=result.count,
+        gradients=result.gradients,
         members=result.members,
         values=result.values,
     )
@@ -157,6 +158,7 @@ def _from_message(message: kofn_pb2.BlockResult) -> Result:
         lanes=message.lanes,
         k=message.k,
         count=message.count,
+        gradients=message.gradients,
         members=message.members,
         values=message.values,
     )

@@ -20,6 +20,7 @@ again for the others.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from host.errors import ProtocolError
 from host.flights import Flight, Flights
@@ -45,6 +46,15 @@ class Statistics:
     regroups: int = 0
     peer_fetches: int = 0
     resyncs: int = 0  # times that the parameters came from a peer
+
+
+class _Ready(NamedTuple):
+    """A contribution that waits for the window."""
+
+    values: bytes
+    scale: int
+    lanes: int
+    gradients: int
 
 
 class Protocol:
@@ -79,7 +89,7 @@ class Protocol:
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
         self._flights = Flights(rto_s)
-        self._waiting: dict[int, tuple[bytes, int, int]] = {}  # block -> values, scale, lanes
+        self._waiting: dict[int, _Ready] = {}  # by block
         self._open: set[int] = set()
         self._newest = 0  # latest iteration of which any result was seen
         self.regrouping = False
@@ -103,11 +113,13 @@ class Protocol:
             instructions.append(Complete(iteration=iteration))
         return instructions + self._pull(now)
 
-    def contribute(self, block: int, values: bytes, *, scale: int, lanes: int, now: float) -> list[Instruction]:
-        """This worker's block is ready; nothing happens when the block has closed without it."""
+    def contribute(
+        self, block: int, values: bytes, *, scale: int, lanes: int, gradients: int, now: float
+    ) -> list[Instruction]:
+        """This worker's block is ready, with so many gradients in it; nothing happens when it has closed without it."""
         if block not in self._open or self.left_behind:
             return []
-        self._waiting[block] = (values, scale, lanes)
+        self._waiting[block] = _Ready(values, scale, lanes, gradients)
         return self._fill_window(now)
 
     def packet_in(self, header: Header, values: bytes, now: float) -> list[Instruction]:
@@ -173,7 +185,8 @@ class Protocol:
         self.statistics.regroups += 1
         for block, flight in self._flights.by_block.items():
             if flight.header.kind == Kind.CONTRIBUTE:
-                self._waiting[block] = (flight.values, flight.header.scale, flight.header.lanes)
+                mine = flight.header
+                self._waiting[block] = _Ready(flight.values, mine.scale, mine.lanes, mine.gradients)
         self._flights.by_block.clear()
         self._flights.begin(None)
 
@@ -258,9 +271,9 @@ class Protocol:
         for block in () if self.regrouping else sorted(self._waiting):
             if block >= min(self._open) + self._window:
                 break
-            values, scale, lanes = self._waiting.pop(block)
-            header = self._header(block)._replace(scale=scale, lanes=lanes)
-            instructions.append(self._launch(block, header, values, now))
+            ready = self._waiting.pop(block)
+            header = self._header(block)._replace(scale=ready.scale, lanes=ready.lanes, gradients=ready.gradients)
+            instructions.append(self._launch(block, header, ready.values, now))
         return instructions + self._pull(now)
 
     def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
@@ -308,10 +321,11 @@ class Protocol:
 
 def _check_same(known: Result, other: Result) -> None:
     """Two results of one block would make the replicas differ: better no result than a wrong one."""
-    if (known.members, known.count) != (other.members, other.count):
+    if (known.members, known.count, known.gradients) != (other.members, other.count, other.gradients):
         raise ProtocolError(
             f"block {known.id.block} of iteration {known.id.iteration} has two results: members {known.members:#x}"
-            f" (count {known.count}) here, {other.members:#x} (count {other.count}) there; the replicas have parted"
+            f" (count {known.count}, gradients {known.gradients}) here, {other.members:#x} (count {other.count},"
+            f" gradients {other.gradients}) there; the replicas have parted"
         )
 
 
@@ -323,6 +337,7 @@ def _result(id: BlockId, header: Header, values: bytes) -> Result:
         lanes=header.lanes,
         k=header.k,
         count=header.count,
+        gradients=header.gradients,
         members=header.members,
         values=values,
     )

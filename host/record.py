@@ -15,7 +15,7 @@ class Recorder:
     """Collects in memory; `save` writes one .npz with, for I iterations of B blocks of L lanes:
 
     iterations (I,), computed (I,) bool: whether this worker sent anything; sent (I, B, L) int32, 0 where not;
-    sums (I, B, L) int32, scales (I, B), counts (I, B), members (I, B) uint64: the results.
+    sums (I, B, L) int32, scales, counts, gradients (I, B), members (I, B) uint64: the results.
     """
 
     def __init__(self) -> None:
@@ -39,5 +39,6 @@ class Recorder:
             sums=sums,
             scales=np.array([[result.scale for result in results] for results in self._results]),
             counts=np.array([[result.count for result in results] for results in self._results]),
+            gradients=np.array([[result.gradients for result in results] for results in self._results]),
             members=np.array([[result.members for result in results] for results in self._results], np.uint64),
         )

@@ -7,6 +7,10 @@ iteration").  With `drop` the newest gradient's part of a block that is closed w
 instead: it moves from `pending` to `discarded`, and what earlier ones had left there stays.  Everything is integer:
 conservation, gradients = counted + pending + discarded, is exact or broken.
 
+Beside the values the books have the number of gradients that are in them, block by block: a contribution says how many
+it brings, so that a sum can be divided by what is in it.  A gradient that was sent is counted when its block is,
+although rounding has left something of it over: what is left over is no gradient.
+
 The books may live in a file mapped into memory (host.pages), so that they survive the death of the process at any
 instruction.  What was sent is noted before it is sent; the gradients and each block's counted and discarded values are
 kept twice, and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is entered, a
@@ -22,8 +26,8 @@ import numpy.typing as npt
 from host.compress import Fixed, FixedPoint
 from host.errors import ProtocolError
 from host.history import Result
-from host.pages import Pages
-from host.wire import Values
+from host.pages import Integers, Pages
+from host.wire import GRADIENTS_MAX, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,25 @@ class Residual:
         """The latest iteration whose gradient is in the books."""
         return int(self._pages.marks[1]) >> 1
 
+    @property
+    def pending_gradients(self) -> Integers:
+        """How many gradients no result has counted yet and nobody has discarded, shape (blocks,)."""
+        pages, blocks = self._pages, np.arange(len(self.sent))
+        entered = pages.gradients_number[int(pages.marks[1]) & 1]
+        counted, discarded = (
+            pages.counted_number[pages.settled & 1, blocks],
+            pages.discarded_number[pages.decided & 1, blocks],
+        )
+        pending: Integers = entered - counted - discarded
+        return pending
+
+    def sent_gradients(self, block: int) -> int:
+        """How many gradients a block's contribution says that it brings: at most GRADIENTS_MAX.
+
+        At least 1: after a death a block is sent that was found closed, and its gradient discarded, before that.
+        """
+        return min(max(int(self._pages.sent_number[block]), 1), GRADIENTS_MAX)
+
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
         self._pages.marks[0] = max(self.begun, iteration)
@@ -73,6 +96,7 @@ class Residual:
         after = self._pages.gradients[valid]
         after[:] = self._gradients
         after.reshape(-1)[: gradient.size] += gradient
+        self._pages.gradients_number[valid] = self._pages.gradients_number[1 - valid] + 1
         self.pending.reshape(-1)[: gradient.size] += gradient
         self._pages.marks[1] = iteration << 1 | valid
 
@@ -84,6 +108,7 @@ class Residual:
         else:
             self.sent[blocks] = codec.encode(self.pending[blocks], codec.scale)
         self.sent_scale[blocks] = codec.scale
+        self._pages.sent_number[blocks] = self.pending_gradients[blocks]
         self._pages.sent_in[blocks] = iteration
 
     def send_again(self, block: int, iteration: int, codec: FixedPoint, scale: int) -> None:
@@ -91,6 +116,7 @@ class Residual:
         self._pages.sent_in[block] = 0
         self.sent[block] = codec.encode(self.pending[block], scale)
         self.sent_scale[block] = scale
+        self._pages.sent_number[block] = self.pending_gradients[block]
         self._pages.sent_in[block] = iteration
 
     def settle(self, result: Result) -> None:
@@ -103,6 +129,8 @@ class Residual:
         if included:
             counted = self._own(result)
             valid = 1 - valid
+            number = self._pages.counted_number
+            number[valid, block] = number[1 - valid, block] + self._pages.sent_number[block]
             self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
             self.pending[block] -= counted
         self._pages.settled[block] = iteration << 2 | included << 1 | valid
@@ -146,6 +174,7 @@ class Residual:
         valid = int(self._pages.decided[block]) & 1
         before = self._pages.gradients[1 - (int(self._pages.marks[1]) & 1), block]
         newest = self._gradients[block] - before
+        self._pages.discarded_number[1 - valid, block] = self._pages.discarded_number[valid, block] + 1
         self._pages.discarded[1 - valid, block] = self._pages.discarded[valid, block] + newest
         self.pending[block] -= newest
         self._pages.decided[block] = self.entered << 1 | 1 - valid

@@ -202,13 +202,13 @@ def _report(
     decision: int,
 ) -> kofn_pb2.Report:
     """What the controller measures from: a worker that gave up says for how long it had tried."""
-    first = updates[0]
-    least, most = (0, 0) if isinstance(first, State) else first.ks
+    first = None if isinstance(updates[0], State) else updates[0]
+    least, most = first.ks if first else (0, 0)
     return kofn_pb2.Report(
         iteration=step.iteration,
         first_block_s=step.first_block_s,
         censored=work.aborted,
-        late=isinstance(first, State) or first.late,
+        late=first is None or first.late,
         iteration_s=iteration_s,
         iterations_behind=len(updates) - 1,
         gradient_norm2=work.norm2,
@@ -217,4 +217,6 @@ def _report(
         decision=decision,
         k_least=least,
         k_most=most,
+        gradients=first.gradients if first else 0.0,
+        contributors=first.contributors if first else 0.0,
     )

@@ -18,7 +18,7 @@ from host.errors import ChecksumError, WireError
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 
-VERSION = 1
+VERSION = 2
 EVERYONE = 255
 """`owner` of a block whose result goes to all workers."""
 
@@ -27,6 +27,9 @@ WORD_LANES = WORD_BYTES // 4
 """32-bit lanes of a word."""
 
 WORDS_MAX = 32
+
+GRADIENTS_MAX = 1023
+"""Gradients that a worker brings into one block at most: those of 64 workers fit the 16 bits of a sum's number."""
 
 HEADER_FIELDS = (
     ("version", 4),
@@ -45,6 +48,7 @@ HEADER_FIELDS = (
     ("checksum", 16),
     ("scale", 16),
     ("count", 16),
+    ("gradients", 16),
     ("members", 64),
 )
 """(name, bits) of every header field in wire order, big-endian."""
@@ -85,7 +89,7 @@ class Lanes(IntEnum):
 
 
 class Header(NamedTuple):
-    """The 36 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
+    """The 38 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
 
     version: int = VERSION
     kind: int = Kind.CONTRIBUTE
@@ -103,6 +107,7 @@ class Header(NamedTuple):
     checksum: int = 0
     scale: int = 0
     count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    gradients: int = 1
     members: int = 0
 
 
@@ -139,7 +144,7 @@ CHECKSUM = _place("checksum")
 
 
 def encode_header(header: Header) -> bytes:
-    """The header's 36 bytes as they are; WireError names a field that is out of range."""
+    """The header's 38 bytes as they are; WireError names a field that is out of range."""
     version, kind, job, worker, owner, lanes, flags, *rest = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
@@ -150,7 +155,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def _unpack(datagram: bytes | memoryview) -> Header:
-    """The first 36 bytes as fields."""
+    """The first 38 bytes as fields."""
     first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
     return Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
 
@@ -182,8 +187,11 @@ def _sum(data: bytes | bytearray | memoryview) -> int:
     """The one's complement sum of 16-bit words (RFC 1071) modulo 2**16 - 1, bytes swapped; 0 for undamaged packets.
 
     Wider words have the same sum, and so have swapped ones, swapped: native 32-bit words are the fastest to add.
+    A header is not a whole number of them.
     """
-    return int(np.frombuffer(data, "<u4").sum(dtype=np.uint64)) % 0xFFFF
+    whole = len(data) // 4
+    rest = int.from_bytes(data[4 * whole :], "little")
+    return (int(np.frombuffer(data, "<u4", whole).sum(dtype=np.uint64)) + rest) % 0xFFFF
 
 
 def pack_values(values: Values) -> bytes:

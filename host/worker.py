@@ -77,7 +77,7 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
         elements=training.parameters,
         transport=transport,
         books=books,
-        divisor=config.divisor,
+        average=config.model.average,
         drop=config.policy.late == "drop",
         recorder=recorder,
     )

@@ -23,7 +23,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }
-    // `most` = worker gradients that one packet may carry: 1 for a host, its rack's size for a leaf switch.
+    // `most` = workers whose gradients one packet may carry: 1 for a host, its rack's size for a leaf switch.
     action admit(bit<16> most) { meta.most = most; }
     table members {
         key = {
@@ -75,7 +75,9 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
 
         if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
         if (meta.verdict == verdict_t.ADMITTED) {
-            if (members.apply().hit && (hdr.kofn.count == 0 || hdr.kofn.count > meta.most)) {
+            if (members.apply().hit && (hdr.kofn.count == 0 || hdr.kofn.count > meta.most
+                || (hdr.kofn.kind == kind_t.CONTRIBUTE && (hdr.kofn.gradients < hdr.kofn.count
+                    || hdr.kofn.gradients > hdr.kofn.count * GRADIENTS_MAX)))) {
                 meta.verdict = verdict_t.BAD_COUNT;
             }
         }

@@ -4,10 +4,12 @@
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<16> KOFN_PORT = 0x4b4e;
-const bit<4> KOFN_VERSION = 1;
+const bit<4> KOFN_VERSION = 2;
 
 // 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
 #define WORDS_MAX 32
+// Gradients that a worker brings into one block: those of 64 workers fit the 16 bits of a sum's number.
+const bit<16> GRADIENTS_MAX = 1023;
 // Slots of all jobs together; 4,096 x 8 KiB = 32 MiB of sums.
 #define SLOTS 4096
 
@@ -100,9 +102,10 @@ header kofn_h {
     bit<16> checksum;
     bit<16> scale;
     bit<16> count;
+    bit<16> gradients;
     bit<64> members;
 }
-const bit<16> UDP_AND_KOFN_LENGTH = 44;
+const bit<16> UDP_AND_KOFN_LENGTH = 46;
 
 header word_h {
     word_t value;
@@ -128,8 +131,8 @@ struct metadata_t {
     verdict_t verdict;
     mode_t mode;
     bool closes;           // this packet completes its block
-    bit<16> k;             // worker gradients that complete it
-    bit<16> most;          // worker gradients that this sender may put into one packet
+    bit<16> k;             // workers that complete it
+    bit<16> most;          // workers for which this sender may speak in one packet
     bit<32> generation;    // of the job's slots
     bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has an owner
     bit<32> slot;          // index into every slot register

@@ -7,7 +7,7 @@
 //   epoch = slot's, other words or scale  REFUSED    nothing is added, the slot's scale goes back
 //   epoch = slot's, worker is a member    DUPLICATE  nothing is added
 //   epoch = slot's, open                  ADDED      members + worker
-//   ... and k gradients are in the sum    CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
+//   ... and k workers are in the sum      CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
 //   PULL of anything but a closed block   NOT_READY
 //
 // Decides only: the words' accumulators follow meta.mode.
@@ -16,6 +16,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<96>>(SLOTS) epochs;
     register<bit<64>>(SLOTS) members;
     register<bit<16>>(SLOTS) counts;
+    register<bit<16>>(SLOTS) gradients;
     register<bit<1>>(SLOTS) dones;
     // scale, words, lanes: all addends of a block must agree.
     register<bit<32>>(SLOTS) formats;
@@ -27,11 +28,13 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         bit<96> slot_epoch;
         bit<64> slot_members;
         bit<16> slot_count;
+        bit<16> slot_gradients;
         bit<1> slot_done;
         bit<32> slot_format;
         epochs.read(slot_epoch, meta.slot);
         members.read(slot_members, meta.slot);
         counts.read(slot_count, meta.slot);
+        gradients.read(slot_gradients, meta.slot);
         dones.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
@@ -49,6 +52,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 meta.mode = mode_t.STORE;
                 slot_members = worker;
                 slot_count = hdr.kofn.count;
+                slot_gradients = hdr.kofn.gradients;
                 slot_done = 0;
                 slot_format = format;
             }
@@ -69,6 +73,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             meta.mode = mode_t.ADD;
             slot_members = slot_members | worker;
             slot_count = slot_count + hdr.kofn.count;
+            slot_gradients = slot_gradients + hdr.kofn.gradients;
         }
 
         meta.closes = slot_count >= meta.k && (meta.verdict == verdict_t.CLAIMED
@@ -82,6 +87,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             epochs.write(meta.slot, epoch);
             members.write(meta.slot, slot_members);
             counts.write(meta.slot, slot_count);
+            gradients.write(meta.slot, slot_gradients);
             dones.write(meta.slot, slot_done);
             formats.write(meta.slot, slot_format);
         }
@@ -89,6 +95,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.REFUSED) {
             hdr.kofn.members = slot_members;
             hdr.kofn.count = slot_count;
+            hdr.kofn.gradients = slot_gradients;
             hdr.kofn.scale = slot_format[31:16];
             hdr.kofn.lanes = slot_format[7:4];
             hdr.kofn.k = meta.k;

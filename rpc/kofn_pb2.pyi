@@ -152,6 +152,8 @@ class Report(_message.Message):
     GRADIENT_NORM2_FIELD_NUMBER: _builtins.int
     AGGREGATE_NORM2_FIELD_NUMBER: _builtins.int
     AGGREGATE_PRODUCTS_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
+    CONTRIBUTORS_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     first_block_s: _builtins.float
     """from parameters ready to first block handed to the network, or to giving up"""
@@ -172,6 +174,10 @@ class Report(_message.Message):
     """sum of squares of this worker's gradient; 0 where it gave up"""
     aggregate_norm2: _builtins.float
     """of the first average that it then applied; 0 where it took a peer's parameters"""
+    gradients: _builtins.float
+    """in that average's sums, mean over its blocks; 0 where it took a peer's parameters"""
+    contributors: _builtins.float
+    """workers in those sums, mean over the blocks; 0 likewise"""
     @_builtins.property
     def aggregate_products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of that average with those 1, 2, ... iterations older, at most 16"""
@@ -191,10 +197,12 @@ class Report(_message.Message):
         gradient_norm2: _builtins.float = ...,
         aggregate_norm2: _builtins.float = ...,
         aggregate_products: _abc.Iterable[_builtins.float] | None = ...,
+        gradients: _builtins.float = ...,
+        contributors: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "decision", b"decision", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,6 +529,7 @@ class BlockResult(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     block: _builtins.int
     scale: _builtins.int
@@ -528,8 +537,10 @@ class BlockResult(_message.Message):
     count: _builtins.int
     members: _builtins.int
     values: _builtins.bytes
-    """as on the wire; empty: too old, only the other fields are still known"""
+    """as on the wire; empty: too old, only the members are still known"""
     k: _builtins.int
+    gradients: _builtins.int
+    """in the sum; count says of how many workers"""
     def __init__(
         self,
         *,
@@ -541,10 +552,11 @@ class BlockResult(_message.Message):
         members: _builtins.int = ...,
         values: _builtins.bytes = ...,
         k: _builtins.int = ...,
+        gradients: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "iteration", b"iteration", "k", b"k", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "gradients", b"gradients", "iteration", b"iteration", "k", b"k", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

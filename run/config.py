@@ -41,6 +41,7 @@ PositiveInt = Annotated[int, Meta(ge=1)]
 
 
 Late = Literal["finish", "abort", "drop"]
+Average = Literal["gradients", "contributors"]
 """Finish it and stash it; stop computing it at once; finish it and throw it away."""
 
 
@@ -118,7 +119,7 @@ class Model(Section, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    average: Literal["workers", "contributors"] | None = None  # what a sum is divided by; None: see Config.divisor
+    average: Average = "gradients"  # what a sum is divided by: how many of these are in it (docs/CONTROL.md)
     compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
 
 
@@ -237,16 +238,6 @@ class Config(Section, frozen=True):
         if not self.run.passes:
             passes = tuple(dict.fromkeys((self.policy.objective, "all")))
             force_setattr(self, "run", replace(self.run, passes=passes))
-
-    @property
-    def divisor(self) -> int:
-        """What an iteration's sum is divided by; 0: the number of workers that are in it.
-
-        By n where late gradients are stashed (policy.late = "finish"): then each iteration has about n gradients,
-        whatever k is, and each gradient has the same weight whenever it is counted. Otherwise by the contributors.
-        """
-        by_workers = self.policy.late == "finish" if self.model.average is None else self.model.average == "workers"
-        return self.job.workers if by_workers else 0
 
     @property
     def owned(self) -> list[int]:

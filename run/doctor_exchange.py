@@ -97,8 +97,11 @@ class Exchange:
         datagram = encode(header, pack_values(_values(plan.rank, words)))
         begin = time.monotonic()
         answer, values = await self._answer(number, datagram)
-        if (members := members_of(answer.members)) != ranks or answer.count != len(ranks):
-            raise ProbeError(f"the sum is of workers {members}, count {answer.count}: {ranks} was to be expected")
+        members, held = members_of(answer.members), (answer.count, answer.gradients)
+        if members != ranks or held != (len(ranks), len(ranks)):
+            raise ProbeError(
+                f"the sum is of workers {members}, count {held[0]}, gradients {held[1]}: {ranks} was to be expected"
+            )
         wrong = np.flatnonzero(unpack_values(values) != sum(_values(rank, words) for rank in ranks))
         if wrong.size:
             raise ProbeError(

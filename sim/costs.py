@@ -98,12 +98,12 @@ def _measure(config: Config) -> Costs:
 
     packed = bytes(lanes * 4)
     results = [
-        Result(id=BlockId(1, block), scale=codec.scale, lanes=0, k=1, count=1, members=1, values=packed)
+        Result(id=BlockId(1, block), scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=1, values=packed)
         for block in range(blocks)
     ]
 
     def apply() -> None:
-        done = aggregate(results, rank=0, elements=learning.elements, divisor=learning.divisor)
+        done = aggregate(results, rank=0, elements=learning.elements, average=learning.average)
         learning.replica.apply(1, done.mean, done.total)
         json.dumps(asdict(learning.evaluator.look()))
 
@@ -153,7 +153,7 @@ def _power_of_two(blocks: int) -> int:
 def _decide_s(config: Config) -> float:
     """The mean, as some decisions take a simulation and some do not; all workers report in between."""
     workers = range(config.job.workers)
-    decider = Decider(workers=len(workers), policy=config.policy, divisor=config.divisor)
+    decider = Decider(workers=len(workers), policy=config.policy, average=config.model.average)
     blocking = [Blocking(config, rank) for rank in workers]
     times_s = []
     for iteration in range(1, config.policy.warm_up + DECISIONS + 1):

@@ -30,7 +30,7 @@ class Learning:
     def __init__(self, config: Config) -> None:
         job, seed = config.job, config.run.seed
         self._shards = [load_shard(rank, job.workers, seed, config.shard) for rank in range(job.workers)]
-        self._batch, self.divisor = config.model.batch, config.divisor
+        self._batch, self.average = config.model.batch, config.model.average
         self._model = Perceptron(config.model.hidden, seed)
         self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes
         self.elements = len(self._model.parameters)

@@ -1,6 +1,6 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from host.aggregate import aggregate
 from host.alignment import Direction
@@ -18,6 +18,14 @@ from sim.learning import Learning
 NOWHERE = Direction(norm2=0.0, products=())
 
 
+class Packed(NamedTuple):
+    """What is sent of a block."""
+
+    values: bytes
+    scale: int
+    gradients: int
+
+
 class Pupil(Protocol):
     """One worker's part in the training; blocks of `words` 256-byte words."""
 
@@ -32,10 +40,10 @@ class Pupil(Protocol):
     def enter(self, work: Work, iteration: int) -> None:
         """Into the books, and onto the wire."""
 
-    def packed(self, block: int) -> tuple[bytes, int]:
-        """What is sent of a block, and its scale."""
+    def packed(self, block: int) -> Packed:
+        """What is sent of a block."""
 
-    def encode_again(self, block: int, iteration: int, scale: int) -> bytes:
+    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
         """The same at another scale."""
 
     def settle(self, result: Result) -> None:
@@ -71,14 +79,15 @@ class Student:
         self._residual.sending(iteration, self._codec)
         self._residual.discard_late()
 
-    def packed(self, block: int) -> tuple[bytes, int]:
+    def packed(self, block: int) -> Packed:
         """All that is pending."""
-        return pack_values(self._residual.sent[block]), int(self._residual.sent_scale[block])
+        books = self._residual
+        return Packed(pack_values(books.sent[block]), int(books.sent_scale[block]), books.sent_gradients(block))
 
-    def encode_again(self, block: int, iteration: int, scale: int) -> bytes:
+    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
         """The block's slot sums at another scale."""
         self._residual.send_again(block, iteration, self._codec, scale)
-        return pack_values(self._residual.sent[block])
+        return self.packed(block)
 
     def settle(self, result: Result) -> None:
         """What it holds of this worker is counted."""
@@ -87,7 +96,7 @@ class Student:
     def apply(self, results: list[Result], step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
         learning, run = self._learning, self._config.run
-        done = aggregate(results, rank=self._rank, elements=learning.elements, divisor=learning.divisor)
+        done = aggregate(results, rank=self._rank, elements=learning.elements, average=learning.average)
         after = learning.apply(done)
         if step is not None:
             self.direction = after.direction
@@ -123,13 +132,13 @@ class Idler:
     def enter(self, work: Work, iteration: int) -> None:
         """There are no books."""
 
-    def packed(self, block: int) -> tuple[bytes, int]:
-        """Zeros."""
-        return self._values, 0
+    def packed(self, block: int) -> Packed:
+        """Zeros, which stand for one gradient."""
+        return Packed(self._values, 0, 1)
 
-    def encode_again(self, block: int, iteration: int, scale: int) -> bytes:
+    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
         """Zeros at any scale."""
-        return self._values
+        return Packed(self._values, scale, 1)
 
     def settle(self, result: Result) -> None:
         """There are no books."""

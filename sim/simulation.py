@@ -52,7 +52,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
         config, job = self.config, self.config.job
-        decider = Decider(workers=job.workers, policy=config.policy, divisor=config.divisor)
+        decider = Decider(workers=job.workers, policy=config.policy, average=config.model.average)
         self._machine = Machine(self.clock, self.costs.cores)
         self._switch = SlotRules(workers=job.workers, k=decider.k, slots=job.slots)
         self.controller = Controller(

@@ -20,6 +20,7 @@ class SlotState:
     epoch: tuple[int, int, int] = (0, 0, 0)  # generation, iteration, block
     members: int = 0
     count: int = 0
+    gradients: int = 0
     done: bool = False
     format: tuple[int, int, int] = (0, 0, 0)  # scale, words, lanes
     values: Fixed = field(default_factory=lambda: np.zeros(64, np.int64))
@@ -46,7 +47,9 @@ class SlotRules:
         if epoch > slot.epoch:
             if header.kind == Kind.PULL:
                 return []
-            slot = self.slots[index] = SlotState(epoch, me, header.count, False, form, _numbers(values))
+            slot = self.slots[index] = SlotState(
+                epoch, me, header.count, header.gradients, False, form, _numbers(values)
+            )
             return self._maybe_close(slot, header)
         if slot.format[1] != header.words:
             return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
@@ -60,6 +63,7 @@ class SlotRules:
             slot.values = slot.values + _numbers(values)
             slot.members |= me
             slot.count += header.count
+            slot.gradients += header.gradients
         return self._maybe_close(slot, header)
 
     def _maybe_close(self, slot: SlotState, header: Header) -> list[Answer]:
@@ -77,7 +81,14 @@ class SlotRules:
     def _state(self, slot: SlotState, header: Header) -> Header:
         """A header that says what is in the slot."""
         scale, _, lanes = slot.format
-        return header._replace(members=slot.members, count=slot.count, scale=scale, lanes=lanes, k=header.k or self.k)
+        return header._replace(
+            members=slot.members,
+            count=slot.count,
+            gradients=slot.gradients,
+            scale=scale,
+            lanes=lanes,
+            k=header.k or self.k,
+        )
 
 
 def _answer(header: Header, kind: Kind, rank: int, values: bytes) -> Answer:

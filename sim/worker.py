@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.measure import Report
+from host.aggregate import held
 from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.protocol import Protocol
@@ -15,7 +16,7 @@ from sim.clock import Clock, Handle
 from sim.costs import Costs
 from sim.machine import Machine
 from sim.network import Link
-from sim.pupil import Pupil
+from sim.pupil import Packed, Pupil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +83,13 @@ class Worker:
 
     def _hand_over(self) -> None:
         """It is in the books and encoded: contribute it, or learn that it is too late."""
-        iteration, now = self.protocol.iteration, self._around.clock.time()
+        iteration = self.protocol.iteration
         work = self._pupil.compute(iteration, self._blocked_s)
         self._pupil.enter(work, iteration)
         self._step = self._made(work)
         self._waiting = True
         for block in self.protocol.missing:
-            values, scale = self._pupil.packed(block)
-            self._follow(self.protocol.contribute(block, values, scale=scale, lanes=Lanes.BITS_32, now=now))
+            self._contribute(block, self._pupil.packed(block), Lanes.BITS_32)
         self._arm()
         self._advance()
 
@@ -139,7 +139,7 @@ class Worker:
 
     def _report(self, step: Step, work: Work, results: list[Result]) -> Report:
         """What the controller measures from."""
-        direction = self._pupil.direction
+        direction, (gradients, contributors) = self._pupil.direction, held(results)
         return Report(
             iteration=step.iteration,
             first_block_s=step.first_block_s,
@@ -149,6 +149,8 @@ class Worker:
             gradient_norm2=work.norm2,
             aggregate_norm2=direction.norm2,
             products=direction.products,
+            gradients=gradients,
+            contributors=contributors,
         )
 
     # -- packets and timers
@@ -192,6 +194,11 @@ class Worker:
         self._follow(self.protocol.begin(iteration, self._around.clock.time()))
         self._arm()
 
+    def _contribute(self, block: int, packed: Packed, lanes: int) -> None:
+        """Hand a block to the protocol."""
+        now = self._around.clock.time()
+        self._follow(self.protocol.contribute(block, **packed._asdict(), lanes=lanes, now=now))
+
     def _follow(self, instructions: list[Instruction]) -> None:
         """Do what the protocol says."""
         for instruction in instructions:
@@ -205,8 +212,6 @@ class Worker:
                     self._complete = [self._delivered[block] for block in range(self.protocol.blocks)]
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    values = self._pupil.encode_again(block, self.protocol.iteration, scale)
-                    now = self._around.clock.time()
-                    self._follow(self.protocol.contribute(block, values, scale=scale, lanes=lanes, now=now))
+                    self._contribute(block, self._pupil.encode_again(block, self.protocol.iteration, scale), lanes)
                 case AskPeers():
                     self._around.ask_peers(self._rank)

@@ -73,6 +73,29 @@ def test_an_older_block_of_the_same_iteration_is_stale_too(plane: DataPlane) -> 
     assert stale[2].kind == Kind.STALE, "blocks 1 and 5 share slot 1 of 4"
 
 
+def test_gradients_are_added_up_beside_the_workers(plane: DataPlane) -> None:
+    """One worker brings what it has stashed: k counts workers, and every answer says how many gradients are in it."""
+    plane.install(k=3)
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2], gradients=1023)) == {}
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2], gradients=500)) == {}, "a duplicate"
+    refused = exchange(plane, contribution(0, 1, 0, VALUES[0], gradients=40, scale=9))[1]
+    assert (refused.kind, refused.header.count, refused.header.gradients) == (Kind.REFUSED, 1, 1023)
+    assert exchange(plane, contribution(0, 1, 0, VALUES[0], gradients=41)) == {}
+    answers = exchange(plane, contribution(3, 1, 0, VALUES[3], gradients=7))
+    assert answers.keys() == {1, 2, 3, 4}
+    late = exchange(plane, contribution(1, 1, 0, VALUES[1], gradients=9))[2]
+    pulled = exchange(plane, pull(1, 1, 0, 4, gradients=0))[2]
+    for answer in (*answers.values(), late, pulled):
+        assert (answer.header.count, answer.header.gradients) == (3, 1023 + 41 + 7)
+    for worker in (0, 1):
+        exchange(plane, contribution(worker, 2, 0, VALUES[worker], gradients=1 + worker))
+    answers = exchange(plane, contribution(2, 2, 0, VALUES[2]))
+    assert (answers[1].kind, answers[1].header.gradients) == (Kind.RESULT, 4), "a new epoch begins anew"
+    plane.set_k(1)
+    answers = exchange(plane, contribution(3, 1, 1, VALUES[3], gradients=12))
+    assert (answers[2].header.count, answers[2].header.gradients) == (1, 12)
+
+
 def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
     plane.install(k=4)
     for worker in (0, 1):
@@ -190,7 +213,7 @@ INTRUDERS = {
     "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
     "UNKNOWN_LANES": [frame(1, header(lanes=4), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
-    "BAD_VERSION": [frame(1, header(version=2), bytes(256)), frame(1, header(version=0), bytes(256))],
+    "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 3)],
     "BAD_LENGTH": [
         frame(1, header(words=0), b""),
         frame(1, header(words=33), bytes(33 * 256)),
@@ -199,8 +222,13 @@ INTRUDERS = {
         with_byte(GOOD, 17, 0),  # IPv4's total length
     ],
     "BAD_EPOCH": [frame(1, header(iteration=0), bytes(256))],
-    "BAD_COUNT": [frame(1, header(count=0), bytes(256)), frame(1, header(count=2), bytes(256))],
-    "BAD_CHECKSUM": [with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 72, 77, 78, 200, 333)],
+    "BAD_COUNT": [
+        frame(1, header(**{name: value}), bytes(256))
+        for name, value in (("count", 0), ("count", 2), ("gradients", 0), ("gradients", 1024), ("gradients", 65535))
+    ],
+    "BAD_CHECKSUM": [
+        with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 71, 73, 79, 80, 200, 335)
+    ],
     "TRUNCATED": [GOOD[:150], GOOD[:60]],
 }
 

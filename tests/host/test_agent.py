@@ -17,7 +17,7 @@ from host.record import Recorder
 from host.replica import State
 from host.transport import Transport
 from host.worker import EventLoop
-from run.config import Job
+from run.config import Average, Job
 from sim.slot_rules import SlotRules
 
 SWITCH = "127.0.77.254"
@@ -61,14 +61,22 @@ def address(rank: int) -> str:
 
 
 class Cluster:
-    def __init__(self, job: Job, k: int, lose: int = 0, drop: bool = False) -> None:
+    def __init__(self, job: Job, k: int, lose: int = 0, drop: bool = False, average: Average = "gradients") -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
         self.recorders = [Recorder() for _ in range(job.workers)]
         self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
         self.agents = [
-            Agent(job, rank=rank, elements=ELEMENTS, transport=transport, drop=drop, recorder=recorder)
+            Agent(
+                job,
+                rank=rank,
+                elements=ELEMENTS,
+                transport=transport,
+                average=average,
+                drop=drop,
+                recorder=recorder,
+            )
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
         ]
         for agent in self.agents:
@@ -123,6 +131,26 @@ def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
     assert first.count == len(first.members) == 2
     block = slice(0, 64)
     assert np.allclose(first.mean[block], gradients[first.members][:, block].mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("average", "mean"), [("gradients", 3.0), ("contributors", 4.5)])
+def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> None:
+    """The sum of the second iteration has a gradient of the first one in it: three of two workers."""
+    cluster = Cluster(SMALL, k=2, average=average)
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(np.ones(ELEMENTS, np.float32)), range(2)))
+            assert cluster.agents[2].over.wait(30.0)
+            (late,) = cluster.agents[2].all_reduce(np.full(ELEMENTS, 3, np.float32))[1]
+            given = {2: np.full(ELEMENTS, 5, np.float32), 0: np.ones(ELEMENTS, np.float32)}
+            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(given[rank]), given)
+        assert isinstance(late, Aggregate)
+        assert isinstance(second, Aggregate)
+        assert (late.gradients, late.contributors, late.mean[0]) == (2, 2, 1)
+        assert (second.gradients, second.contributors, second.members) == (3, 2, [0, 2])
+        assert np.array_equal(second.mean, np.full(ELEMENTS, mean, np.float32))
+    finally:
+        cluster.close()
 
 
 def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from host.model import Momentum, Perceptron, load_shard
 from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
+from host.wire import GRADIENTS_MAX
 from run.config import Config, Job, Run, Straggler
 from run.config import Shard as ClassShard
 
@@ -26,8 +27,9 @@ GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
 
 
 def result(iteration: int, block: int, members: int) -> Result:
+    count = members.bit_count()
     return Result(
-        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=members.bit_count(), members=members, values=b""
+        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=count, gradients=count, members=members, values=b""
     )
 
 
@@ -36,15 +38,20 @@ def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, dat
     codec = FixedPoint(workers=workers, gradient_range=16.0)
     residual = Residual(Pages.in_memory(blocks=2, lanes=8), rank=3, drop=drop)
     counted, discarded = np.zeros((2, 2, 8), np.int64)
+    waiting = [0, 0]  # gradients of each block
     for iteration, gradient in enumerate(gradients, 1):
         residual.add(to_fixed(gradient), iteration)
         residual.sending(iteration, codec)
         for block in range(2):
+            waiting[block] += 1
+            assert residual.sent_gradients(block) == waiting[block]
             members = data.draw(st.sampled_from([0b1000, 0b0100]))
             counted[block] += codec.counted(residual.sent[block], codec.scale) * (members == 0b1000)
             discarded[block] += to_fixed(gradient).reshape(2, 8)[block] * (drop and members == 0b0100)
             for _ in range(data.draw(st.integers(1, 2))):
                 residual.settle(result(iteration, block, members))
+            waiting[block] = 0 if members == 0b1000 else waiting[block] - drop
+        assert residual.pending_gradients.tolist() == waiting, "what rounding left over is no gradient"
     books = residual.books()
     assert books.conserved
     assert np.array_equal(books.gradients, sum(to_fixed(gradient) for gradient in gradients))
@@ -63,7 +70,7 @@ from host.residual import Residual
 def settle(block):
     members = 4 if block % 2 else 8
     id = BlockId(iteration, block)
-    residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, members=members, values=b""))
+    residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
 
 pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
 residual = Residual(pages, 2, drop=sys.argv[2] == "drop")
@@ -105,6 +112,7 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, late):
             part.reshape(64, 64) for part in (books.gradients, books.counted, books.discarded, books.pending)
         )
         assert books.conserved
+        assert np.array_equal(left[:, 0], residual.pending_gradients << FRACTION_BITS), "each gradient is all ones"
         assert np.all(counted == counted[:, :1]), "a block is counted whole"
         assert not counted[::2].any()
         assert not out[1::2].any()
@@ -177,6 +185,61 @@ def test_what_is_discarded_survives_a_kill_before_any_line():
             assert np.array_equal(getattr(again, name), getattr(whole, name)), f"who goes on there has other {name}"
 
 
+ONES = np.ones(8, np.float32)
+
+
+def live_on_ones(pages, last, *, drop):
+    """As above, with gradients of ones, so that values say how many are in them; block 3 is taken back."""
+    residual, codec = Residual(pages, 0, drop=drop), FixedPoint(workers=4, gradient_range=16.0)
+    for iteration in range(max(residual.begun, 1), last + 1):
+        residual.begin(iteration)
+        residual.settle(result(iteration, 1, 0b10))
+        if residual.entered < iteration:
+            residual.add(to_fixed(ONES), iteration)
+        residual.sending(iteration, codec)
+        residual.discard_late()
+        for block in (0, 2, 3):
+            assert residual.sent_gradients(block) == residual.sent[block, 0] >> codec.scale
+        for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
+            residual.settle(result(iteration, block, members))
+        residual.reconcile(result(iteration, 3, 0b10))
+    return residual
+
+
+@pytest.mark.parametrize(("drop", "left"), [(False, [0, 4, 4, 4]), (True, [0, 0, 0, 2])])
+def test_how_many_gradients_are_pending_survives_a_kill_before_any_line(drop, left):
+    """Who goes on after the third iteration has what all its blocks hold: at once, and after the next one."""
+    pages = Pages.in_memory(blocks=4, lanes=2)
+    found = moments(pages, lambda: live_on_ones(pages, 4, drop=drop))
+    assert Residual(pages, 0, drop=drop).pending_gradients.tolist() == left
+    assert len(found) > 100
+    for moment in found:
+        died = Residual(copied(moment), 0, drop=drop)
+        assert np.array_equal(died.pending, np.repeat(died.pending_gradients << FRACTION_BITS, 2).reshape(4, 2))
+        assert live_on_ones(moment, 4, drop=drop).pending_gradients.tolist() == left
+
+
+def test_a_contribution_says_at_least_one_gradient_and_at_most_what_fits_a_sum():
+    codec = FixedPoint(workers=64, gradient_range=2.0**20)
+    residual = Residual(Pages.in_memory(blocks=1, lanes=8), 0)
+    for iteration in range(1, GRADIENTS_MAX + 10):
+        residual.add(to_fixed(ONES), iteration)
+        residual.sending(iteration, codec)
+        assert residual.sent_gradients(0) == min(iteration, GRADIENTS_MAX)
+        residual.settle(result(iteration, 0, 0b10))
+    assert 64 * residual.sent_gradients(0) < 2**16
+    residual.add(to_fixed(ONES), GRADIENTS_MAX + 10)
+    residual.sending(GRADIENTS_MAX + 10, codec)
+    residual.settle(result(GRADIENTS_MAX + 10, 0, 0b1))
+    assert residual.pending_gradients.tolist() == [0], "all are counted, whatever number was said"
+    closed = Residual(Pages.in_memory(blocks=1, lanes=8), 0, drop=True)
+    closed.settle(result(1, 0, 0b10))
+    closed.add(to_fixed(ONES), 1)
+    closed.discard_late()  # it died here and was started again
+    closed.sending(1, codec)
+    assert (closed.pending_gradients.tolist(), closed.sent_gradients(0)) == ([0], 1)
+
+
 def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
     codec = FixedPoint(workers=4, gradient_range=16.0)
     residual = Residual(Pages.in_memory(blocks=2, lanes=8), 0)
@@ -195,6 +258,7 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
     assert after.conserved
     assert np.array_equal(after.counted[:8], before.counted[:8])
     assert np.array_equal(after.counted[8:], before.counted[8:] // 2)
+    assert residual.pending_gradients.tolist() == [0, 1]
 
 
 def test_what_is_taken_back_is_pending_and_never_discarded():

@@ -15,7 +15,7 @@ from host.metrics import fingerprint, norm2
 from host.model import Batch, Perceptron, load_shard
 from host.stragglers import DRAWN, Blocking, _quantile
 from host.wire import pack_values
-from run.config import Config, Job, Model, Policy, Run, Straggler
+from run.config import Average, Config, Job, Run, Straggler
 
 # -- products
 
@@ -65,41 +65,37 @@ def test_what_was_before_a_gap_is_forgotten() -> None:
 # -- averages
 
 
-def result(block: int, values: list[int], *, scale: int, members: int) -> Result:
+def result(block: int, values: list[int], *, scale: int, members: int, gradients: int) -> Result:
     packed = pack_values(np.array(values + [0] * (64 - len(values)), np.int32))
-    count = members.bit_count()
-    return Result(id=BlockId(9, block), scale=scale, lanes=0, k=2, count=count, members=members, values=packed)
+    return Result(
+        id=BlockId(9, block),
+        scale=scale,
+        lanes=0,
+        k=2,
+        count=members.bit_count(),
+        gradients=gradients,
+        members=members,
+        values=packed,
+    )
 
 
-@pytest.mark.parametrize(("divisor", "by"), [(0, (2, 3)), (5, (5, 5)), (1, (1, 1))])
-def test_a_sum_is_divided_by_what_is_asked_for(divisor: int, by: tuple[int, int]) -> None:
-    """Two blocks with different scales and members."""
-    results = [result(0, [6, -9], scale=0, members=0b101), result(1, [8], scale=2, members=0b10110)]
-    done = aggregate(results, rank=1, elements=66, divisor=divisor)
+@pytest.mark.parametrize(("average", "by"), [("contributors", (2, 3)), ("gradients", (4, 7))])
+def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, int]) -> None:
+    """Two blocks with different scales, members and stashes."""
+    results = [
+        result(0, [6, -9], scale=0, members=0b101, gradients=4),
+        result(1, [8], scale=2, members=0b10110, gradients=7),
+    ]
+    done = aggregate(results, rank=1, elements=66, average=average)
     assert done.mean.dtype == np.float32
     np.testing.assert_allclose(done.mean[:3], [6 / by[0], -9 / by[0], 0])
     np.testing.assert_allclose(done.mean[64:], [2 / by[1], 0], rtol=1e-6)
     assert done.mean.shape == (66,)
     assert (done.iteration, done.k, done.count, done.members) == (9, 2, 2, [0, 2])
+    assert (done.gradients, done.contributors) == (5.5, 2.5)
     assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
     assert (done.missed, done.late) == (1, True)
-    assert aggregate(results, rank=2, elements=66, divisor=divisor).missed == 0
-
-
-@pytest.mark.parametrize(
-    ("late", "average", "divisor"),
-    [
-        ("finish", None, 6),
-        ("drop", None, 0),
-        ("abort", None, 0),
-        ("finish", "contributors", 0),
-        ("drop", "workers", 6),
-        ("finish", "workers", 6),
-    ],
-)
-def test_the_divisor_of_a_configuration(late: str, average: str | None, divisor: int) -> None:
-    config = Config(job=Job(workers=6), policy=Policy(late=late), model=Model(average=average))
-    assert config.divisor == divisor
+    assert aggregate(results, rank=2, elements=66, average=average).missed == 0
 
 
 # -- what has been learnt

@@ -77,7 +77,7 @@ def worker() -> Protocol:
     """With block 0 of iteration 1 in flight at scale 7."""
     protocol = Protocol(job=1, rank=0, blocks=1, words=1, slots=8, window=2, rto_s=0.05)
     protocol.begin(1, 0.0)
-    protocol.contribute(0, bytes(256), scale=7, lanes=0, now=0.0)
+    protocol.contribute(0, bytes(256), scale=7, lanes=0, gradients=1, now=0.0)
     return protocol
 
 
@@ -88,7 +88,7 @@ def test_a_repeated_refusal_is_ignored() -> None:
     """It was taken for a disagreement about the words, which ended the worker."""
     protocol = worker()
     assert protocol.packet_in(REFUSED, bytes(256), 0.01) == [EncodeAgain(block=0, scale=9, lanes=0)]
-    [again] = protocol.contribute(0, bytes(256), scale=9, lanes=0, now=0.01)
+    [again] = protocol.contribute(0, bytes(256), scale=9, lanes=0, gradients=1, now=0.01)
     assert protocol.packet_in(REFUSED, bytes(256), 0.02) == []
     assert protocol.deadline is not None
     assert protocol.timer(protocol.deadline) == [again], "the request is still in flight"

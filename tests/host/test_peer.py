@@ -14,7 +14,14 @@ from rpc import kofn_pb2, kofn_pb2_grpc
 
 def result(iteration: int, block: int) -> Result:
     return Result(
-        id=BlockId(iteration, block), scale=-3, lanes=0, k=2, count=2, members=2**63 | 1, values=bytes(range(256))
+        id=BlockId(iteration, block),
+        scale=-3,
+        lanes=0,
+        k=2,
+        count=2,
+        gradients=7,
+        members=2**63 | 1,
+        values=bytes(range(256)),
     )
 
 

@@ -94,9 +94,9 @@ class Cluster:
         worker.residual.sending(iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values = pack_values(worker.residual.sent[block])
-            scale = worker.codec.scale
-            self.follow(rank, worker.protocol.contribute(block, values, scale=scale, lanes=0, now=self.now))
+            values, gradients = pack_values(worker.residual.sent[block]), worker.residual.sent_gradients(block)
+            fields = {"scale": worker.codec.scale, "lanes": 0, "gradients": gradients}
+            self.follow(rank, worker.protocol.contribute(block, values, **fields, now=self.now))
         self.advance(rank)
 
     def advance(self, rank):
@@ -233,7 +233,7 @@ def answer(**fields) -> Header:
 def test_retransmits_after_the_timeout_and_backs_off():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, now=0.0)
+    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, gradients=1, now=0.0)
     assert p.timer(0.049) == []
     assert p.timer(0.05) == [first]
     assert p.deadline == pytest.approx(0.15)
@@ -242,10 +242,35 @@ def test_retransmits_after_the_timeout_and_backs_off():
     assert p.deadline is None
 
 
+def test_a_contribution_keeps_its_number_of_gradients():
+    """While it waits for the window, when it is sent again, and over a regroup."""
+    p = protocol(blocks=2, window=1)
+    p.begin(1, 0.0)
+    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, gradients=5, now=0.0)
+    assert p.contribute(1, bytes(256), scale=3, lanes=0, gradients=7, now=0.0) == []
+    [again] = p.timer(p.deadline)
+    p.regroup(9)
+    [resumed] = p.resume(1.0)
+    assert [sent.header.gradients for sent in (first, again, resumed)] == [5, 5, 5]
+    delivered, second = p.packet_in(answer(iteration=1, block=0, generation=9, gradients=11), bytes(256), 1.0)
+    assert (delivered.result.gradients, second.header.gradients) == (11, 7)
+
+
+@pytest.mark.parametrize("fields", [{"gradients": 6}, {"count": 3}, {"members": 5}])
+def test_results_that_say_different_things_are_told(fields):
+    p = protocol()
+    p.begin(1, 0.0)
+    seen = {"iteration": 2, "block": 0, "count": 2, "gradients": 5, "members": 3}
+    p.packet_in(answer(**seen), bytes(256), 0.0)
+    p.packet_in(answer(**seen), bytes(256), 0.0)
+    with pytest.raises(ProtocolError, match=r"count 2, gradients 5\) here.*the replicas have parted"):
+        p.packet_in(answer(**(seen | fields)), bytes(256), 0.0)
+
+
 def test_window_holds_blocks_back():
     p = protocol(blocks=4, window=2)
     p.begin(1, 0.0)
-    sent = [p.contribute(block, bytes(256), scale=0, lanes=0, now=0.0) for block in range(4)]
+    sent = [p.contribute(block, bytes(256), scale=0, lanes=0, gradients=1, now=0.0) for block in range(4)]
     assert [len(s) for s in sent] == [1, 1, 0, 0]
     out = p.packet_in(answer(iteration=1, block=1), bytes(256), 0.0)
     assert [i for i in out if isinstance(i, Send)] == [], "block 0 is still open: the window has not moved"
@@ -256,7 +281,7 @@ def test_window_holds_blocks_back():
 def test_stale_asks_the_peers_once_for_each_timeout():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    p.contribute(0, bytes(256), scale=0, lanes=0, now=0.0)
+    p.contribute(0, bytes(256), scale=0, lanes=0, gradients=1, now=0.0)
     stale = answer(kind=Kind.STALE, iteration=1, block=0)
     assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
     assert p.packet_in(stale, bytes(256), 0.02) == []
@@ -268,10 +293,10 @@ def test_stale_asks_the_peers_once_for_each_timeout():
 def test_refused_is_encoded_again_at_the_slots_scale():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    p.contribute(0, bytes(256), scale=7, lanes=0, now=0.0)
+    p.contribute(0, bytes(256), scale=7, lanes=0, gradients=1, now=0.0)
     out = p.packet_in(answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9), bytes(256), 0.01)
     assert out == [EncodeAgain(block=0, scale=9, lanes=Lanes.BITS_32)]
-    [again] = p.contribute(0, bytes(256), scale=9, lanes=0, now=0.01)
+    [again] = p.contribute(0, bytes(256), scale=9, lanes=0, gradients=1, now=0.01)
     assert again.header.scale == 9
     copy = answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9)
     assert p.packet_in(copy, bytes(256), 0.02) == [], "the network repeats packets"
@@ -284,7 +309,9 @@ def test_results_of_a_later_iteration_make_it_pull():
     p.begin(1, 0.0)
     out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
     assert [(i.header.kind, i.header.block) for i in out] == [(Kind.PULL, 0), (Kind.PULL, 1)]
-    assert p.contribute(0, bytes(256), scale=0, lanes=0, now=0.0) == [], "what others have closed cannot take ours"
+    assert p.contribute(0, bytes(256), scale=0, lanes=0, gradients=1, now=0.0) == [], (
+        "what others have closed cannot take ours"
+    )
     assert p.left_behind
 
 
@@ -310,7 +337,7 @@ def test_misuse_is_refused():
 
 def contribute_all(p: Protocol, now: float = 0.0) -> None:
     for block in list(p.missing):
-        p.contribute(block, bytes(256), scale=0, lanes=0, now=now)
+        p.contribute(block, bytes(256), scale=0, lanes=0, gradients=1, now=now)
 
 
 def sent_again(instructions: list[Instruction]) -> list[int]:

@@ -61,6 +61,7 @@ class Small(World):
             other.switch.slots = [copy(slot) for slot in self.switch.slots]
             other.ledger = Ledger.__new__(Ledger)
             other.ledger.added = {id: dict(addends) for id, addends in self.ledger.added.items()}
+            other.ledger.numbers = {id: dict(numbers) for id, numbers in self.ledger.numbers.items()}
             other.ledger.closed, other.ledger.slots = dict(self.ledger.closed), list(self.ledger.slots)
         for rank in range(WORKERS) if touched == ALL else {touched} - {SWITCH}:
             other.workers[rank] = self._clone_worker(self.workers[rank])
@@ -81,6 +82,7 @@ class Small(World):
         copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
         other.residual = Residual(Pages(**copies), worker.residual._rank)
         other.own, other.thrown = worker.own.copy(), worker.thrown.copy()
+        other.waiting, other.summed = list(worker.waiting), list(worker.summed)
         return other
 
     def key(self) -> Key:

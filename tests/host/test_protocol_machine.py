@@ -163,6 +163,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 STEPS["given up"] += self.world.late == "abort" and kind.entered < kind.computed
             STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
             self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live
+            STEPS["gradients"] += self.world.flush()
 
 
 def test_whatever_the_network_does():
@@ -170,5 +171,5 @@ def test_whatever_the_network_does():
     ProtocolMachine.TestCase.settings = settings(max_examples=max(400, settings().max_examples))
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
-    wanted = ("delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
+    wanted = ("gradients", "delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
     assert all(STEPS[name] for name in (*wanted, "discarded", "given up"))

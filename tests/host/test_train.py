@@ -49,7 +49,20 @@ class FakeAgent:
     def _aggregates(self) -> list[Aggregate]:
         mean = np.full(self.training.parameters, 0.5, np.float32)
         total = np.zeros(len(self.training.replica.results), np.int64)
-        return [Aggregate(iteration=1, mean=mean, total=total, k=1, ks=(1, 1), count=1, members=[0], missed=MISSED)]
+        return [
+            Aggregate(
+                iteration=1,
+                mean=mean,
+                total=total,
+                k=1,
+                ks=(1, 1),
+                count=1,
+                members=[0],
+                missed=MISSED,
+                gradients=2.5,
+                contributors=1.5,
+            )
+        ]
 
 
 def train(
@@ -82,6 +95,7 @@ def test_a_late_gradient_is_finished(late: Late, discarded: int, tmp_path: Path)
     assert (report.censored, report.late) == (False, True)
     assert report.gradient_norm2 == line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(given) ** 2)))
     assert report.aggregate_norm2 == line["aggregate_norm2"] == 0.25 * len(given)
+    assert (report.gradients, report.contributors) == (2.5, 1.5)
     assert (line["computed"], line["late"], line["discarded"]) == (True, True, discarded)
 
 

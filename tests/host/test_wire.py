@@ -33,7 +33,7 @@ def test_codecs_agree(header, values):
     assert packets.decode_header(datagram) == decoded
 
 
-@given(headers(), st.binary(min_size=256, max_size=256), st.integers(0, 8 * (36 + 256) - 1))
+@given(headers(), st.binary(min_size=256, max_size=256), st.integers(0, 8 * (wire.HEADER_BYTES + 256) - 1))
 def test_every_flipped_bit_is_noticed(header, values, bit):
     datagram = bytearray(wire.encode(header, values))
     datagram[bit // 8] ^= 1 << bit % 8
@@ -60,10 +60,10 @@ def test_kinds_are_p4s(enum, names):
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
-        (b"", "0 bytes: a kofn header has 36"),
-        (bytes(35), "35 bytes"),
-        (b"\x20" + bytes(35), "version 2: this host speaks version 1"),
-        (wire.encode(wire.Header(words=2), bytes(256)), "292 bytes with words = 2"),
+        (b"", "0 bytes: a kofn header has 38"),
+        (bytes(37), "37 bytes"),
+        (b"\x10" + bytes(37), "version 1: this host speaks version 2"),
+        (wire.encode(wire.Header(words=2), bytes(256)), "294 bytes with words = 2"),
     ],
 )
 def test_bad_datagrams_are_named(datagram, reason, codec):

@@ -50,6 +50,8 @@ class Ledger:
 
     def __init__(self, slots: int) -> None:
         self.added: dict[BlockId, dict[int, np.ndarray]] = {}
+        self.numbers: dict[BlockId, dict[int, int]] = {}
+        """How many gradients each member said that it brought."""
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
 
@@ -87,23 +89,26 @@ class Ledger:
             assert not addends, f"{id} was begun again"
             assert np.array_equal(new_total, values), "something of the slot's last block is left"
         addends[rank] = values
+        self.numbers.setdefault(id, {})[rank] = header.gradients
 
     def forget(self, held: set[BlockId]) -> None:
         """The slots are lost: what nobody has the result of was never summed."""
         for id in [known for known in self.added if known not in held]:
-            del self.added[id]
+            del self.added[id], self.numbers[id]
             self.closed.pop(id, None)
 
     def _check_answer(self, answer: Header, sums: bytes, k: int) -> None:
-        """Members, count and values say what was added; a closed block's never change."""
+        """Members, count, gradients and values say what was added; a closed block's never change."""
         id = BlockId(answer.iteration, answer.block)
         if answer.kind == Kind.STALE:
             assert id in self.closed, f"{id} is stale, but was never closed"
-        if answer.kind not in (Kind.RESULT, Kind.LATE):
             return
         addends = self.added[id]
         assert answer.members == sum(1 << rank for rank in addends), "members"
         assert answer.count == len(addends), "count"
+        assert answer.gradients == sum(self.numbers[id].values()), "gradients"
+        if answer.kind == Kind.REFUSED:
+            return
         assert np.array_equal(unpack_values(sums)[:LANES], sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
@@ -129,6 +134,10 @@ class Worker:
     """The latest iteration whose gradient was handed over."""
     thrown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """What was too late of its gradients, where that is to be thrown away."""
+    waiting: list[frozenset[int]] = field(default_factory=list)
+    """Of each block the iterations whose gradients are in the books and in no sum that it has."""
+    summed: list[frozenset[int]] = field(default_factory=list)
+    """And those that are in one."""
 
 
 class World:
@@ -156,6 +165,8 @@ class World:
                 scaled(self.codec, scales[rank] if scales else 0),
                 own=np.zeros((blocks, LANES), np.int64),
                 thrown=np.zeros((blocks, LANES), np.int64),
+                waiting=[frozenset()] * blocks,
+                summed=[frozenset()] * blocks,
             )
             for rank in range(workers)
         ]
@@ -173,15 +184,24 @@ class World:
             return
         worker.entered = worker.computed
         worker.residual.add(gradient(rank, worker.computed, self.blocks * LANES), worker.computed)
+        worker.waiting = [before | {worker.computed} for before in worker.waiting]
         for block in range(self.blocks):
             if worker.delivered >> block & 1:
                 self._too_late(worker, rank, block)
         worker.residual.sending(worker.computed, worker.codec)
         worker.residual.discard_late()
         for block in worker.protocol.missing:
-            values, now = pack_values(worker.residual.sent[block]), self.now
-            self.follow(rank, worker.protocol.contribute(block, values, scale=worker.codec.scale, lanes=0, now=now))
+            self._contribute(rank, block, worker.codec.scale, 0)
         self.advance(rank)
+
+    def _contribute(self, rank: int, block: int, scale: int, lanes: int) -> None:
+        """What the books say that is sent."""
+        worker = self.workers[rank]
+        values, gradients = pack_values(worker.residual.sent[block]), worker.residual.sent_gradients(block)
+        self.follow(
+            rank,
+            worker.protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=gradients, now=self.now),
+        )
 
     def deliver(self, packet: Packet) -> None:
         """A packet (already taken from the bag) arrives."""
@@ -262,9 +282,7 @@ class World:
                     worker.complete = iteration
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
                     worker.residual.send_again(block, worker.protocol.iteration, worker.codec, scale)
-                    values = pack_values(worker.residual.sent[block])
-                    again = worker.protocol.contribute(block, values, scale=scale, lanes=lanes, now=self.now)
-                    self.follow(rank, again)
+                    self._contribute(rank, block, scale, lanes)
                 case AskPeers(id=id):
                     assert id in self.ledger.closed, "peers are asked for what is closed"
                     worker.asking = True
@@ -283,14 +301,25 @@ class World:
         worker.residual.settle(result)
         if result.has(rank):
             worker.own[block] += self.codec.counted(addends[rank], result.scale)
+            self._summed(worker, rank, result)
         elif worker.entered == id.iteration:
             self._too_late(worker, rank, block)
+
+    def _summed(self, worker: Worker, rank: int, result: Result) -> None:
+        """All gradients that the worker has are in this result, each for the first time."""
+        block = result.id.block
+        brought = worker.waiting[block]
+        assert self.ledger.numbers[result.id][rank] == len(brought), "as many gradients as were entered since the last"
+        assert not brought & worker.summed[block], "a gradient is in two sums"
+        worker.summed[block] |= brought
+        worker.waiting[block] = frozenset()
 
     def _too_late(self, worker: Worker, rank: int, block: int) -> None:
         """The gradient that was handed over last is not in this block's result."""
         if self.late == "drop":
             newest = gradient(rank, worker.entered, self.blocks * LANES).reshape(self.blocks, LANES)
             worker.thrown[block] += newest[block]
+            worker.waiting[block] -= {worker.entered}
 
     # -- what always holds
 
@@ -308,6 +337,8 @@ class World:
         assert books.conserved, "counted + pending + discarded = gradients"
         assert np.array_equal(books.discarded, worker.thrown.ravel()), "what was too late is discarded, nothing else"
         assert np.array_equal(books.counted, worker.own.ravel()), "counted is what the switch added"
+        pending = [len(gradients) for gradients in worker.waiting]
+        assert worker.residual.pending_gradients.tolist() == pending, "how many gradients are pending"
         if (
             not protocol.regrouping
             and protocol.missing
@@ -330,6 +361,16 @@ class World:
             self._fair_round(live, target)
             self.check()
         raise AssertionError(f"not ended in {bound} rounds: {[worker.protocol.missing for worker in workers]}")
+
+    def flush(self) -> int:
+        """One more iteration with everyone in it: every gradient that was kept is in exactly one sum; how many are."""
+        self.switch.k = len(self.workers)
+        for _ in range(2):
+            self.settle()
+        assert not any(gradients for worker in self.workers for gradients in worker.waiting), "in no sum"
+        held = sum(result.gradients for result in self.results.values())
+        assert held == sum(len(gradients) for worker in self.workers for gradients in worker.summed), "nor in two"
+        return held
 
     def _fair_round(self, live: list[int], target: int) -> None:
         """Everybody computes, times out, is answered by all peers, and everything arrives."""
