@@ -135,7 +135,7 @@ def _packet_s(blocks: int, words: int) -> float:
         def iterate() -> None:
             protocol.begin(next(numbers), 0.0)
             for block in range(blocks):
-                for instruction in protocol.contribute(block, values, scale=1, lanes=0, now=0.0):
+                for instruction in protocol.contribute(block, values, scale=1, lanes=0, gradients=1, now=0.0):
                     if isinstance(instruction, Send):
                         answer = instruction.header._replace(kind=wire.Kind.RESULT, members=1)
                         sending.send(wire.encode(answer, instruction.values))

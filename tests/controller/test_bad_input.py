@@ -23,6 +23,7 @@ any_rank = st.integers(-2, WORKERS + 2)
 iterations = st.integers(0, 40) | st.sampled_from([-1, AHEAD_MAX, AHEAD_MAX + 1, 2**31, 2**32 - 1, 2**63])
 durations = st.floats(0, 0.2) | st.floats() | st.sampled_from([0.0, 0.01, 5e-324, 3600.0, -0.0])
 norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 1e100, 5e-324, -0.0, math.nan, math.inf, -1.0])
+numbers = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.5, 4000.0, -0.0, 5e-324, math.nan, math.inf])
 reports = st.builds(
     Report,
     iteration=iterations,
@@ -31,6 +32,8 @@ reports = st.builds(
     late=st.booleans(),
     gradient_norm2=norms,
     aggregate_norm2=norms,
+    gradients=numbers,
+    contributors=numbers,
     products=st.lists(st.sampled_from([0.0, 1.0, -1.0, 1e100, -1e100, 5e-324, math.nan]), max_size=20).map(tuple),
 )
 arrivals = st.builds(
@@ -107,6 +110,8 @@ class World:
                     gradient_norm2=2.0,
                     aggregate_norm2=1.0,
                     products=(0.9,),
+                    gradients=3.0,
+                    contributors=2.0,
                 )
                 self.decider.report(rank, good, self.now_s)
 

@@ -100,7 +100,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
     assert lines(Trained(Config.load(path), tmp_path / "7").run()) != first
 
 
-@pytest.mark.parametrize("average", ["workers", "contributors"])
+@pytest.mark.parametrize("average", ["gradients", "contributors"])
 def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """k = n: each average is that of all workers' gradients, and each step the optimizer's, from the same beginning."""
     path = written(tmp_path, objective="all", iterations=40)
@@ -158,20 +158,34 @@ def replayed(run: Trained, means: list[np.ndarray]) -> Iterator[tuple[np.ndarray
         assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
 
 
-@pytest.mark.parametrize("average", ["workers", "contributors"])
-def test_a_sum_of_one_is_divided_as_configured(tmp_path: Path, average: str) -> None:
-    """k = 1, gradients of late workers thrown away: an average is one gradient, or a third of it."""
-    path = written(tmp_path, objective="fixed:1", late="drop", iterations=30)
-    path.write_text(path.read_text().replace("[model]", f'[model]\naverage = "{average}"'))
-    run = Trained(Config.load(path), tmp_path / "out").run()
-    run.check()
-    parts = []
-    for rank in range(3):
-        for line in lines(run, rank):
-            if line["members"] == [rank] and line["gradient_norm2"] is not None:
-                parts.append(float(line["aggregate_norm2"]) / float(line["gradient_norm2"]))  # type: ignore[arg-type]
-    assert len(parts) > 15
-    np.testing.assert_allclose(np.sqrt(parts), 1 / 3 if average == "workers" else 1, rtol=1e-3)
+@pytest.mark.parametrize("late", POLICIES)
+@pytest.mark.parametrize("average", ["gradients", "contributors"])
+def test_an_average_is_that_of_the_gradients_in_its_sum(
+    tmp_path: Path, average: str, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """k = 1: all that its workers have computed since they were in one; or that over the number of these workers."""
+    path = written(tmp_path, objective="fixed:1", late=late, iterations=50)
+    text = path.read_text().replace("words = 2", "words = 32")  # one block
+    path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
+    run = Trained(Config.load(path), tmp_path / "out")
+    assert run.students[0].blocks == 1
+    means = averages(run, monkeypatch)
+    run.run().check()
+    workers, most = read_pass(run.entry, 3), 0
+    waiting: list[list[np.ndarray]] = [[], [], []]
+    for iteration, (mean, gradients) in enumerate(replayed(run, means)):
+        lines = [worker.iterations[iteration] for worker in workers]
+        held = []
+        for rank, (_, gradient) in enumerate(gradients):
+            if lines[rank].computed and not (late == "drop" and lines[rank].late):
+                waiting[rank].append(gradient)
+            if rank in lines[0].members:
+                held += waiting[rank]
+                waiting[rank] = []
+        by = len(held) if average == "gradients" else len(lines[0].members)
+        np.testing.assert_allclose(mean, np.sum(held, axis=0) / by, atol=3e-6)
+        most = max(most, len(held))
+    assert most > 2 if late == "finish" else most == 1 or late == "abort"
 
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from controller.journal import Journal
 from controller.measure import Report
 from controller.session import DECISION_SHARE
 from host.faults import Faults
-from host.wire import Header
+from host.wire import HEADER_BYTES, Header
 from run.config import Event, Fault, Policy
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, PUSH_S, Controller
@@ -75,10 +75,10 @@ def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
     for block in range(3):
         link.send(Header(block=block), bytes(256))
     clock.run()
-    one_s = (36 + 256 + FRAME_BYTES) * 1e-6
+    one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
     assert [block for block, _ in seen] == [0, 1, 2]
     assert [when for _, when in seen] == pytest.approx([(i + 1) * one_s + LATENCY_S for i in range(3)])
-    assert (link.packets, link.bytes) == (3, 3 * (36 + 256))
+    assert (link.packets, link.bytes) == (3, 3 * (HEADER_BYTES + 256))
 
 
 @pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])
