@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,12 +46,24 @@ def test_every_sum_is_numpys(tmp_path: Path, target: str) -> None:
     assert iterations > 10
     assert np.array_equal(reference["iterations"], np.arange(1, iterations + 1))
     for record in records:
-        for name in ("iterations", "sums", "scales", "counts", "members"):
+        for name in ("iterations", "sums", "scales", "counts", "gradients", "members"):
             assert np.array_equal(record[name], reference[name]), f"{name} differ between workers"
     sent = np.stack([record["sent"].astype(np.int64) for record in records])
     inside = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
     expected = (sent * inside[..., None].astype(np.int64)).sum(axis=0)
     assert np.array_equal(reference["sums"], expected), "a sum is not what its members sent"
     assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count is not the number of members"
+    assert np.array_equal(reference["gradients"], brought(records, inside).sum(axis=0)), "not all that was stashed"
+    assert np.max(reference["gradients"] - reference["counts"]) > 0
     assert np.any(reference["sums"])
     assert 0 < np.mean(inside[2]) < np.mean(inside[0]), "the straggler is sometimes left out, and sometimes in time"
+
+
+def brought(records: list[Any], inside: np.ndarray) -> np.ndarray:
+    """How many gradients each worker had for each block of each iteration that it was in: all since the last such."""
+    number, pending = np.zeros(inside.shape, np.int64), np.zeros(inside[:, 0].shape, np.int64)
+    for iteration in range(inside.shape[1]):
+        pending += np.array([record["computed"][iteration] for record in records])[:, None]
+        number[:, iteration] = pending * inside[:, iteration].astype(np.int64)
+        pending -= number[:, iteration]
+    return number
