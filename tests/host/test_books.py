@@ -261,6 +261,26 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
     assert residual.pending_gradients.tolist() == [0, 1]
 
 
+def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradients_that_is():
+    """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
+    pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
+    residual = Residual(pages, 0)
+    residual.add(to_fixed(ONES), 1)
+    residual.sending(1, codec)
+    residual.settle(result(1, 0, 0b1))
+    residual.add(to_fixed(ONES), 2)
+    residual.sending(2, codec)
+    again = Residual(pages, 0)
+    again.reconcile(result(1, 0, 0b10))
+    again.sending(2, codec)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale) == (1, 1), "the switch may hold it"
+    again.send_again(0, 2, codec, codec.scale - 1)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale - 1) == (2, 2)
+    again.settle(result(2, 0, 0b1))
+    assert again.pending_gradients.tolist() == [0]
+    assert not again.pending.any()
+
+
 def test_what_is_taken_back_is_pending_and_never_discarded():
     pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
     residual = Residual(pages, 0, drop=True)
