@@ -38,7 +38,7 @@ class Forecast:
 
     `expected_s` is E_k[T] in seconds, as if all workers started together; `predicted_s` the same for the process, where
     late workers do not (`carryover`); both end with the k-th worker's first block, and `overhead_s` follows: transfer,
-    sum and step. `worth` is what an iteration brings, 1 for one with exact gradients of all n workers (`progress`).
+    sum and step. `worth` is what an iteration brings, 1 for the mean of exact and fresh gradients (`progress`).
     """
 
     expected_s: FloatArray
@@ -88,9 +88,7 @@ def round_costs(forecast: Forecast) -> FloatArray:
 
 
 def accuracy_costs(forecast: Forecast) -> FloatArray:
-    """An iteration's predicted time over its worth: expected time for the progress that exact gradients of all n
-    workers would bring.
-    """
+    """An iteration's predicted time over its worth: expected time for the progress of an exact and fresh gradient."""
     return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
 
 

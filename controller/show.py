@@ -107,7 +107,7 @@ def _legend(answer: pb.Status) -> str:
 
 def _worth(answer: pb.Status) -> str:
     """What the worth of an iteration rests on."""
-    words = " worth: what an iteration brings, 1 with exact and fresh gradients of all workers"
+    words = " worth: what an iteration brings, 1 with exact and fresh gradients"
     if not answer.noise_scale:
         return f"{words}; still measuring."
     left = ", ".join(f"{100 * answer.alignment[age]:.0f} % after {age}" for age in (1, 2, 4, 8))

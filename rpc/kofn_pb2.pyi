@@ -857,7 +857,7 @@ class Expected(_message.Message):
     measured_iterations: _builtins.int
     """how many that is the mean of"""
     worth: _builtins.float
-    """what an iteration brings: 1 with exact, fresh gradients of all n workers"""
+    """what an iteration brings: 1 with the mean of exact and fresh gradients"""
     objective_cost: _builtins.float
     """what the objective takes this k to cost, in its own unit"""
     def __init__(
