@@ -25,7 +25,7 @@ for datagram in (
     wire.encode(good._replace(worker=0), bytes(256)),  # rank 0 does not speak from here
     wire.encode(good._replace(job=9), bytes(256)),
     wire.encode(good._replace(kind=wire.Kind.RESULT), bytes(256)),
-    wire.encode(good._replace(version=2), bytes(256)),
+    wire.encode(good._replace(version=1), bytes(256)),
     wire.encode(good._replace(words=2), bytes(256)),
     wire.encode(good._replace(generation=7), bytes(256)),
     bytes(damaged),

@@ -186,6 +186,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
         np.testing.assert_allclose(mean, np.sum(held, axis=0) / by, atol=3e-6)
         most = max(most, len(held))
     assert most > 2 if late == "finish" else most == 1 or late == "abort"
+    assert run.simulation.controller.decider.progress.signal > 0, "the controller hears how much was in it"
 
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
