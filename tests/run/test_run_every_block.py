@@ -22,7 +22,7 @@ CONFIG = """
 [run]
 name = "recorded"
 passes = ["round"]
-target_accuracy = 0.9
+target_accuracy = 0.92
 record = true
 [model]
 learning_rate = 0.03
