@@ -13,40 +13,49 @@ import numpy.typing as npt
 
 from host.compress import Fixed
 from host.errors import AgentError
+from host.evaluation import Evaluation, Evaluator
 from host.model import Floats, Momentum
 
-Arrays = dict[str, npt.NDArray[np.float32] | Fixed]
+Arrays = dict[str, npt.NDArray[np.float32] | npt.NDArray[np.float64] | Fixed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,)."""
+    """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,),
+    "accuracies" float64 (those that host.evaluation takes the mean of,).
+    """
 
     iteration: int
     arrays: Arrays
 
 
 class Replica:
-    """Holds the arrays of the model and its optimizer, which change in place."""
+    """Holds the arrays of the model, its optimizer and its evaluator, which change in place."""
 
-    def __init__(self, parameters: Floats, optimizer: Momentum, results: int) -> None:
+    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluator, results: int) -> None:
         self._lock = threading.Lock()
-        self._optimizer = optimizer
+        self._optimizer, self._evaluator = optimizer, evaluator
         self._iteration: int | None = None
         self.results: Fixed = np.zeros(results, np.int64)
         """Sum of all results in units of 2**-40, padded to whole blocks: what all workers together had counted."""
-        self._arrays: Arrays = {"parameters": parameters, "velocity": optimizer.velocity, "results": self.results}
+        self._arrays: Arrays = {
+            "parameters": parameters,
+            "velocity": optimizer.velocity,
+            "results": self.results,
+            "accuracies": evaluator.recent,
+        }
 
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self._iteration = iteration
 
-    def apply(self, iteration: int, mean: Floats, total: Fixed) -> None:
-        """One iteration's average gradient, shape (elements,), and the sum that it was made from."""
+    def apply(self, iteration: int, mean: Floats, total: Fixed) -> Evaluation:
+        """One iteration's average gradient, shape (elements,), and the sum that it was made from; what comes of it."""
         with self._lock:
             self._optimizer.step(mean)
             self.results += total.ravel()
             self._iteration = iteration
+            return self._evaluator.look(iteration)
 
     def state(self) -> State | None:
         """A copy; None before the first parameters are there."""
@@ -78,6 +87,6 @@ def to_parts(state: State, part_bytes: int = 1 << 20) -> Iterator[tuple[str, byt
 
 def from_parts(iteration: int, parts: dict[str, bytes]) -> State:
     """What to_parts() made, put together; arrays that nobody knows are left out."""
-    kinds = {"parameters": np.float32, "velocity": np.float32, "results": np.int64}
+    kinds = {"parameters": np.float32, "velocity": np.float32, "results": np.int64, "accuracies": np.float64}
     arrays: Arrays = {name: np.frombuffer(data, kinds[name]) for name, data in parts.items() if name in kinds}
     return State(iteration=iteration, arrays=arrays)

@@ -75,14 +75,13 @@ class Training:
         self._blocking = Blocking(config, rank)
         self._shard = load_shard(rank, config.job.workers, config.run.seed, config.shard)
         self._model = Perceptron(config.model.hidden, config.run.seed)
-        self._evaluator = Evaluator(self._model, self._shard.held_out, config.owned)
+        self._evaluator = Evaluator(self._model, self._shard.held_out, config.owned, over=config.run.accuracy_over)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(self._model.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
-        self.replica = Replica(
-            self._model.parameters, optimizer, padded(self.parameters, config.job.words * WORD_LANES)
-        )
+        results = padded(self.parameters, config.job.words * WORD_LANES)
+        self.replica = Replica(self._model.parameters, optimizer, self._evaluator, results)
 
     def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], None]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
@@ -124,7 +123,7 @@ class Training:
 
     def _over(self, iteration: int) -> str | None:
         """Why the training ends with the parameters after this iteration, if it does."""
-        return self._reason(iteration, self._evaluator.look().accuracy)
+        return self._reason(iteration, self._evaluator.accuracy(iteration))
 
     def _reason(self, iteration: int, accuracy: float) -> str | None:
         """The goal that is reached."""
@@ -156,11 +155,10 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None, metrics: Metrics) -> str | None:
         """Update the parameters, write the iteration down, and say why to stop if it is time to."""
-        self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
+        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
         direction = self._alignment.direction(aggregate.mean)
         if step:
             self._direction = direction
-        evaluation = self._evaluator.look()
         metrics.write(
             **iteration_line(aggregate, step, time.time(), direction, evaluation),
             injected_mean_s=self._blocking.mean_s(aggregate.iteration),

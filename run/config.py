@@ -213,6 +213,7 @@ class Run(Section, frozen=True):
     seed: Annotated[int, Meta(ge=0)] = 1
     passes: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # iterations that an accuracy is the mean of
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank

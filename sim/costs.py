@@ -104,8 +104,7 @@ def _measure(config: Config) -> Costs:
 
     def apply() -> None:
         done = aggregate(results, rank=0, elements=learning.elements, average=learning.average)
-        learning.replica.apply(1, done.mean, done.total)
-        json.dumps(asdict(learning.evaluator.look()))
+        json.dumps(asdict(learning.replica.apply(1, done.mean, done.total)))
 
     return Costs(
         cores=len(os.sched_getaffinity(0)),

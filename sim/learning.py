@@ -19,7 +19,6 @@ from run.config import Config
 class After:
     """What all replicas are alike in after an iteration."""
 
-    parameters: Floats
     evaluation: Evaluation
     direction: Direction  # of the iteration's aggregate
 
@@ -35,15 +34,17 @@ class Learning:
         self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes
         self.elements = len(self._model.parameters)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
-        self.replica = Replica(self._model.parameters, optimizer, padded(self.elements, job.words * WORD_LANES))
-        self.evaluator = Evaluator(self._model, self._shards[0].held_out, config.owned)
+        evaluator = Evaluator(self._model, self._shards[0].held_out, config.owned, over=config.run.accuracy_over)
+        results = padded(self.elements, job.words * WORD_LANES)
+        self.replica = Replica(self._model.parameters, optimizer, evaluator, results)
         self._alignment = Alignment(self.elements)
-        self._after = {0: self._look(Direction(norm2=0.0, products=()))}
+        self._parameters = {0: self._model.parameters.copy()}  # after each iteration that somebody may need
+        self._after: dict[int, After] = {}
         self._computed = [0] * job.workers  # the latest iteration that each one has computed
 
     def gradient(self, rank: int, iteration: int) -> tuple[float, Floats]:
         """A worker's loss and gradient in an iteration, with the parameters after the one before."""
-        self._worker.parameters[:] = self._after[iteration - 1].parameters
+        self._worker.parameters[:] = self._parameters[iteration - 1]
         self._computed[rank] = iteration
         self._forget(min(self._computed))
         return self._worker.gradient(self._shards[rank].batch(iteration, self._batch))
@@ -51,16 +52,14 @@ class Learning:
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""
         if aggregate.iteration not in self._after:
-            self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
-            self._after[aggregate.iteration] = self._look(self._alignment.direction(aggregate.mean))
+            evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
+            direction = self._alignment.direction(aggregate.mean)
+            self._after[aggregate.iteration] = After(evaluation=evaluation, direction=direction)
+            self._parameters[aggregate.iteration] = self._model.parameters.copy()
         return self._after[aggregate.iteration]
-
-    def _look(self, direction: Direction) -> After:
-        """At the replica as it is now."""
-        parameters = self._model.parameters.copy()
-        return After(parameters=parameters, evaluation=self.evaluator.look(), direction=direction)
 
     def _forget(self, iteration: int) -> None:
         """All workers have computed this iteration or a later one: parameters before it are not needed any more."""
-        for old in [known for known in self._after if known < iteration]:
-            del self._after[old]
+        for old in [known for known in self._parameters if known < iteration]:
+            del self._parameters[old]
+            self._after.pop(old, None)

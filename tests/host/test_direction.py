@@ -12,7 +12,8 @@ from host.compress import FRACTION_BITS
 from host.evaluation import Evaluator
 from host.history import BlockId, Result
 from host.metrics import fingerprint, norm2
-from host.model import Batch, Perceptron, load_shard
+from host.model import Batch, Momentum, Perceptron, load_shard
+from host.replica import Replica
 from host.stragglers import DRAWN, Blocking, _quantile
 from host.wire import pack_values
 from run.config import Average, Config, Job, Run, Straggler
@@ -104,7 +105,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, 
 def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
     model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
     evaluator = Evaluator(model, held_out, [3, 7])
-    first = evaluator.look()
+    first = evaluator.look(1)
     assert first.accuracy == model.accuracy(held_out)
     assert first.params == fingerprint(model.parameters)
     mine = np.isin(held_out.labels, [3, 7])
@@ -112,11 +113,44 @@ def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
     assert first.owned_accuracy == model.accuracy(Batch(held_out.images[mine], held_out.labels[mine]))
     model.parameters[:] = 0
     model.parameters[-10 + 3] = 1  # everything is a 3
-    second = evaluator.look()
+    second = evaluator.look(2)
     assert second.accuracy == np.mean(held_out.labels == 3)
     assert second.owned_accuracy == np.sum(held_out.labels == 3) / mine.sum()
     assert second.params != first.params
-    assert Evaluator(model, held_out, []).look().owned_accuracy is None
+    assert Evaluator(model, held_out, []).look(1).owned_accuracy is None
+
+
+def test_an_accuracy_is_the_mean_over_the_last_iterations() -> None:
+    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
+    model.parameters[:] = 0
+    shares = [float(np.mean(held_out.labels == label)) for label in range(5)]
+    evaluator = Evaluator(model, held_out, [], over=3)
+    means = []
+    for label in range(5):
+        model.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        means.append(evaluator.look(label + 1).accuracy)
+    expected = [np.mean(shares[max(0, last - 2) : last + 1]) for last in range(5)]
+    np.testing.assert_allclose(means, expected)
+
+
+def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
+    """Its next accuracy is the same, though it has seen none of the iterations before."""
+    replicas, evaluators = [], []
+    for _ in range(2):
+        model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
+        evaluators.append(Evaluator(model, held_out, [], over=4))
+        optimizer = Momentum(model.parameters, rate=0.5, momentum=0.9)
+        replicas.append(Replica(model.parameters, optimizer, evaluators[-1], 8))
+    random = np.random.default_rng(1)
+    gradients = random.normal(size=(7, len(model.parameters))).astype(np.float32)
+    for iteration in range(1, 7):
+        replicas[0].apply(iteration, gradients[iteration - 1], np.zeros(8, np.int64))
+    state = replicas[0].state()
+    assert state is not None
+    replicas[1].restore(state)
+    assert evaluators[1].accuracy(6) == evaluators[0].accuracy(6) > 0
+    first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64)) for replica in replicas)
+    assert first == second
 
 
 # -- stragglers

@@ -57,6 +57,7 @@ def test_a_replica_arrives_as_it_is() -> None:
         "parameters": random.normal(size=400_000).astype(np.float32),
         "velocity": random.normal(size=400_000).astype(np.float32),
         "results": random.integers(-(2**60), 2**60, 400_128),
+        "accuracies": random.random(10),
     }
 
     async def scenario() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from host.aggregate import Aggregate
 from host.metrics import fingerprint, norm2
@@ -194,3 +195,16 @@ def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("[run]", "[run]\npass_deadline_s = 3"))
     with pytest.raises(RunError, match=r"pass 'all' was not over after 3 s of virtual time .* is in iteration 1"):
         Trained(Config.load(path), tmp_path / "out").run()
+
+
+def test_a_target_may_be_a_mean_over_iterations(tmp_path: Path) -> None:
+    """All workers end at the same iteration; a single good one is not enough."""
+    ends = {}
+    for over in (1, 20):
+        config = Config.load(written(tmp_path, iterations=300, target=0.8))
+        config = replace(config, run=replace(config.run, accuracy_over=over))
+        trained = Trained(config, tmp_path / f"over-{over}").run()
+        last = {worker.iterations[-1].iteration for worker in read_pass(trained.entry, config.job.workers)}
+        assert len(last) == 1
+        (ends[over],) = last
+    assert ends[1] + 5 < ends[20] < 300
