@@ -62,6 +62,7 @@ class PassSeries:
     accuracy: Series  # over seconds
     iteration_ms: Series  # over the iterations
     expected_ms: Series  # E_k[T] of the controller, over the iterations
+    predicted_ms: Series  # iteration time as it predicts it, likewise
     workers: tuple[WorkerSeries, ...]
 
 
@@ -102,7 +103,7 @@ def accuracy_figure(passes: Sequence[PassSeries], target: float) -> Figure:
 
 
 def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
-    """Iteration time, measured (dots, and their running mean) and as the controller expected it."""
+    """Iteration time, measured (dots, and their running mean), as the controller predicted it, and E_k[T]."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
@@ -116,10 +117,10 @@ def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
                 linewidth=1.8,
                 label=f"{entry.name}, mean of {SMOOTH}",
             )
-            if entry.expected_ms.x.size:
-                expected = entry.expected_ms
-                label = f"{entry.name}, expected E_k[T]"
-                axes.plot(expected.x, expected.y, "--", color=colour, linewidth=1.1, label=label)
+            for series, style, words in ((entry.predicted_ms, "--", "predicted"), (entry.expected_ms, ":", "E_k[T]")):
+                if series.x.size:
+                    label = f"{entry.name}, {words}"
+                    axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
         axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(passes)))
         axes.legend(loc="upper right", ncols=len(passes))
         return figure

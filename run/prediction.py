@@ -17,15 +17,15 @@ def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
     before = 0
     for status in statuses:
         new, before = status["iteration"] - before, status["iteration"]
-        time_s = _of_status(status)
+        time_s = predicted_s(status)
         if time_s is not None and new > 0:
             times_s.append(time_s)
             iterations.append(new)
     return float(np.average(times_s, weights=iterations)) if times_s else None
 
 
-def _of_status(status: Status) -> float | None:
-    """The time for the k in force; None before the first decision, or before anything was measured after a block."""
+def predicted_s(status: Status) -> float | None:
+    """An iteration's time with the k in force; None before the first decision, or before anything was measured after a block."""
     overhead_s: float = status.get("overhead_s", 0.0)
-    predicted_s = [entry.get("predicted_s", 0.0) for entry in status["expected"] if entry["k"] == status["k"]]
-    return predicted_s[0] + overhead_s if predicted_s and predicted_s[0] and overhead_s else None
+    times_s = [entry.get("predicted_s", 0.0) for entry in status["expected"] if entry["k"] == status["k"]]
+    return times_s[0] + overhead_s if times_s and times_s[0] and overhead_s else None

@@ -8,6 +8,7 @@ import numpy as np
 from run.folder import PassFolder
 from run.metrics import WorkerMetrics, read_pass
 from run.plots import Floats, PassSeries, Series, WorkerSeries
+from run.prediction import predicted_s
 from run.recoveries import read_statuses
 from run.summarise import first_finishes, start
 
@@ -25,6 +26,7 @@ def read_series(folder: PassFolder, workers: int) -> PassSeries:
         accuracy=_accuracy(metrics),
         iteration_ms=Series(x=iterations, y=1e3 * np.diff(times)),
         expected_ms=_expected(statuses),
+        predicted_ms=_predicted(statuses),
         workers=tuple(_worker(worker, statuses) for worker in metrics),
     )
 
@@ -42,6 +44,12 @@ def _expected(statuses: Sequence[dict[str, Any]]) -> Series:
         for entry in status["expected"]
         if entry["k"] == status["k"]
     ]
+    return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))
+
+
+def _predicted(statuses: Sequence[dict[str, Any]]) -> Series:
+    times = [(status["iteration"], predicted_s(status)) for status in statuses]
+    points = [(iteration, 1e3 * time_s) for iteration, time_s in times if time_s is not None]
     return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))
 
 

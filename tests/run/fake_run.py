@@ -92,8 +92,10 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
             for rank, mean in enumerate(means)
         ]
         k = lines[0][iteration]["k"]
-        expected = [{"k": k, "iteration_s": 0.014 + sorted(means)[k - 1], "cost": 1.0}]
-        statuses.append({"iteration": iteration, "k": k, "worker": estimates, "expected": expected})
+        time_s = 0.014 + sorted(means)[k - 1]
+        expected = [{"k": k, "iteration_s": time_s, "predicted_s": 1.1 * time_s, "cost": 1.0}]
+        status = {"iteration": iteration, "k": k, "worker": estimates, "expected": expected, "overhead_s": 0.003}
+        statuses.append(status)
     return statuses
 
 

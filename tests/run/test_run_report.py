@@ -10,6 +10,7 @@ from run.config import Config
 from run.folder import RunFolder
 from run.plots import running_mean
 from run.report import write_report
+from run.series import read_series
 from run.summarise import summarise
 from run.summary import RunSummary
 
@@ -65,3 +66,10 @@ def test_running_mean_follows_a_step() -> None:
     assert len(smooth) == 40
     assert (smooth[:18] == 1.0).all()
     assert (smooth[22:] == 5.0).all()
+
+
+def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Path) -> None:
+    folder = two_passes(tmp_path)
+    series = read_series(folder.jobs[0].passes[0], 4)
+    assert series.predicted_ms.x.size == series.expected_ms.x.size > 0
+    np.testing.assert_allclose(series.predicted_ms.y, 1.1 * series.expected_ms.y + 3.0)
