@@ -25,7 +25,7 @@ def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
 
 
 def predicted_s(status: Status) -> float | None:
-    """An iteration's time with the k in force; None before the first decision, or before anything was measured after a block."""
+    """An iteration's time with the k in force; None before a decision, or before an overhead was measured."""
     overhead_s: float = status.get("overhead_s", 0.0)
     times_s = [entry.get("predicted_s", 0.0) for entry in status["expected"] if entry["k"] == status["k"]]
     return times_s[0] + overhead_s if times_s and times_s[0] and overhead_s else None
