@@ -8,7 +8,6 @@ A block takes two blocking events when nothing blocks (s = 2 tau). Progress goes
 """
 
 import argparse
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy import fft, special, stats
 
 from bench.synthetic import times_alone
 from bench.tables import Row, say, show
+from bench.timing import median_ms
 from controller.choose import (
     GROUP_ABOVE,
     GROUPS,
@@ -148,20 +148,10 @@ def one_by_scipy(rates: FloatArray) -> FloatArray:
     return np.asarray(stats.poisson_binom.cdf(ks, special.pdtr(np.floor(rates.mean()), rates)))
 
 
-def median_ms(work: Callable[[], object], repetitions: int) -> float:
-    """Median time of one call."""
-    times = []
-    for _ in range(repetitions):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(times))
-
-
 def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int:
     """k, from rates: what is timed."""
     goal = objective("round", len(rates))
-    return choose(SERVICE + counts(rates), goal, current=len(rates), margin=0.05).k
+    return choose(times_alone(SERVICE + counts(rates)), goal, current=len(rates), margin=0.05).k
 
 
 def times(seed: int, repetitions: int) -> list[Row]:

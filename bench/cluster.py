@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.synthetic import EVENT_S, SERVICE_S
 from controller.decide import Change, Decider
 from controller.measure import Arrival, Report
 from run.config import Policy
-
-SERVICE_S = 0.010
-EVENT_S = 0.005
 
 Rates = Callable[[int, int], float]
 """Mean blocking time in seconds of (rank, iteration)."""

@@ -20,6 +20,7 @@ from scipy import stats
 from bench.cluster import Rates, cluster
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting, times_alone
 from bench.tables import Row, say, show
+from bench.timing import median_ms
 from controller.choose import expected_counts, round_costs
 from controller.evidence import gain_error
 from controller.measure import FloatArray
@@ -217,12 +218,9 @@ def decision(workers: int) -> Row:
         due_ms.append(1e3 * (time.perf_counter() - begin))
     found = running.decider
     assert found.estimate is not None and found.choice is not None
-    errors_ms = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        gain_error(found.estimate, found.live, found.choice.forecast, found.goal.costs, found.k)
-        errors_ms.append(1e3 * (time.perf_counter() - begin))
-    return {"workers": workers, "due_ms": float(np.median(due_ms[20:])), "errors_ms": float(np.median(errors_ms))}
+    known = (found.estimate, found.live, found.choice.forecast, found.goal.costs, found.k)
+    errors_ms = median_ms(lambda: gain_error(*known), 20)
+    return {"workers": workers, "due_ms": float(np.median(due_ms[20:])), "errors_ms": errors_ms}
 
 
 def decisions() -> list[Row]:

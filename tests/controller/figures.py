@@ -1,12 +1,11 @@
 """Prints the figures that docs/CONTROL.md quotes: `python -m tests.controller.figures`."""
 
-import time
-
 import numpy as np
 import pytest
 
 from bench.cluster import cluster
 from bench.synthetic import times_alone
+from bench.timing import median_ms
 from controller.carryover import simulate_all
 from controller.choose import expected_counts, round_costs
 from tests.controller.slow import mean_time
@@ -51,12 +50,7 @@ def other_choices(count: int) -> tuple[int, float]:
 def simulation_ms(workers: int) -> float:
     """Median time of one simulation of all ks."""
     rates = np.random.default_rng(workers).gamma(2.0, 3.0, workers)
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        simulate_all(SERVICE, 1.0, rates, 0.0)
-        times.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(times))
+    return median_ms(lambda: simulate_all(SERVICE, 1.0, rates, 0.0), 20)
 
 
 def simulated_share() -> float:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.choose import _each, groups, lattice
+from bench import choice
+from controller.choose import _each, expected_counts, groups, lattice
 from controller.grouped import ENDS, grouped_counts
 from controller.poisson import poisson_done
 
@@ -40,3 +41,9 @@ def test_ten_thousand_workers_keep_the_sum() -> None:
     points, weights = lattice(float(rates.max()))
     found = grouped_counts(poisson_done(points, rates), sizes, weights)
     assert found.sum() == pytest.approx(sizes @ rates, rel=2e-3)  # order statistics only reorder
+
+
+def test_what_the_bench_times_is_a_choice() -> None:
+    rates = np.random.default_rng(1).gamma(2.0, 3.0, 12)
+    best = int(np.argmin((choice.SERVICE + expected_counts(rates)) / np.arange(1, 13))) + 1
+    assert choice.chosen(rates, expected_counts) in (best, 12), "12 is in force, and stays within the margin"
