@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from host import wire
 from host.aggregate import Aggregate, aggregate
+from host.alarm import Alarm
 from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
@@ -92,7 +93,7 @@ class Agent:
         self._delivered: dict[int, Result] = {}
         self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
         self._refused: set[type[WireError]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._time_out)
         self._fetching: asyncio.Task[None] | None = None
 
     async def start(self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0) -> None:
@@ -106,8 +107,7 @@ class Agent:
 
     async def close(self) -> None:
         """Stop listening and give the socket back."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
         self._transport.close()
@@ -198,7 +198,7 @@ class Agent:
             values = packed[block * size : (block + 1) * size]
             scale = int(self.residual.sent_scale[block])
             self._follow(self._contribute(block, values, scale, wire.Lanes.BITS_32), arm=False)
-        self._arm()
+        self._alarm.set(self.protocol.deadline, self._loop)
         return await self._advance()
 
     async def _advance(self) -> list[list[Result] | State]:
@@ -251,7 +251,7 @@ class Agent:
                     self._refuse(error)
                     continue
                 self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
-            self._arm()
+            self._alarm.set(self.protocol.deadline, self._loop)
 
     def _refuse(self, error: WireError) -> None:
         """Count a bad datagram; say what is wrong with the first of its kind."""
@@ -265,11 +265,10 @@ class Agent:
         with self._failing():
             for result in results:
                 self._follow(self.protocol.result_in(result, self._loop.time()), arm=False)
-            self._arm()
+            self._alarm.set(self.protocol.deadline, self._loop)
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
-        self._timer = None
         with self._failing():
             self._follow(self.protocol.timer(self._loop.time()))
 
@@ -280,15 +279,6 @@ class Agent:
             yield
         except HostError as error:
             self.fail(error)
-
-    def _arm(self) -> None:
-        """Wake up at the protocol's earliest deadline; a later one than needed never stays."""
-        deadline = self.protocol.deadline
-        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._time_out)
 
     def _follow(self, instructions: Iterable[Instruction], *, arm: bool = True) -> None:
         """Do what the protocol says."""
@@ -308,7 +298,7 @@ class Agent:
                     self._ask_peers()
         self._look()
         if arm:
-            self._arm()
+            self._alarm.set(self.protocol.deadline, self._loop)
 
     def _encode_again(self, block: int, scale: int, lanes: int) -> None:
         """The block's slot sums at another scale."""

@@ -8,14 +8,10 @@ from typing import Any
 class Handle:
     """Something that is to happen, unless it is cancelled."""
 
-    __slots__ = ("_args", "_call", "_when")
+    __slots__ = ("_args", "_call")
 
-    def __init__(self, when: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self._when, self._call, self._args = when, call, args
-
-    def when(self) -> float:
-        """The moment, in seconds."""
-        return self._when
+    def __init__(self, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._call, self._args = call, args
 
     def cancel(self) -> None:
         """It will not happen."""
@@ -41,7 +37,7 @@ class Clock:
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Have something happen at this moment, or now if that has passed."""
-        handle = Handle(max(when, self._now), callback, args)
+        handle = Handle(callback, args)
         self.after(when, handle.happen)
         return handle
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from controller.measure import Report
 from host.aggregate import held
+from host.alarm import Alarm
 from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.protocol import Protocol
@@ -54,7 +55,7 @@ class Worker:
         self._done: list[list[Result]] = []  # what is to be applied
         self._waiting = False  # for the end of the iteration: the gradient is handed over, or given up
         self._computing: Handle | None = None
-        self._timer: Handle | None = None
+        self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
         self._blocked_s = 0.0  # in the current iteration
         self._step: Step | None = None  # what it has done in the current iteration
@@ -90,7 +91,7 @@ class Worker:
         self._waiting = True
         for block in self.protocol.missing:
             self._contribute(block, self._pupil.packed(block), Lanes.BITS_32)
-        self._arm()
+        self._alarm.set(self.protocol.deadline, self._around.clock)
         self._advance()
 
     def _give_up_if_late(self) -> None:
@@ -163,36 +164,28 @@ class Worker:
         """A peer has answered."""
         for result in results:
             self._follow(self.protocol.result_in(result, self._around.clock.time()))
-        self._arm()
-        self._advance()
-        self._give_up_if_late()
+        self._go_on()
 
     def _packet(self, header: Header, values: bytes) -> None:
         """The host has read it."""
         self._follow(self.protocol.packet_in(header, values, self._around.clock.time()))
-        self._arm()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Results may have come."""
+        self._alarm.set(self.protocol.deadline, self._around.clock)
         self._advance()
         self._give_up_if_late()
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
-        self._timer = None
         self._follow(self.protocol.timer(self._around.clock.time()))
-        self._arm()
-
-    def _arm(self) -> None:
-        """Wake up at the protocol's earliest deadline; a later one than needed never stays."""
-        deadline = self.protocol.deadline
-        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._around.clock.call_at(deadline, self._time_out)
+        self._alarm.set(self.protocol.deadline, self._around.clock)
 
     def _begin(self, iteration: int) -> None:
         """The next iteration, as far as the protocol is concerned."""
         self._follow(self.protocol.begin(iteration, self._around.clock.time()))
-        self._arm()
+        self._alarm.set(self.protocol.deadline, self._around.clock)
 
     def _contribute(self, block: int, packed: Packed, lanes: int) -> None:
         """Hand a block to the protocol."""
