@@ -5,7 +5,7 @@ Parameters and gradient are flat float32 vectors, as the aggregation wants them.
 
 import gzip
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,13 @@ class Shard:
 
 
 def load_shard(rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = ()) -> Shard:
-    """All training images of the classes that `owned` gives this worker alone; else its equal share of those of no one.
+    """One worker's of `load_shards`."""
+    (shard,) = load_shards([rank], workers, seed, owned)
+    return shard
+
+
+def load_shards(ranks: Iterable[int], workers: int, seed: int, owned: Sequence[ClassShard] = ()) -> list[Shard]:
+    """For each rank all training images of the classes that `owned` gives it alone; else its equal share of the others.
 
     They are dealt one by one, after a shuffle that all workers share.
     """
@@ -60,8 +66,8 @@ def load_shard(rank: int, workers: int, seed: int, owned: Sequence[ClassShard] =
     order = np.random.default_rng(seed).permutation(len(digits))
     images, labels = (pixels[order] / 16).astype(np.float32), digits[order]
     held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
-    mine = _dealt(rank, workers, labels[HELD_OUT:], owned) + HELD_OUT
-    return Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank))
+    dealt = ((rank, _dealt(rank, workers, labels[HELD_OUT:], owned) + HELD_OUT) for rank in ranks)
+    return [Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank)) for rank, mine in dealt]
 
 
 def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:

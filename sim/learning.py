@@ -9,7 +9,7 @@ from host.agent import padded
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
 from host.evaluation import Evaluation, Evaluator
-from host.model import Floats, Momentum, Perceptron, load_shard
+from host.model import Floats, Momentum, Perceptron, load_shards
 from host.replica import Replica
 from host.wire import WORD_LANES
 from run.config import Config
@@ -28,7 +28,7 @@ class Learning:
 
     def __init__(self, config: Config) -> None:
         job, seed = config.job, config.run.seed
-        self._shards = [load_shard(rank, job.workers, seed, config.shard) for rank in range(job.workers)]
+        self._shards = load_shards(range(job.workers), job.workers, seed, config.shard)
         self._batch, self.average = config.model.batch, config.model.average
         self._model = Perceptron(config.model.hidden, seed)
         self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes
