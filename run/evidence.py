@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Self
 
 from run.summary import PassSummary
 
@@ -20,9 +21,9 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """None of nothing."""
-        return cls(median=median(values), low=min(values), high=max(values)) if values else None
+    def of(cls, values: Sequence[float]) -> Self:
+        """Of one or more."""
+        return cls(median=median(values), low=min(values), high=max(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +125,13 @@ def find_row(objective: str, passes: Sequence[PassSummary]) -> Row:
         trainings=len(passes),
         reached=sum(math.isfinite(time_s) for time_s in times_s),
         times_s=tuple(times_s),
-        time_s=_spread(times_s),
-        iterations=_spread(iterations),
-        best_accuracy=_spread([entry.best_accuracy for entry in passes]),
-        owned_accuracy=Spread.of([entry.owned_accuracy for entry in passes if entry.owned_accuracy is not None]),
-        measured_s=_spread([entry.mean_iteration_s for entry in passes]),
-        predicted_s=Spread.of([predicted_s for predicted_s, _ in known]),
-        error=Spread.of([predicted_s / measured_s - 1 for predicted_s, measured_s in known]),
+        time_s=Spread.of(times_s),
+        iterations=Spread.of(iterations),
+        best_accuracy=Spread.of([entry.best_accuracy for entry in passes]),
+        owned_accuracy=_of_known([entry.owned_accuracy for entry in passes if entry.owned_accuracy is not None]),
+        measured_s=Spread.of([entry.mean_iteration_s for entry in passes]),
+        predicted_s=_of_known([predicted_s for predicted_s, _ in known]),
+        error=_of_known([predicted_s / measured_s - 1 for predicted_s, measured_s in known]),
         failures=tuple(broken),
     )
 
@@ -139,5 +140,5 @@ def _reached(values: Iterable[float | None]) -> list[float]:
     return [math.inf if value is None else value for value in values]
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(median=median(values), low=min(values), high=max(values))
+def _of_known(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if values else None

@@ -26,17 +26,27 @@ def plan_jobs(
 ) -> tuple[JobPlan, ...]:
     """Read every file, let the command line override the first; ConfigError names the file and the field."""
     configs = [Config.load(source) for source in sources]
-    run = replace(configs[0].run, passes=objectives or configs[0].run.passes)
-    network = configs[0].network
-    network = replace(network, target=target or network.target, driver=driver or network.driver)
+    shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(
-        JobPlan(source=source, config=replace(config, run=run, network=network))
+        JobPlan(source=source, config=replace(config, run=shared.run, network=shared.network))
         for source, config in zip(sources, configs, strict=True)
     )
     for job in jobs:
         _check_alone(job, "--pass" if objectives else "run.passes")
     _check_together(jobs)
     return jobs
+
+
+def overridden(
+    config: Config, *, target: str | None = None, driver: str | None = None, objectives: tuple[str, ...] = ()
+) -> Config:
+    """With what a command line says; not checked."""
+    run, network = config.run, config.network
+    return replace(
+        config,
+        run=replace(run, passes=objectives or run.passes),
+        network=replace(network, target=target or network.target, driver=driver or network.driver),
+    )
 
 
 def _check_alone(job: JobPlan, passes: str) -> None:

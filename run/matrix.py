@@ -23,9 +23,10 @@ from run.display import say
 from run.effective import to_toml
 from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import JobFolder, RunFolder
+from run.jobs import overridden
 from run.runner import Plan, make_plan, summarised
 from run.signals import deferred
-from run.summary import PassSummary
+from run.summary import PassSummary, stored_passes
 
 FOLDER = Path(__file__).with_name("experiments")
 
@@ -49,9 +50,7 @@ class Scenario:
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """The same with the command line's choices; ConfigError names what does not fit."""
-        run = structs.replace(self.config.run, passes=objectives or self.config.run.passes)
-        network = structs.replace(self.config.network, target=target or self.config.network.target)
-        config = structs.replace(self.config, run=run, network=network)
+        config = overridden(self.config, target=target, objectives=objectives)
         try:
             config.check()
         except ConfigError as error:
@@ -77,12 +76,6 @@ class Scenario:
 def names() -> list[str]:
     """Every scenario."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """What is read of a run's summary.json."""
-
-    passes: tuple[PassSummary, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +118,7 @@ class Cell:
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
-            passes = msgspec.json.decode((self.folder / "summary.json").read_bytes(), type=Stored).passes
+            passes = stored_passes(self.folder)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
         if effective != to_toml(self.config):

@@ -44,13 +44,13 @@ def _expected(statuses: Sequence[dict[str, Any]]) -> Series:
         for entry in status["expected"]
         if entry["k"] == status["k"]
     ]
-    return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))
+    return _series(points)
 
 
 def _predicted(statuses: Sequence[dict[str, Any]]) -> Series:
     times = [(status["iteration"], predicted_s(status)) for status in statuses]
     points = [(iteration, 1e3 * time_s) for iteration, time_s in times if time_s is not None]
-    return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))
+    return _series(points)
 
 
 def _worker(worker: WorkerMetrics, statuses: Sequence[dict[str, Any]]) -> WorkerSeries:
@@ -78,3 +78,7 @@ def _milliseconds(points: Sequence[tuple[int, dict[str, Any]]], name: str) -> Fl
 
 def _floats(values: Sequence[float | None]) -> Floats:
     return np.array(values, dtype=np.float64)
+
+
+def _series(points: Sequence[tuple[float, float]]) -> Series:
+    return Series(x=_floats([x for x, _ in points]), y=_floats([y for _, y in points]))

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.table import Table
 
 
@@ -57,6 +59,17 @@ class PassSummary:
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
             )
         return [f"pass {self.objective}: {reason}" for reason in reasons]
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What is read of the summary.json of a run of one job."""
+
+    passes: tuple[PassSummary, ...]
+
+
+def stored_passes(folder: Path) -> tuple[PassSummary, ...]:
+    """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content."""
+    return msgspec.json.decode((folder / "summary.json").read_bytes(), type=_Stored).passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """A real run and its simulation side by side: how far the simulation may be trusted."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,7 @@ from rich.table import Table
 
 from run.errors import ConfigError
 from run.folder import RunFolder
-from run.summary import PassSummary
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """What is read of a run's summary.json."""
-
-    passes: tuple[PassSummary, ...]
+from run.summary import PassSummary, stored_passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +42,7 @@ def real_run(path: Path) -> tuple[Path, tuple[PassSummary, ...]]:
     """A run's configuration and what its passes achieved; ConfigError where `path` is no finished run of one job."""
     try:
         effective = RunFolder.at(path, ()).jobs[0].effective
-        passes = msgspec.json.decode((path / "summary.json").read_bytes(), type=Stored).passes
+        passes = stored_passes(path)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
     if not effective.exists():
@@ -85,8 +78,3 @@ def _cells(pair: Pair, field: str, form: str, scale: float) -> list[str]:
         *("-" if value is None else form.format(scale * value) for value in values),
         f"{ratio:.2f}" if ratio else "-",
     ]
-
-
-def to_json(found: Sequence[Pair]) -> str:
-    """For another program."""
-    return json.dumps([pair.to_dict() for pair in found], indent=2)

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import click
 import threadpoolctl
 from msgspec.structs import replace
 from rich.console import Console
+from rich.table import Table
 
 from controller.decide import Decider
 from controller.journal import Journal
@@ -25,7 +26,7 @@ from run.folder import PassFolder, RunFolder
 from run.runner import Plan, conclude, make_plan, prepare, summarised
 from run.summary import PassSummary
 from run.topology import wanted_topology
-from sim.against import Pair, pairs, real_run, to_json
+from sim.against import Pair, pairs, real_run
 from sim.against import table as compared
 from sim.clock import Clock
 from sim.costs import Costs, measure
@@ -103,21 +104,15 @@ def command(
         measured = measure(plan.shared) if costs is None else Costs.load(costs)
         measured = measured if cores is None else replace(measured, cores=cores)
         if times:
-            _show(simulate_times(plan.shared, measured, console), as_json=as_json)
+            results = simulate_times(plan.shared, measured, console)
+            _show(results, table(results), as_json=as_json)
             return
         folder = execute(plan, console, measured)
         if against is not None:
-            _compare(pairs(real, summarised(plan, folder).jobs[0].passes), as_json=as_json)
+            found = pairs(real, summarised(plan, folder).jobs[0].passes)
+            _show(found, compared(found), as_json=as_json)
             return
         sys.exit(conclude(plan, folder, Console(stderr=as_json)))
-
-
-def _compare(found: list[Pair], *, as_json: bool) -> None:
-    """A real run and its simulation."""
-    if as_json:
-        click.echo(to_json(found))
-    else:
-        Console().print(compared(found))
 
 
 def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFolder:
@@ -211,9 +206,9 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Decid
     return show
 
 
-def _show(results: list[Times], *, as_json: bool) -> None:
-    """The times of every pass."""
+def _show(found: Sequence[Times] | Sequence[Pair], shown: Table, *, as_json: bool) -> None:
+    """As a table, or as JSON on stdout."""
     if as_json:
-        click.echo(json.dumps([result.to_dict() for result in results], indent=2))
+        click.echo(json.dumps([one.to_dict() for one in found], indent=2))
     else:
-        Console().print(table(results))
+        Console().print(shown)
