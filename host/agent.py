@@ -25,6 +25,7 @@ from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
 from host.holders import Holders, settle
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.lanes import pack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.record import Recorder
@@ -138,7 +139,7 @@ class Agent:
             self.residual.add(to_fixed(gradient), self.iteration)
         self.residual.sending(self.iteration, self._codec)
         sent = None if self._recorder is None else self.residual.sent.copy()
-        packed = wire.pack_values(self.residual.sent)
+        packed = pack(self.residual.sent, 32)
         handed_s = time.monotonic()
         finished = asyncio.run_coroutine_threadsafe(self._exchange(packed), self._loop).result()
         return handed_s, self._updates(finished, sent)
@@ -308,7 +309,7 @@ class Agent:
                 f" 0 to {FRACTION_BITS} are allowed"
             )
         self.residual.send_again(block, self.iteration, self._codec, scale)
-        values = wire.pack_values(self.residual.sent[block])
+        values = pack(self.residual.sent[block], 32)
         self._follow(self._contribute(block, values, scale, lanes))
 
     def _contribute(self, block: int, values: bytes, scale: int, lanes: int) -> list[Instruction]:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
-from host.compress import Fixed, FixedPoint
+from host.compress import Fixed, FixedPoint, to_mean
 from host.history import Result
+from host.lanes import unpack
 from run.config import Average
 
 
@@ -50,15 +51,16 @@ def held(results: Sequence[Result]) -> tuple[float, float]:
 
 def aggregate(results: Sequence[Result], *, rank: int, elements: int, average: Average) -> Aggregate:
     """Average block by block: the sum over what `average` says is in it."""
-    total = wire.unpack_values(b"".join(result.values for result in results)).reshape(len(results), -1)
+    lanes = unpack(b"".join(result.values for result in results), 32).reshape(len(results), -1)
     scale = np.array([[result.scale] for result in results])
     counts = [[result.gradients if average == "gradients" else result.count] for result in results]
+    total = FixedPoint.decode(lanes, scale, np.array([[result.count] for result in results]))
     first = results[0]
     gradients, contributors = held(results)
     return Aggregate(
         iteration=first.id.iteration,
-        mean=FixedPoint.mean(total, scale, np.array(counts)).ravel()[:elements],
-        total=FixedPoint.counted(total, scale),
+        mean=to_mean(total, np.array(counts)).ravel()[:elements],
+        total=total,
         k=first.k,
         ks=(min(result.k for result in results), max(result.k for result in results)),
         count=first.count,

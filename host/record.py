@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from host.history import Result
-from host.wire import Values, unpack_values
+from host.lanes import unpack, width_of
+from host.wire import Values
 
 
 class Recorder:
@@ -29,7 +30,7 @@ class Recorder:
 
     def save(self, path: Path) -> None:
         """Write everything."""
-        sums = np.stack([[unpack_values(result.values) for result in results] for results in self._results])
+        sums = np.stack([[_lanes(result) for result in results] for results in self._results])
         blank = np.zeros(sums.shape[1:], np.int32)
         np.savez_compressed(
             path,
@@ -42,3 +43,8 @@ class Recorder:
             gradients=np.array([[result.gradients for result in results] for results in self._results]),
             members=np.array([[result.members for result in results] for results in self._results], np.uint64),
         )
+
+
+def _lanes(result: Result) -> Values:
+    """A result's sums."""
+    return unpack(result.values, width_of(result.lanes))

@@ -104,10 +104,10 @@ class Residual:
         """Encode and note what this iteration sends: all that is pending, but for what it has sent before a restart."""
         blocks = np.flatnonzero(self._pages.sent_in != iteration)
         if blocks.size == len(self.sent):
-            self.sent[:] = codec.encode(self.pending, codec.scale)
+            self.sent[:] = codec.encode(self.pending, codec.exponent)
         else:
-            self.sent[blocks] = codec.encode(self.pending[blocks], codec.scale)
-        self.sent_scale[blocks] = codec.scale
+            self.sent[blocks] = codec.encode(self.pending[blocks], codec.exponent)
+        self.sent_scale[blocks] = codec.exponent
         self._pages.sent_number[blocks] = self.pending_gradients[blocks]
         self._pages.sent_in[blocks] = iteration
 
@@ -192,7 +192,7 @@ class Residual:
                 f"block {block} of iteration {iteration} has a contribution of worker {self._rank}, which sent none:"
                 " is another process running with this rank?"
             )
-        return FixedPoint.counted(self.sent[block], int(self.sent_scale[block]))
+        return FixedPoint.decode(self.sent[block], int(self.sent_scale[block]), 1)
 
     @property
     def _gradients(self) -> Fixed:

@@ -21,6 +21,7 @@ from host.aggregate import aggregate
 from host.compress import FixedPoint, to_fixed
 from host.history import BlockId, Result
 from host.instructions import Send
+from host.lanes import pack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
@@ -94,11 +95,11 @@ def _measure(config: Config) -> Costs:
         iteration = next(numbers)
         residual.add(fixed, iteration)
         residual.sending(iteration, codec)
-        wire.pack_values(residual.sent)
+        pack(residual.sent, 32)
 
     packed = bytes(lanes * 4)
     results = [
-        Result(id=BlockId(1, block), scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=1, values=packed)
+        Result(id=BlockId(1, block), scale=codec.exponent, lanes=0, k=1, count=1, gradients=1, members=1, values=packed)
         for block in range(blocks)
     ]
 

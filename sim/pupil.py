@@ -6,12 +6,13 @@ from host.aggregate import aggregate
 from host.alignment import Direction
 from host.compress import FixedPoint, to_fixed
 from host.history import Result
+from host.lanes import pack
 from host.metrics import Metrics, norm2
 from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
 from host.train import Step, Work, discarded, iteration_line
-from host.wire import WORD_BYTES, WORD_LANES, pack_values
+from host.wire import WORD_BYTES, WORD_LANES
 from run.config import Config
 from sim.learning import Learning
 
@@ -82,7 +83,7 @@ class Student:
     def packed(self, block: int) -> Packed:
         """All that is pending."""
         books = self._residual
-        return Packed(pack_values(books.sent[block]), int(books.sent_scale[block]), books.sent_gradients(block))
+        return Packed(pack(books.sent[block], 32), int(books.sent_scale[block]), books.sent_gradients(block))
 
     def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
         """The block's slot sums at another scale."""
