@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import host.residual
-from host.compress import FRACTION_BITS, FixedPoint, to_fixed
+from host.compress import FRACTION_BITS, FixedPoint, to_fixed, to_mean
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
 from host.model import Momentum, Perceptron, load_shard
@@ -46,7 +46,7 @@ def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, dat
             waiting[block] += 1
             assert residual.sent_gradients(block) == waiting[block]
             members = data.draw(st.sampled_from([0b1000, 0b0100]))
-            counted[block] += codec.counted(residual.sent[block], codec.scale) * (members == 0b1000)
+            counted[block] += codec.decode(residual.sent[block], codec.exponent, 1) * (members == 0b1000)
             discarded[block] += to_fixed(gradient).reshape(2, 8)[block] * (drop and members == 0b0100)
             for _ in range(data.draw(st.integers(1, 2))):
                 residual.settle(result(iteration, block, members))
@@ -70,7 +70,8 @@ from host.residual import Residual
 def settle(block):
     members = 4 if block % 2 else 8
     id = BlockId(iteration, block)
-    residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
+    scale = codec.exponent
+    residual.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
 
 pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
 residual = Residual(pages, 2, drop=sys.argv[2] == "drop")
@@ -199,7 +200,7 @@ def live_on_ones(pages, last, *, drop):
         residual.sending(iteration, codec)
         residual.discard_late()
         for block in (0, 2, 3):
-            assert residual.sent_gradients(block) == residual.sent[block, 0] >> codec.scale
+            assert residual.sent_gradients(block) == residual.sent[block, 0] >> codec.exponent
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
             residual.settle(result(iteration, block, members))
         residual.reconcile(result(iteration, 3, 0b10))
@@ -273,9 +274,9 @@ def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradient
     again = Residual(pages, 0)
     again.reconcile(result(1, 0, 0b10))
     again.sending(2, codec)
-    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale) == (1, 1), "the switch may hold it"
-    again.send_again(0, 2, codec, codec.scale - 1)
-    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale - 1) == (2, 2)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.exponent) == (1, 1), "the switch may hold it"
+    again.send_again(0, 2, codec, codec.exponent - 1)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.exponent - 1) == (2, 2)
     again.settle(result(2, 0, 0b1))
     assert again.pending_gradients.tolist() == [0]
     assert not again.pending.any()
@@ -326,15 +327,15 @@ def test_a_restart_sends_what_was_sent(tmp_path):
 @given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))
 def test_lanes_of_n_addends_never_overflow(workers, gradient_range, values):
     codec = FixedPoint(workers=workers, gradient_range=gradient_range)
-    lanes = codec.encode(values, codec.scale)
+    lanes = codec.encode(values, codec.exponent)
     assert np.abs(lanes.astype(np.int64)).max() * workers < 2**31
 
 
 def test_rounding_leaves_at_most_half_a_step():
     codec = FixedPoint(workers=4, gradient_range=64.0)
     values = to_fixed(np.linspace(-3, 3, 1001, dtype=np.float32))
-    left = values - codec.counted(codec.encode(values, codec.scale), codec.scale)
-    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.scale - 1)
+    left = values - codec.decode(codec.encode(values, codec.exponent), codec.exponent, 1)
+    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.exponent - 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
@@ -345,7 +346,7 @@ def test_bad_gradients_never_reach_the_wire(bad):
 
 
 def test_mean_divides_by_count_not_by_n():
-    mean = FixedPoint.mean(np.array([[6], [6]], np.int32), np.array([[1], [1]]), np.array([[3], [2]]))
+    mean = to_mean(np.array([[6], [6]]) << FRACTION_BITS - 1, np.array([[3], [2]]))
     assert mean.ravel().tolist() == [1.0, 1.5]
 
 
