@@ -75,7 +75,7 @@ class Agent:
         self._rank, self._average = rank, average
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
-        self._packets = _packet_codec(job.packets)
+        self._packets = _packets(job.packets)
         self._transport = transport
         self._recorder = recorder
         shape = self._coding.shape

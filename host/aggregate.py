@@ -18,9 +18,8 @@ from host.compress import UNIT, Fixed
 from host.encoder import Encoding, Finished
 from host.history import Result
 from host.kernel import kernel
-from host.lanes import unpack
+from host.lanes import unpack, width_of
 from host.plan import Plan
-from host.shape import width_of
 from run.config import Average
 
 
@@ -59,9 +58,7 @@ def held(results: Sequence[Result]) -> tuple[float, float]:
     return gradients / len(results), contributors / len(results)
 
 
-def aggregate(
-    finished: Finished, coding: Coding, *, rank: int, average: Average
-) -> Aggregate:
+def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average) -> Aggregate:
     """Average block by block: the sum over what `average` says is in it."""
     results = finished.results
     total = _total(results, coding)

@@ -10,7 +10,8 @@ from typing import Self
 from host import summary
 from host.codecs import load_codecs
 from host.compress import Codec
-from host.plan import CODES, Planner
+from host.lanes import code_of
+from host.plan import Planner
 from host.shape import WORD_BITS, Shape
 from run.compression import Compress
 from run.config import Job
@@ -18,7 +19,7 @@ from run.config import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """Of one job, whose gradients have `elements`; `codecs` by the code of their lanes (host.wire.Lanes), widest first."""
+    """Of one job, whose gradients have `elements`; `codecs` by their lanes' code (host.wire.Lanes), widest first."""
 
     elements: int
     shape: Shape
@@ -42,7 +43,7 @@ class Coding:
                 widest=widths[0],
                 summary_words=0 if everything else summary.words(blocks),
             ),
-            codecs={CODES[width]: codec for width, codec in codecs.items()},
+            codecs={code_of(width): codec for width, codec in codecs.items()},
             planner=Planner(
                 blocks=blocks,
                 widths=widths,

@@ -15,13 +15,12 @@ from host.coding import Coding
 from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics, to_fixed
 from host.errors import AgentError
 from host.history import Result
-from host.lanes import pack, unpack
+from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
 from host.pages import Integers
-from host.plan import CODES, Plan
+from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
 from host.residual import Residual
-from host.shape import width_of
 from host.summary import Magnitudes
 from host.wire import HEADER_BYTES, Lanes
 
@@ -153,11 +152,11 @@ class Encoder:
     def settle(self, result: Result, now: float, hint: int | None = None) -> None:
         """A result is here: what it holds of this worker is counted; `hint`: lanes that others have gone over to."""
         self.residual.settle(result)
-        if hint in self._codecs:
+        if hint is not None and hint in self._codecs:
             self._wanted = max(self._wanted, hint)
         if self._rate is not None:
             self._rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
-            self._wanted = max(self._wanted, CODES[lanes_for(self._rate.rest, self._planner.widths)])
+            self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
         """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.

@@ -1,4 +1,4 @@
-"""What all workers have agreed on without asking: which blocks the next iteration sends, in which lanes, at which scale.
+"""What all workers have agreed on without asking: which blocks an iteration sends, in which lanes, at which scale.
 
 Before an iteration begins every worker has all results of the one before.  So the plan after these is a function of
 the plan before and of the summary block that is among them (host.summary), and of nothing else; it is the same to the
@@ -19,14 +19,9 @@ import numpy.typing as npt
 
 from host.compress import Codec, Exponents
 from host.errors import ProtocolError
+from host.lanes import code_of
 from host.rate import lanes_for
-from host.shape import width_of
 from host.summary import ONE, Floats64, Integers, Magnitudes, Summary
-from host.wire import Lanes
-
-CODES = {width_of(code): code for code in Lanes}
-"""The code (host.wire.Lanes) of lanes of so many bits."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
@@ -109,7 +104,7 @@ class Planner:
         count = self.blocks * ratio * 32 // (width * ONE)
         count = min(self.blocks, max(count, -(-self.blocks // self.every)))
         chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, gap, expected)
-        return Plan(lanes=CODES[width], ratio=ratio, blocks=chosen, gap=gap, expected=expected)
+        return Plan(lanes=code_of(width), ratio=ratio, blocks=chosen, gap=gap, expected=expected)
 
     def _chosen(self, count: int, gap: Integers, expected: Magnitudes | None) -> Integers:
         """At least `count` blocks, ascending: those that are due, then those that are expected to hold most."""

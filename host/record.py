@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from host.coding import Coding
 from host.history import Result
-from host.lanes import unpack
-from host.shape import width_of
+from host.lanes import unpack, width_of
 from host.wire import Values
 
 
@@ -63,9 +62,11 @@ class Recorder:
             sums[result.id.block] = unpack(result.values, width_of(result.lanes), signed=signed)
         return sums
 
-    def _numbers(self, name: str) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
+    def _numbers(self, name: str) -> npt.NDArray[np.integer]:
         """A field of all results, shape (I, B)."""
-        numbers = np.zeros((len(self._results), self._coding.shape.blocks), np.uint64 if name == "members" else np.int64)
+        numbers = np.zeros(
+            (len(self._results), self._coding.shape.blocks), np.uint64 if name == "members" else np.int64
+        )
         for iteration, results in enumerate(self._results):
             for result in results:
                 numbers[iteration, result.id.block] = getattr(result, name)

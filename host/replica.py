@@ -23,7 +23,7 @@ Arrays = dict[str, npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArr
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,),
-    "accuracies" float64 (those that host.evaluation takes the mean of,), and the plan of the next iteration (host.plan).
+    "accuracies" float64 (those that host.evaluation takes the mean of,), and the next iteration's plan (host.plan).
     """
 
     iteration: int

@@ -123,7 +123,7 @@ class Residual:
         `lanes`: their code; `scale`: every block's, shape (B,).  What was sent in this iteration before a restart
         stays; the others are returned.
         """
-        fresh = blocks[self._pages.sent_in[blocks] != iteration]
+        fresh: Integers = blocks[self._pages.sent_in[blocks] != iteration]
         self._encode(fresh, iteration, lanes, scale)
         return fresh
 

@@ -6,18 +6,10 @@ A block has the same elements for ever; the lanes that they are sent in may chan
 from dataclasses import dataclass
 
 from host.errors import ProtocolError
+from host.lanes import WIDTHS, width_of
 from host.wire import WORD_BYTES, Lanes
 
 WORD_BITS = 8 * WORD_BYTES
-
-
-def width_of(lanes_code: int) -> int:
-    """Bits of a lane of this code."""
-    return 32 >> lanes_code
-
-
-WIDTHS = tuple(width_of(code) for code in Lanes)
-"""Bits of all lanes that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The summary block: what all workers tell each other beside an iteration's gradient, summed by the switch like any block.
+"""The summary block: what all workers tell each other beside a gradient, summed by the switch like any block.
 
 Its lanes have 32 bits: the share of the gradient's bytes that the worker wishes to send, then for each block the
 logarithm of its mean magnitude and that of its largest, of all that is pending before anything is sent.  The sum over

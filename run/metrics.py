@@ -40,7 +40,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     aggregate_norm2: float | None = None  # of the average that it applied
     discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"
     injected_mean_s: float = 0.0
-    width: int | None = None  # bits of the planned lanes; this and what follows: of its contribution (docs/COMPRESSION.md)
+    width: int | None = (
+        None  # bits of the planned lanes; this and what follows: of its contribution (docs/COMPRESSION.md)
+    )
     blocks: int | None = None  # that were planned
     ratio: float | None = None  # of the float32 gradient's bytes, as the plan asked for
     wire_bytes: int | None = None  # of values that were sent, again and again where need was

@@ -129,9 +129,7 @@ def _packet_s(coding: Coding) -> float:
     """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
     plan, shape = coding.planner.first(), coding.shape
     blocks = plan.blocks.tolist()
-    protocol = Protocol(
-        job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9
-    )
+    protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
     values = bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
