@@ -30,6 +30,7 @@ from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
 from host.residual import Residual
+from host.shape import Shape
 from host.transport import Transport
 from run.config import Average, Job
 
@@ -83,8 +84,7 @@ class Agent:
         self.protocol = Protocol(
             job=job.id,
             rank=rank,
-            blocks=self._blocks,
-            words=job.words,
+            shape=Shape(blocks=self._blocks, words=job.words, widest=32),
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
@@ -290,7 +290,7 @@ class Agent:
                     self._delivered[result.id.block] = result
                     self.residual.settle(result)
                 case Complete():
-                    self._finished.put_nowait([self._delivered[block] for block in range(self._blocks)])
+                    self._finished.put_nowait([self._delivered[block] for block in self.protocol.blocks])
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
                     self._encode_again(block, scale, lanes)

@@ -24,6 +24,7 @@ from host.instructions import Send
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
+from host.shape import Shape
 from host.stragglers import Blocking
 from host.wire import WORD_LANES
 from run.config import Config, NotNegative
@@ -121,9 +122,8 @@ def _measure(config: Config) -> Costs:
 
 def _packet_s(blocks: int, words: int) -> float:
     """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
-    protocol = Protocol(
-        job=1, rank=0, blocks=blocks, words=words, slots=_power_of_two(blocks), window=blocks, rto_s=1e9
-    )
+    shape = Shape(blocks=blocks, words=words, widest=32)
+    protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(blocks), window=blocks, rto_s=1e9)
     values = bytes(words * wire.WORD_BYTES)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))

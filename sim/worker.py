@@ -9,6 +9,7 @@ from host.alarm import Alarm
 from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.protocol import Protocol
+from host.shape import Shape
 from host.stragglers import Blocking
 from host.train import Step, Work
 from host.wire import Header, Lanes
@@ -43,8 +44,7 @@ class Worker:
         self.protocol = Protocol(
             job=job.id,
             rank=rank,
-            blocks=pupil.blocks,
-            words=pupil.words,
+            shape=Shape(blocks=pupil.blocks, words=pupil.words, widest=32),
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
@@ -202,7 +202,7 @@ class Worker:
                     self._delivered[result.id.block] = result
                     self._pupil.settle(result)
                 case Complete():
-                    self._complete = [self._delivered[block] for block in range(self.protocol.blocks)]
+                    self._complete = [self._delivered[block] for block in self.protocol.blocks]
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
                     self._contribute(block, self._pupil.encode_again(block, self.protocol.iteration, scale), lanes)
