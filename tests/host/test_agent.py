@@ -10,6 +10,7 @@ import pytest
 
 from host import wire
 from host.agent import Agent, Aggregate
+from host.coding import Coding
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.history import Result
@@ -17,6 +18,7 @@ from host.record import Recorder
 from host.replica import State
 from host.transport import Transport
 from host.worker import EventLoop
+from run.compression import Compress
 from run.config import Average, Job
 from sim.slot_rules import SlotRules
 
@@ -61,11 +63,20 @@ def address(rank: int) -> str:
 
 
 class Cluster:
-    def __init__(self, job: Job, k: int, lose: int = 0, drop: bool = False, average: Average = "gradients") -> None:
+    def __init__(
+        self,
+        job: Job,
+        k: int,
+        lose: int = 0,
+        drop: bool = False,
+        average: Average = "gradients",
+        compress: Compress = Compress(),  # noqa: B008  # frozen
+    ) -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
-        self.recorders = [Recorder() for _ in range(job.workers)]
+        coding = Coding.of(job, compress, ELEMENTS)
+        self.recorders = [Recorder(coding) for _ in range(job.workers)]
         self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
         self.agents = [
             Agent(
@@ -73,6 +84,7 @@ class Cluster:
                 rank=rank,
                 elements=ELEMENTS,
                 transport=transport,
+                compress=compress,
                 average=average,
                 drop=drop,
                 recorder=recorder,
@@ -227,7 +239,8 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
             for _ in range(12):
                 list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
         away._receive()
-        cluster.replica = State(iteration=12, arrays={"parameters": gradient})
+        plan = cluster.agents[2].encoder.plan.to_arrays()
+        cluster.replica = State(iteration=12, arrays={"parameters": gradient, **plan})
         loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
         late = cluster.agents[2]
         _, updates = late.all_reduce(gradient)

@@ -354,7 +354,7 @@ class World:
         assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
         worker.residual.settle(result)
         if result.has(rank):
-            worker.own[block] += worker.codec.decode(addends[rank], result.scale, 1)
+            worker.own[block] += worker.codec.decode(addends[rank].astype(np.int32), result.scale, 1)
             self._summed(worker, rank, result)
         elif worker.entered == id.iteration:
             self._too_late(worker, rank, block)

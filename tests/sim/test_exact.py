@@ -169,7 +169,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
-    assert run.students[0].blocks == 1
+    assert run.students[0].shape.blocks == 1
     means = averages(run, monkeypatch)
     run.run().check()
     workers, most = read_pass(run.entry, 3), 0
