@@ -103,6 +103,24 @@ def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
     assert_same(lambda one: np.stack(one.magnitudes(values)))
 
 
+@given(st.sampled_from(WIDTHS), chances(), st.none() | st.integers(0, 2**32 - 1), st.booleans())
+def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance, seed, alike):
+    random, size = chance
+    values = random.integers(-(2**62), 2**62, (20, size)) >> random.integers(0, 62, (20, size))
+    shift, limit = random.integers(0, 1 if alike else 41, (20, 1)), 2 ** (width - 1) - 1
+    for one in (kernel.NUMPY, kernel.native()):
+        lanes = one.round(values, shift, limit) if seed is None else one.round_by_chance(values, shift, limit, seed)
+        packed, kept = one.pack(lanes, width), np.zeros((40, size), np.int32)
+        for keep in (None, kept[::2], kept[20:]):
+            assert one.encode(values, shift, limit, seed, width, keep) == packed
+        assert np.array_equal(kept[20:], lanes)
+        assert np.array_equal(kept[:20:2], lanes[:10])
+        for signed in (True, False):
+            apart = one.unpack(packed, width, signed=signed).reshape(20, size)
+            together = one.decode(packed, shift, width, signed=signed)
+            assert np.array_equal(together, one.spread(apart, shift))
+
+
 @given(st.sampled_from(WIDTHS), st.booleans(), chances())
 def test_native_code_packs_as_numpy(width, signed, chance):
     random, size = chance
