@@ -1,6 +1,7 @@
 """What codecs cost: encode and decode of a gradient beside a NumPy copy of it, in NumPy and in native code.
 
     python -m bench.codec
+    python -m bench.codec --codec int8 --codec module:name
     python -m bench.codec --elements 1048576 --workers 7 --repetitions 200 --json
 
 `encode`: books (int64) to packed lanes; `decode`: packed sums to values (int64). `of_copy`: what a copy of the float32
@@ -10,6 +11,7 @@ copy among them; medians.
 """
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -80,7 +82,7 @@ class Way:
             self._pending -= codec.decode(self._lanes, scale, 1)
 
 
-def measure(elements: int, workers: int, repetitions: int) -> list[Row]:
+def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:
     """A row for each codec and kernel."""
     gradient = np.random.default_rng(1).laplace(0, 0.01, elements).astype(np.float32)
     np.empty(FREED_BYTES, np.uint8)
@@ -88,7 +90,7 @@ def measure(elements: int, workers: int, repetitions: int) -> list[Row]:
     if native is None:
         say("no C compiler: NumPy alone")
     rows = []
-    for name, rounding in CODECS:
+    for name, rounding in codecs:
         (codec,) = load_codecs(name, workers=workers, rounding=rounding).values()
         for chosen in filter(None, (kernel.NUMPY, native)):
             say(f"{name}, {rounding}, {chosen.name}")
@@ -116,6 +118,9 @@ def timed(way: Way, gradient: Floats32, repetitions: int) -> Row:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--codec", action="append", help="as compress.codec, repeat for several (default: all built in)"
+    )
     parser.add_argument("--elements", type=int, default=1 << 20, help="of the gradient, whole blocks (default 2**20)")
     parser.add_argument("--workers", type=int, default=4, help="whose lanes are to fit a sum (default 4)")
     parser.add_argument("--repetitions", type=int, default=50, help="medians are of so many calls (default 50)")
@@ -124,7 +129,8 @@ def main() -> None:
     blocks = WORDS * WORD_BYTES * 2
     if options.elements < 1 or options.elements % blocks or options.repetitions < 1 or not 1 <= options.workers <= 7:
         parser.error(f"--elements is a multiple of {blocks}, --repetitions at least 1, --workers 1 to 7 (4-bit lanes)")
-    show({"codecs": measure(options.elements, options.workers, options.repetitions)}, as_json=options.json)
+    codecs = CODECS if options.codec is None else tuple((name, "nearest") for name in options.codec)
+    show({"codecs": measure(codecs, options.elements, options.workers, options.repetitions)}, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,9 +10,21 @@ from hypothesis.extra.numpy import arrays
 
 from host import kernel
 from host.codecs import check_codec, load_codecs
-from host.compress import FRACTION_BITS, FixedPoint, OneBit, limit_of, statistics, to_fixed, to_mean
+from host.compress import (
+    FRACTION_BITS,
+    FixedPoint,
+    OneBit,
+    decode_packed,
+    encode_packed,
+    limit_of,
+    statistics,
+    to_fixed,
+    to_mean,
+)
 from host.errors import CodecError, GradientError
 from host.lanes import WIDTHS, code_of, pack, unpack, width_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "codecs"
 
 LANES = 8
 VALUES = st.integers(-(2**62), 2**62) | st.integers(-(2**42), 2**42) | st.integers(-9, 9)
@@ -53,6 +67,7 @@ def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_worker
     counts = [np.ones((blocks, 1), np.int64)] * workers
     decoded = [codec.decode(lane, scale, count) for lane, count in zip(lanes, counts, strict=True)]
     whole = codec.decode(total.astype(np.int32), scale, sum(counts))
+    assert np.array_equal(whole, decode_packed(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts)))
     assert whole.dtype == np.int64
     assert np.array_equal(whole, np.sum(decoded, axis=0))
 
@@ -274,6 +289,20 @@ def test_codecs_by_name():
         (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
         assert codec.width == width
         check_codec(codec, 4)
+
+
+def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert len((EXAMPLES / "narrow.py").read_text().splitlines()) <= 30
+    for workers in (1, 4, 64):
+        (codec,) = load_codecs("narrow:Narrow", workers=workers).values()
+        values = np.random.default_rng(3).laplace(0, 2.0**38, (4, 512)).astype(np.int64)
+        scale = codec.scale(*statistics(values))[:, None]
+        kept = np.zeros(values.shape, np.int32)
+        packed = encode_packed(codec, values, scale, kept)
+        assert np.array_equal(unpack(packed, 8).reshape(kept.shape), kept)
+        left = values - decode_packed(codec, packed, scale, np.ones_like(scale))
+        assert np.linalg.norm(left) < np.linalg.norm(values)
 
 
 class Wrong(FixedPoint):
