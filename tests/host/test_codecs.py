@@ -72,6 +72,23 @@ def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_worker
     assert np.array_equal(whole, np.sum(decoded, axis=0))
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_there_is_room_for_as_many_workers_as_are_said_and_none_is_wasted(width):
+    extremes = np.array([[-(2**62), 2**62]])
+    for workers in range(1, 65):
+        if limit_of(width, workers) == 0:
+            assert 2 ** (width - 1) - 1 < workers
+            with pytest.raises(CodecError, match=rf"lanes of {width} bits leave none for a sum of {workers} workers"):
+                FixedPoint(workers=workers, width=width)
+            continue
+        codec = FixedPoint(workers=workers, width=width)
+        total = workers * codec.encode(extremes, FRACTION_BITS).astype(np.int64)
+        assert -(2 ** (width - 1)) <= total[0, 0] == -total[0, 1]
+        assert 2 ** (width - 1) - 1 - workers < total[0, 1] <= 2 ** (width - 1) - 1
+        votes = OneBit(workers=workers)
+        assert workers * votes.encode(extremes, 0).max() <= 2**votes.width - 1
+
+
 @given(st.sampled_from(WIDTHS), st.booleans(), st.data())
 def test_lanes_come_back_from_the_wire(width, signed, data):
     least, most = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed or width == 32 else (0, 2**width - 1)
