@@ -181,7 +181,7 @@ class World:
     ) -> None:
         self.blocks, self.last, self.late = blocks, last, late
         self.planned, self.every = planned, every
-        self.hints = 0
+        self.hints = self.given_up = 0
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
@@ -227,6 +227,7 @@ class World:
         worker = self.workers[rank]
         worker.computed = worker.protocol.iteration
         if self.late == "abort" and worker.protocol.over:
+            self.given_up += 1
             self.advance(rank)
             return
         worker.entered = worker.computed
