@@ -285,7 +285,9 @@ class Agent:
         for instruction in instructions:
             match instruction:
                 case Send(header=header, values=values):
-                    self._transport.send(self._packets.encode(header, values))
+                    leaves_s = self._transport.send(self._packets.encode(header, values))
+                    if leaves_s is not None:
+                        self.protocol.leaves(header, leaves_s)
                 case Deliver(result=result):
                     self._delivered[result.id.block] = result
                     self.residual.settle(result)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from host import pacing
 from host.errors import WireError
 from host.faults import Faults
 from host.transport import Line
@@ -10,7 +11,7 @@ from sim.clock import Clock
 
 Take = Callable[[Header, bytes], None]
 
-FRAME_BYTES = 42 + 24
+FRAME_BYTES = pacing.FRAME_BYTES + 24
 """Ethernet, IPv4 and UDP headers; preamble, checksum and gap."""
 
 LATENCY_S = 50e-6
