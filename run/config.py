@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.objectives import check_objective
+from run.objectives import DEFAULT, check_objective
 from run.settings import override
 
 WORKERS_MAX = 64
@@ -102,7 +102,7 @@ class Policy(Section, frozen=True):
     """How k is chosen."""
 
     objective: str = (
-        "round"  # a run's first pass, where run.passes does not say; a controller's that is started by hand
+        DEFAULT  # a run's first pass, where run.passes does not say; a controller's that is started by hand
     )
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on

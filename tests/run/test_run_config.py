@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from run.config import Config, Network
 from run.effective import to_toml
 from run.errors import RunError
+from run.objectives import DEFAULT
 from run.runner import DEFAULT_CONFIG, command, make_plan
 from run.state import hold
 
@@ -212,7 +213,7 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
 
 def test_the_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
-    assert config.run.passes == ("round", "all")
+    assert config.run.passes == (DEFAULT, "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
 
 
@@ -244,7 +245,7 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("given", "passes"),
     [
-        ("", ("round", "all")),
+        ("", (DEFAULT, "all")),
         ("[policy]\nobjective = 'fixed:2'", ("fixed:2", "all")),
         ("[policy]\nobjective = 'all'", ("all",)),
         ("[policy]\nobjective = 'fixed:2'\n[run]\npasses = ['accuracy']", ("accuracy",)),
