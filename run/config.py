@@ -7,6 +7,7 @@ line that names the field and says what is allowed.  This module knows nothing o
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -18,8 +19,9 @@ from msgspec.structs import force_setattr, replace
 from run.compression import Compress
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.objectives import check_objective
+from run.objectives import DEFAULT, check_objective
 from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
+from run.settings import override
 
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
@@ -92,7 +94,7 @@ class Policy(Section, frozen=True):
     """How k is chosen."""
 
     objective: str = (
-        "round"  # a run's first pass, where run.passes does not say; a controller's that is started by hand
+        DEFAULT  # a run's first pass, where run.passes does not say; a controller's that is started by hand
     )
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
@@ -198,6 +200,20 @@ class Event(Section, frozen=True):
         return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
 
+class Link(Section, frozen=True):
+    """Another rate of some workers' links, in both directions, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    mbps: Mbps
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    after_s: NotNegative = 0.0  # so much later, in the middle of an iteration for instance
+
+    def check(self) -> None:
+        """That there is something to change."""
+        if not self.workers:
+            raise ConfigError("link.workers is empty: one or more numbers are allowed")
+
+
 class Run(Section, frozen=True):
     """What is done: passes over the same seed and stragglers, one after another."""
 
@@ -225,6 +241,7 @@ class Config(Section, frozen=True):
     straggler: tuple[Straggler, ...] = ()
     shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
+    link: tuple[Link, ...] = ()
     event: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -249,8 +266,8 @@ class Config(Section, frozen=True):
         return (self.network.link_mbps or 0.0) if self.network.topology is None else 0.0
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read and check a TOML file; ConfigError says what is wrong with which field."""
+    def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
+        """Read and check a TOML file, a command line's `settings` in it; ConfigError names the field that is wrong."""
         try:
             document = tomllib.loads(path.read_text())
         except OSError as error:
@@ -258,6 +275,7 @@ class Config(Section, frozen=True):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
         try:
+            override(document, settings)
             check_document(document, cls)
             config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
             config.check()
@@ -290,6 +308,9 @@ class Config(Section, frozen=True):
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
             fault.check(self.network.target)
+        for link in self.link:
+            self._check_ranks(link.workers, "link.workers")
+            link.check()
 
     def _check_event(self, event: Event) -> None:
         """One action, on something that is there."""

@@ -14,6 +14,7 @@ from host.coding import Coding
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.history import Result
+from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
 from host.transport import Transport
@@ -71,13 +72,17 @@ class Cluster:
         drop: bool = False,
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
+        pace_mbps: float = 0.0,
     ) -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
         coding = Coding.of(job, compress, ELEMENTS)
         self.recorders = [Recorder(coding) for _ in range(job.workers)]
-        self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
+        self.transports = [
+            Transport(SWITCH, local=address(rank), bucket=bucket_for(pace_mbps, job.words))
+            for rank in range(job.workers)
+        ]
         self.agents = [
             Agent(
                 job,
@@ -107,10 +112,14 @@ class Cluster:
         self.switch.close()
 
 
-@pytest.fixture(params=[("fast", 0), ("fast", 15), ("scapy", 0)], ids=["fast", "fast-lossy", "scapy"])
+@pytest.fixture(
+    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("scapy", 0, 0.0)],
+    ids=["fast", "fast-lossy", "fast-lossy-paced", "scapy"],
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    packets, lose = request.param
-    running = Cluster(Job(workers=3, words=1, slots=32, window=8, packets=packets), k=2, lose=lose)
+    packets, lose, pace_mbps = request.param
+    job = Job(workers=3, words=1, slots=32, window=8, packets=packets)
+    running = Cluster(job, k=2, lose=lose, pace_mbps=pace_mbps)
     yield running
     running.close()
 

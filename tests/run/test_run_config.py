@@ -12,6 +12,7 @@ from run.compression import Compress
 from run.config import Config, Network
 from run.effective import to_toml
 from run.errors import RunError
+from run.objectives import DEFAULT
 from run.runner import DEFAULT_CONFIG, command, make_plan
 from run.state import hold
 
@@ -29,8 +30,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, event are"
-        " allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, link,"
+        " event are allowed",
     ),
     (
         "[run]\npasses = ['best']",
@@ -99,6 +100,10 @@ BAD = [
     (f"{SHARD}\n[[shard]]\nworker = 2\nclasses = [4]", "shard.worker 2 is there twice"),
     (f"[job]\nworkers = 3\n{SHARDS}", "shard leaves no worker for the classes [6, 7, 8, 9]"),
     (f"{SHARDS}\n[[shard]]\nworker = 3\nclasses = [6, 7, 8, 9]\n[job]\nworkers = 5", "no class for the workers [4]"),
+    ("[[link]]\nworkers = [4]\nmbps = 5\nat_iteration = 1", "link.workers has 4: 0 to 3 (job.workers - 1) is allowed"),
+    ("[[link]]\nworkers = []\nmbps = 5\nat_iteration = 1", "link.workers is empty: one or more numbers are allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 0\nat_iteration = 1", "link[0].mbps is 0: 0.1 to 100000 is allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration is missing: a whole number (1 or more) is needed"),
     ("[straggler]\nworkers = [0]", "straggler is a table: an array of tables is allowed"),
     ("job = 3", "job is 3: a table is allowed"),
     ("[job]\nworkers = true", "job.workers is true: a whole number"),
@@ -170,6 +175,31 @@ def test_bad_pass_on_the_command_line(tmp_path: Path) -> None:
     assert_refused(invoke(path, "--pass", "fixed:9"), "--pass is 'fixed:9'", tmp_path / "out")
 
 
+def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
+    settings = ("model.learning_rate=0.5", "run.passes=['all']", "run.name = mine", "policy.late=drop")
+    config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
+    assert (config.model.learning_rate, config.run.passes, config.run.name) == (0.5, ("all",), "mine")
+    assert config.policy.late == "drop"
+    assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, "what is not set stays"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learning_rate=0.5", "--set learning_rate=0.5: SECTION.KEY=VALUE is needed, model.learning_rate=0.05 for"),
+        ("model.learning_rate", "--set model.learning_rate: SECTION.KEY=VALUE is needed"),
+        ("model.a.b=1", "--set model.a.b=1: SECTION.KEY=VALUE is needed"),
+        ("straggler.mean_ms=1", "--set straggler.mean_ms=1: [[straggler]] is a list; keys of a [section] can be set"),
+        ("model.rate=1", "model has the unknown key 'rate'"),
+        ("model.learning_rate=-1", "model.learning_rate is -1: more than 0 is allowed"),
+    ],
+)
+def test_bad_keys_on_the_command_line(tmp_path: Path, setting: str, words: str) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("[[straggler]]\nworkers = [1]\nmean_ms = 1.0")
+    assert_refused(invoke(path, "--set", setting), words, tmp_path / "out")
+
+
 def test_results_are_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text("")
@@ -202,7 +232,8 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
     path = tmp_path / "c.toml"
     path.write_text(
         '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
-        '\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
+        "\n[[link]]\nworkers = [3]\nmbps = 12.5\nat_iteration = 4\nafter_s = 0.5"
+        '\n[compress]\nratio = 0.5\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
     )
     config = Config.load(path)
     path.write_text(to_toml(config))
@@ -239,7 +270,7 @@ def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
 
 def test_the_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
-    assert config.run.passes == ("round", "all")
+    assert config.run.passes == (DEFAULT, "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
 
 
@@ -271,7 +302,7 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("given", "passes"),
     [
-        ("", ("round", "all")),
+        ("", (DEFAULT, "all")),
         ("[policy]\nobjective = 'fixed:2'", ("fixed:2", "all")),
         ("[policy]\nobjective = 'all'", ("all",)),
         ("[policy]\nobjective = 'fixed:2'\n[run]\npasses = ['accuracy']", ("accuracy",)),
