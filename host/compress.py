@@ -9,7 +9,7 @@ Knows nothing of packets (host.lanes packs lanes) and of what is sent when.  hos
 """
 
 import math
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ Fixed = npt.NDArray[np.int64]
 
 Exponents = npt.NDArray[np.int64]
 """Of each block: one step of a lane stands for 2**-exponent, 0 to FRACTION_BITS."""
+
+Scale = TypeVar("Scale", Exponents, int | Exponents)
+"""One exponent for each block, or where it says so one for all."""
 
 Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
@@ -131,7 +134,7 @@ class FixedPoint:
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
         """Rounded and clipped."""
-        seed, shift = self._seed(values), FRACTION_BITS - scale
+        seed, shift = self._seed(values), _shift(scale)
         if seed is None:
             return kernel().round(values, shift, self.limit)
         return kernel().round_by_chance(values, shift, self.limit, seed)
@@ -139,15 +142,15 @@ class FixedPoint:
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """A sum of steps, however many addends it has."""
-        return kernel().spread(lanes, FRACTION_BITS - scale)
+        return kernel().spread(lanes, _shift(scale))
 
     def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
         """encode() and pack() in one pass."""
-        return kernel().encode(values, FRACTION_BITS - scale, self.limit, self._seed(values), self.width, keep)
+        return kernel().encode(values, _shift(scale), self.limit, self._seed(values), self.width, keep)
 
     def decode_packed(self, data: bytes | memoryview, scale: Exponents) -> Fixed:
         """unpack() and decode() in one pass."""
-        return kernel().decode(data, FRACTION_BITS - scale, self.width, signed=True)
+        return kernel().decode(data, _shift(scale), self.width, signed=True)
 
     def _seed(self, values: Fixed) -> int | None:
         """32 bits for this call; None where nothing is left to chance."""
@@ -182,7 +185,7 @@ class OneBit:
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """Votes for plus less votes for minus, in steps."""
         more: Values = 2 * lanes - np.asarray(count, np.int32)
-        return kernel().spread(more, FRACTION_BITS - scale)
+        return kernel().spread(more, _shift(scale))
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
@@ -197,10 +200,20 @@ def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | 
 
 def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
     """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
+    if not len(scale) or not len(data) or len(data) % len(scale):
+        raise CodecError(f"{len(data)} bytes of {len(scale)} blocks: as many, and at least one, are needed of each")
     if type(codec) is FixedPoint:
         return codec.decode_packed(data, scale)
     lanes = unpack(data, codec.width, signed=codec.signed)
     return codec.decode(lanes.reshape(len(scale), -1), scale, count)
+
+
+def _shift(scale: Scale) -> Scale:
+    """Bits of a value below a step; CodecError for a scale that no block has."""
+    least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
+    if least < 0 or most > FRACTION_BITS:
+        raise CodecError(f"a scale of {least} to {most}: 0 to {FRACTION_BITS} are allowed")
+    return FRACTION_BITS - scale
 
 
 def limit_of(width: int, workers: int) -> int:

@@ -209,6 +209,14 @@ def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
         assert np.all((reach <= 2 * needed + 2.0**-39) | (reach <= 2 * np.maximum(needed, codec.limit * 2.0**-40)))
 
 
+def test_no_blocks_are_none():
+    none, scale = np.zeros((0, LANES), np.int64), np.zeros((0, 1), np.int64)
+    for codec in (FixedPoint(workers=2, width=8), OneBit(workers=2)):
+        assert codec.decode(codec.encode(none, scale), scale, scale).shape == (0, LANES)
+        assert encode_packed(codec, none, scale) == b""
+        assert codec.scale(*statistics(none)).shape == (0,)
+
+
 @given(BLOCKS)
 def test_statistics_are_exact(values):
     mean, largest = statistics(values)
@@ -275,6 +283,16 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
         (lambda: unpack(bytes(3), 16), "3 bytes: a whole number of lanes of 16 bits"),
         (lambda: unpack(bytes(3), 0), "a lane width of 0 bits"),
         (lambda: width_of(4), "lanes of code 4: 0 to 3"),
+        (
+            lambda: OneBit(workers=3).decode(np.zeros((1, 8), np.int32), 41, 1),
+            "a scale of 41 to 41: 0 to 40 are allowed",
+        ),
+        (lambda: FixedPoint(workers=3).encode(np.zeros((2, 8), np.int64), np.array([[-1], [4]])), "a scale of -1 to 4"),
+        (
+            lambda: decode_packed(FixedPoint(workers=1), bytes(9), np.zeros((2, 1), np.int64), None),
+            "9 bytes of 2 blocks",
+        ),
+        (lambda: decode_packed(FixedPoint(workers=1), b"", np.zeros((0, 1), np.int64), None), "0 bytes of 0 blocks"),
         (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
         (lambda: load_codecs("int64", workers=4), r'"int64": int32, .*onebit, auto and "module:name" are allowed'),
         (lambda: load_codecs("tests.host.none:x", workers=4), "failed: ModuleNotFoundError: No module named"),
