@@ -39,6 +39,9 @@ Scale = TypeVar("Scale", Exponents, int | Exponents)
 Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
 
+CLIP_LEAST = 8.0
+"""Magnitudes up to so many times a block's mean are not clipped."""
+
 Rounding = Literal["nearest", "stochastic"]
 
 
@@ -124,12 +127,14 @@ class FixedPoint:
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """The finer of two steps: the least one that clips nothing, and one that clips a tail of the distribution.
 
-        That clips at 2 * sqrt(limit) times the mean magnitude: 2.0, 3.5 and 5.3 times for limits of 1, 3 and 7, which
-        are the best for a Laplace distribution (2.0, 3.5, 5.0), and generous for more, where a fine step is worth less.
+        That clips at CLIP_LEAST times the mean magnitude, and for many steps further off, where a fine one is worth
+        less.  For a single gradient 2 to 5 times would leave least over; but what is clipped is sent later, and an
+        element that is large in every iteration would come ever later, while roundings make up for each other.
         """
         if self.width == 32:
             return np.full(mean.shape, self.exponent, np.int64)
-        tail = _exponent(self.limit, 2 * math.sqrt(self.limit) * mean, math.sqrt(0.5))
+        clip = max(CLIP_LEAST, 2 * math.sqrt(self.limit))
+        tail = _exponent(self.limit, clip * mean, math.sqrt(0.5))
         return np.maximum(_exponent(self.limit, largest, 1.0), tail)
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
