@@ -54,7 +54,8 @@ class Cluster:
 
 
 def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: object) -> Cluster:
-    """Workers that are about to begin, all together."""
+    """Workers that are about to begin, all together; they have no gradients, which `accuracy` would go by."""
+    policy = {"objective": "round"} | policy
     made = Cluster(
         decider=Decider(workers=workers, policy=Policy(**policy)),  # type: ignore[arg-type]
         lambda_s=lambda_s,

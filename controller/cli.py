@@ -22,6 +22,7 @@ from controller.ask import TIMEOUT_S, Asking, asking
 from controller.document import k_document, lambda_document
 from rpc import kofn_pb2 as pb
 from rpc.document import document
+from run.objectives import DEFAULT
 
 LAZY = {
     "run": ("run.runner", "command"),
@@ -160,7 +161,7 @@ def watch(asked: Asking, interval: float, wide: bool) -> None:
 
 
 @main.command("set-k")
-@click.argument("objective", metavar="N|auto|all|round|fixed:K|NAME")
+@click.argument("objective", metavar="N|auto|all|accuracy|round|fixed:K|NAME")
 @asking
 def set_k(asked: Asking, objective: str) -> None:
     """Say what k shall be: a number, all workers, or the best for an objective. Holds until it is set again.
@@ -169,10 +170,10 @@ def set_k(asked: Asking, objective: str) -> None:
     Examples:
       kofn set-k 3           three from now on, as fixed:3
       kofn set-k all         wait for every worker
-      kofn set-k auto        choose it again, as round
+      kofn set-k auto        choose it again, as accuracy
       kofn set-k deadline    by the objective of a plug-in (docs/CONTROL.md)
     """
-    text = "round" if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective
+    text = DEFAULT if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective
 
     async def change(inspector: Any) -> pb.Status:
         answer: pb.Status = await inspector.SetObjective(pb.Objective(objective=text, job=asked.job), timeout=TIMEOUT_S)

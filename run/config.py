@@ -7,6 +7,7 @@ line that names the field and says what is allowed.  This module knows nothing o
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -17,7 +18,8 @@ from msgspec.structs import force_setattr, replace
 
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.objectives import check_objective
+from run.objectives import DEFAULT, check_objective
+from run.settings import override
 
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
@@ -100,7 +102,7 @@ class Policy(Section, frozen=True):
     """How k is chosen."""
 
     objective: str = (
-        "round"  # a run's first pass, where run.passes does not say; a controller's that is started by hand
+        DEFAULT  # a run's first pass, where run.passes does not say; a controller's that is started by hand
     )
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
@@ -246,8 +248,8 @@ class Config(Section, frozen=True):
         return [label for shard in self.shard for label in shard.classes]
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read and check a TOML file; ConfigError says what is wrong with which field."""
+    def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
+        """Read and check a TOML file, a command line's `settings` in it; ConfigError names the field that is wrong."""
         try:
             document = tomllib.loads(path.read_text())
         except OSError as error:
@@ -255,6 +257,7 @@ class Config(Section, frozen=True):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
         try:
+            override(document, settings)
             check_document(document, cls)
             config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
             config.check()

@@ -22,6 +22,7 @@ from run.evidence import Findings, find_row
 from run.evidence_table import LEGEND, WIDTH, table, verdict_lines
 from run.folder import RunFolder, default_path, point_latest
 from run.matrix import Cell, Result, Scenario, cells, names, read_cells, run_cells
+from run.options import set_option
 from run.preconditions import check_machine
 from run.runner import Plan, execute
 from run.state import another_run, running
@@ -38,6 +39,7 @@ Examples:
   kofn experiment k --scenario one-slow --seeds 1    a few minutes
   kofn experiment k --simulate                       in virtual time: minutes
   kofn experiment k --scenario graded --objective fixed:3 --objective round
+  kofn experiment k --simulate --set model.learning_rate=0.05
   kofn experiment k --out runs/k --report-only       tables, claims and report of what is there
   kofn run run/experiments/graded.toml               one scenario once, with the live table and a report
 
@@ -63,6 +65,7 @@ def command() -> None:
     multiple=True,
     help="May be repeated: fixed:K, all or one that chooses k.  [default: each scenario's run.passes]",
 )
+@set_option
 @click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
 @click.option(
     "--out",
@@ -77,6 +80,7 @@ def k(
     chosen: tuple[str, ...],
     seeds: int,
     objectives: tuple[str, ...],
+    settings: tuple[str, ...],
     target: str | None,
     out: Path | None,
     simulated: bool,
@@ -94,7 +98,7 @@ def k(
         if not (report_only or simulated) and running() is not None:
             raise another_run()
         wanted = list(dict.fromkeys(chosen or names()))
-        scenarios = [Scenario.load(name).overridden(target=target, objectives=objectives) for name in wanted]
+        scenarios = [Scenario.load(name, settings).overridden(target=target, objectives=objectives) for name in wanted]
         folder = out or default_path("experiment-k")
         matrix = cells(scenarios, seeds, folder)
         results = list(read_cells(matrix) if report_only else _run(matrix, folder, console, simulated=simulated))

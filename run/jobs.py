@@ -22,10 +22,15 @@ class JobPlan:
 
 
 def plan_jobs(
-    sources: Sequence[Path], *, target: str | None, driver: str | None, objectives: tuple[str, ...]
+    sources: Sequence[Path],
+    *,
+    target: str | None,
+    driver: str | None,
+    objectives: tuple[str, ...],
+    settings: Sequence[str] = (),
 ) -> tuple[JobPlan, ...]:
     """Read every file, let the command line override the first; ConfigError names the file and the field."""
-    configs = [Config.load(source) for source in sources]
+    configs = [Config.load(source, settings) for source in sources]
     shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(
         JobPlan(source=source, config=replace(config, run=shared.run, network=shared.network))

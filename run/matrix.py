@@ -42,11 +42,11 @@ class Scenario:
     config: Config
 
     @classmethod
-    def load(cls, name: str) -> Self:
+    def load(cls, name: str, settings: Sequence[str] = ()) -> Self:
         """One of run/experiments/; ConfigError for a name that nothing has."""
         if name not in (known := names()):
             raise ConfigError(f"no scenario is called {name!r}: {', '.join(known)} are")
-        return cls(name=name, config=Config.load(FOLDER / f"{name}.toml"))
+        return cls(name=name, config=Config.load(FOLDER / f"{name}.toml", settings))
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """The same with the command line's choices; ConfigError names what does not fit."""

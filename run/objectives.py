@@ -13,6 +13,9 @@ GROUP = "kofn.objectives"
 BUILT_IN = ("round", "accuracy", "all")
 """Names without a number; controller/choose.py has what they do, in the table of the same name."""
 
+DEFAULT = "accuracy"
+"""What chooses k where nothing else is said (docs/EXPERIMENTS.md says why)."""
+
 RESERVED = (*BUILT_IN, "auto", "fixed")
 """No plug-in is ever found under these."""
 

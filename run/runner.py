@@ -29,6 +29,7 @@ from run.folder import RunFolder, default_path, point_latest
 from run.jobs import JobPlan, plan_jobs
 from run.metrics import merge
 from run.network import Network
+from run.options import set_option
 from run.passes import Pass
 from run.preconditions import check_machine, check_ports
 from run.signals import cancel_on_signal, deferred, stopped_by
@@ -45,6 +46,7 @@ Examples:
   kofn run mine.toml --out runs/mine          your own, results in runs/mine
   kofn run --pass round --pass fixed:2        other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
+  kofn run --set model.learning_rate=0.05     another value for a key of the configuration
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --json | jq .passes                the summary for another program
 
@@ -93,6 +95,7 @@ class Plan:
     metavar="OBJECTIVE",
     help="round, all, fixed:K or a plug-in; repeat it for more passes.",
 )
+@set_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")
 def command(
@@ -102,6 +105,7 @@ def command(
     driver: str | None,
     out: Path | None,
     objectives: tuple[str, ...],
+    settings: tuple[str, ...],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -116,7 +120,14 @@ def command(
     console = Console(stderr=as_json)
     with ending("run"):
         plan = make_plan(
-            *config, target=target, driver=driver, out=out, objectives=objectives, as_json=as_json, quiet=quiet
+            *config,
+            target=target,
+            driver=driver,
+            out=out,
+            objectives=objectives,
+            settings=settings,
+            as_json=as_json,
+            quiet=quiet,
         )
         sys.exit(carry_out(plan, console))
 
@@ -127,11 +138,14 @@ def make_plan(
     driver: str | None = None,
     out: Path | None = None,
     objectives: tuple[str, ...] = (),
+    settings: tuple[str, ...] = (),
     as_json: bool = False,
     quiet: bool = False,
 ) -> Plan:
     """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
-    jobs = plan_jobs(sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives)
+    jobs = plan_jobs(
+        sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
+    )
     return Plan(jobs=jobs, folder=out or default_path(jobs[0].config.run.name), as_json=as_json, quiet=quiet)
 
 

@@ -23,6 +23,7 @@ from run.display import say
 from run.ending import ending
 from run.errors import ConfigError
 from run.folder import PassFolder, RunFolder
+from run.options import set_option
 from run.runner import Plan, conclude, make_plan, prepare, summarised
 from run.summary import PassSummary
 from run.topology import wanted_topology
@@ -54,6 +55,7 @@ or not over after run.pass_deadline_s of virtual time, 2 the configuration or th
 @click.command(epilog=EXAMPLES)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--pass", "objectives", multiple=True, metavar="OBJECTIVE", help="As of kofn run; repeat it for more.")
+@set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
 @click.option(
     "--cores",
@@ -76,6 +78,7 @@ def command(
     *,
     config: Path | None,
     objectives: tuple[str, ...],
+    settings: tuple[str, ...],
     out: Path | None,
     cores: int | None,
     costs: Path | None,
@@ -94,12 +97,13 @@ def command(
     with ending("simulate"):
         real: tuple[PassSummary, ...] = ()
         if against is not None:
-            if config is not None:
-                raise ConfigError(f"--against {against} and {config}: the run's own configuration is simulated")
+            if config is not None or settings:
+                given = config or f"--set {settings[0]}"
+                raise ConfigError(f"--against {against} and {given}: the run's own configuration is simulated")
             config, real = real_run(against)
             objectives = objectives or tuple(entry.objective for entry in real)
         sources = () if config is None else (config,)
-        plan = make_plan(*sources, out=out, objectives=objectives, as_json=as_json, quiet=quiet)
+        plan = make_plan(*sources, out=out, objectives=objectives, settings=settings, as_json=as_json, quiet=quiet)
         check(plan.shared)
         measured = measure(plan.shared) if costs is None else Costs.load(costs)
         measured = measured if cores is None else replace(measured, cores=cores)

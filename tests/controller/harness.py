@@ -110,8 +110,8 @@ class Worker:
 
 
 def setup(job: Job, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> Session:
-    """A session whose slots no switch serves yet."""
-    decider = Decider(workers=job.workers, policy=Policy(**policy))
+    """A session whose slots no switch serves yet; its workers have no gradients, which `accuracy` would go by."""
+    decider = Decider(workers=job.workers, policy=Policy(**{"objective": "round"} | policy))
     slots = Slots(layout=Layout(job=job, hosts=star(hosts or job.workers)), k=decider.k)
     return Session(job=job, decider=decider, journal=journal or Journal(None), slots=slots)
 

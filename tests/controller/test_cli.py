@@ -16,6 +16,7 @@ from controller import cli
 from controller.cli import main
 from rpc import kofn_pb2 as pb
 from rpc.document import document
+from run.objectives import DEFAULT
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
 
@@ -137,7 +138,7 @@ def test_before_the_first_report_nothing_is_invented() -> None:
 
 @pytest.mark.parametrize(
     ("argument", "k", "objective"),
-    [("2", 2, "fixed:2"), ("fixed:1", 1, "fixed:1"), ("all", 4, "all"), ("auto", 4, "round"), ("round", 4, "round")],
+    [("2", 2, "fixed:2"), ("fixed:1", 1, "fixed:1"), ("all", 4, "all"), ("auto", 4, DEFAULT), ("round", 4, "round")],
 )
 def test_set_k(argument: str, k: int, objective: str) -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:

@@ -17,6 +17,7 @@ from rpc import kofn_pb2 as pb
 from rpc import kofn_pb2_grpc
 from rpc.certificates import make_certificates
 from rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from run.objectives import DEFAULT
 from tests.controller.switches import SwitchProcess, free_port, running
 from tests.targets import TARGETS
 
@@ -118,7 +119,7 @@ def test_two_jobs_with_certificates(files: list[str], switch: SwitchProcess, tmp
         process.kill()
         process.wait()
     assert (process.returncode, errors) == (0, "")
-    assert f"job 2, objective round, listening at {address} (mutual TLS)" in log.read_text()
+    assert f"job 2, objective {DEFAULT}, listening at {address} (mutual TLS)" in log.read_text()
 
 
 async def jobs_of(address: str, certs: Path) -> list[int]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from run.objectives import DEFAULT
+
 CONFIG = """
 [run]
 name = "tiny"
@@ -108,7 +110,7 @@ class RealRun:
         """Everything it has printed."""
         return self.stdout.read_text() + self.stderr.read_text()
 
-    def lines(self, rank: int = 0, name: str = "round") -> int:
+    def lines(self, rank: int = 0, name: str = DEFAULT) -> int:
         """How many iterations a worker has written."""
         return _read(self.out / name / f"worker-{rank}.jsonl").count(b"\n")
 

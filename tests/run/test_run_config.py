@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from run.config import Config, Network
 from run.effective import to_toml
 from run.errors import RunError
+from run.objectives import DEFAULT
 from run.runner import DEFAULT_CONFIG, command, make_plan
 from run.state import hold
 
@@ -146,6 +147,31 @@ def test_bad_pass_on_the_command_line(tmp_path: Path) -> None:
     assert_refused(invoke(path, "--pass", "fixed:9"), "--pass is 'fixed:9'", tmp_path / "out")
 
 
+def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
+    settings = ("model.learning_rate=0.5", "run.passes=['all']", "run.name = mine", "policy.late=drop")
+    config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
+    assert (config.model.learning_rate, config.run.passes, config.run.name) == (0.5, ("all",), "mine")
+    assert config.policy.late == "drop"
+    assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, "what is not set stays"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learning_rate=0.5", "--set learning_rate=0.5: SECTION.KEY=VALUE is needed, model.learning_rate=0.05 for"),
+        ("model.learning_rate", "--set model.learning_rate: SECTION.KEY=VALUE is needed"),
+        ("model.a.b=1", "--set model.a.b=1: SECTION.KEY=VALUE is needed"),
+        ("straggler.mean_ms=1", "--set straggler.mean_ms=1: [[straggler]] is a list; keys of a [section] can be set"),
+        ("model.rate=1", "model has the unknown key 'rate'"),
+        ("model.learning_rate=-1", "model.learning_rate is -1: more than 0 is allowed"),
+    ],
+)
+def test_bad_keys_on_the_command_line(tmp_path: Path, setting: str, words: str) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("[[straggler]]\nworkers = [1]\nmean_ms = 1.0")
+    assert_refused(invoke(path, "--set", setting), words, tmp_path / "out")
+
+
 def test_results_are_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text("")
@@ -187,7 +213,7 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
 
 def test_the_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
-    assert config.run.passes == ("round", "all")
+    assert config.run.passes == (DEFAULT, "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
 
 
@@ -219,7 +245,7 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize(
     ("given", "passes"),
     [
-        ("", ("round", "all")),
+        ("", (DEFAULT, "all")),
         ("[policy]\nobjective = 'fixed:2'", ("fixed:2", "all")),
         ("[policy]\nobjective = 'all'", ("all",)),
         ("[policy]\nobjective = 'fixed:2'\n[run]\npasses = ['accuracy']", ("accuracy",)),

@@ -15,6 +15,7 @@ from real_doctor import KOFN, Doctor
 from real_run import NEVER, RealRun
 
 from run.hops import Finding, Hop, HopError, HopSkipped, by_detail, first_failure, walk
+from run.objectives import DEFAULT
 from tests.targets import TARGETS
 
 HOPS = [
@@ -166,7 +167,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
     with RealRun(tmp_path, target=NEVER) as run:
         run.until_training()
-        counted = run.out / "round" / "status.jsonl"
+        counted = run.out / DEFAULT / "status.jsonl"
         counters = re.compile(r'"CLOSED": ?[1-9]')
         run.until(lambda: counters.search(counted.read_text()), "counters, which the controller reads each second")
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from real_run import NEVER, RealRun
 
+from run.objectives import DEFAULT
 from tests.targets import TARGETS
 
 pytestmark = [
@@ -33,12 +34,12 @@ def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
         assert run.leftovers() == []
     summary = json.loads(run.stdout.read_text())
     assert summary["ok"] is True
-    assert [entry["objective"] for entry in summary["passes"]] == ["round", "all"]
+    assert [entry["objective"] for entry in summary["passes"]] == [DEFAULT, "all"]
     assert [entry["late_contributions"] for entry in summary["passes"]][1] == 0
     assert all(entry["conservation_error"] is None for entry in summary["passes"])
     assert (run.out / "report.html").read_text().count("<svg") == 4
     merged = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
-    assert {(line["pass"], line["worker"]) for line in merged} == {("round", 0), ("round", 1), ("all", 0), ("all", 1)}
+    assert {(line["pass"], line["worker"]) for line in merged} == {(DEFAULT, 0), (DEFAULT, 1), ("all", 0), ("all", 1)}
     assert np.load(run.out / "all" / "worker-0.npz")["results"].dtype == np.int64
     assert "rate h1 -> h2: configured 200 Mbit/s" in run.stderr.read_text()
 
@@ -127,7 +128,7 @@ def test_a_pass_that_takes_too_long(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER, deadline_s=3) as run:
         run.until_up()
         assert run.wait() == 1
-        assert "pass 'round' was not over after 3 s (run.pass_deadline_s)" in run.text()
+        assert f"pass {DEFAULT!r} was not over after 3 s (run.pass_deadline_s)" in run.text()
         assert run.leftovers() == []
 
 
