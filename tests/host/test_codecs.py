@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bench.codec import CODECS, measure
 from host import compress, kernel
 from host.codecs import check_codec, load_codecs
 from host.compress import (
@@ -182,8 +183,9 @@ def test_bad_gradients_are_refused_by_either(chosen, bad):
         to_fixed(gradient)
 
 
-def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("CC", str(tmp_path / "none"))
+@pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("CC", "false"), ("KOFN_CACHE", "/dev/null/x")])
+def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
     kernel.native.cache_clear()
     try:
         assert kernel.native() is None
@@ -338,6 +340,14 @@ def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
         assert np.array_equal(unpack(packed, 8).reshape(kept.shape), kept)
         left = values - decode_packed(codec, packed, scale, np.ones_like(scale))
         assert np.linalg.norm(left) < np.linalg.norm(values)
+
+
+def test_the_bench_times_every_codec_with_both_kernels():
+    rows = measure((*CODECS, ("auto", "nearest")), elements=8192, workers=4, repetitions=1)
+    assert len(rows) == 2 * (len(CODECS) + 4)
+    assert {row["kernel"] for row in rows} == {"numpy", "native"}
+    assert {row["bits"] for row in rows} == set(WIDTHS)
+    assert all(row["of_copy"] > 0 and row["whole_ms"] > 0 for row in rows)
 
 
 class Wrong(FixedPoint):
