@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from host import wire
 from host.coding import Coding
-from host.compress import UNIT, Fixed
+from host.compress import UNIT, Fixed, decode_packed
 from host.encoder import Encoding, Finished
 from host.history import Result
 from host.kernel import kernel
-from host.lanes import unpack, width_of
 from host.plan import Plan
 from run.config import Average
 
@@ -86,9 +85,9 @@ def _total(results: Sequence[Result], coding: Coding) -> Fixed:
     lanes = np.array([result.lanes for result in results])
     for code in np.unique(lanes).tolist():
         alike = [result for result in results if result.lanes == code]
-        sums = unpack(b"".join(result.values for result in alike), width_of(code), signed=coding.codecs[code].signed)
+        sums = b"".join(result.values for result in alike)
         blocks, scale, count = np.array([(result.id.block, result.scale, result.count) for result in alike]).T
-        decoded = coding.codecs[code].decode(sums.reshape(len(alike), -1), scale[:, None], count[:, None])
+        decoded = decode_packed(coding.codecs[code], sums, scale[:, None], count[:, None])
         if len(alike) == len(total):
             return decoded
         total[blocks] = decoded

@@ -121,8 +121,9 @@ class Encoder:
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
             self._pack_summary(self._shape.summary)
         self.uses = self._wanted
-        self._fresh.update(residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses)).tolist())
-        self._pack(plan.blocks)
+        fresh = residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses))
+        self._fresh.update(fresh)
+        self._packed |= fresh | residual.noted(np.setdiff1d(plan.blocks, list(fresh)))
         self._error_norm = self._sampled_error()
 
     def packed(self, block: int) -> Packed:
@@ -227,17 +228,7 @@ class Encoder:
         return codec.scale(own.mean, own.largest)
 
     def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
-        self.residual.send_again(blocks, iteration, lanes, scale)
-        self._pack(blocks)
-
-    def _pack(self, blocks: Integers) -> None:
-        """As they are noted in the books: in the same lanes, but for what was sent before a restart."""
-        books = self.residual
-        for lanes in np.unique(books.sent_lanes[blocks]).tolist():
-            alike = blocks[books.sent_lanes[blocks] == lanes]
-            packed = pack(books.sent if alike.size == len(books.sent) else books.sent[alike], width_of(lanes))
-            size = len(packed) // alike.size
-            self._packed |= {block: packed[at * size : (at + 1) * size] for at, block in enumerate(alike.tolist())}
+        self._packed |= self.residual.send_again(blocks, iteration, lanes, scale)
 
     def _sampled_error(self) -> float:
         """L2 of what encoding left over in the blocks of the plan, from as many of them as a sample takes."""

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from host.compress import Codec, Exponents, Fixed
+from host.compress import Codec, Exponents, Fixed, encode_packed
 from host.errors import ProtocolError
 from host.history import Result
+from host.lanes import pack, width_of
 from host.pages import Integers, Pages
 from host.wire import GRADIENTS_MAX, Values
 
@@ -117,20 +118,27 @@ class Residual:
         self.pending.reshape(-1)[: gradient.size] += gradient
         self._pages.marks[1] = iteration << 1 | valid
 
-    def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> Integers:
+    def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> dict[int, bytes]:
         """Encode and note what this iteration sends of these blocks, ascending: all that is pending in them.
 
         `lanes`: their code; `scale`: every block's, shape (B,).  What was sent in this iteration before a restart
-        stays; the others are returned.
+        stays; of the others the values are returned as on the wire, by block.
         """
         fresh: Integers = blocks[self._pages.sent_in[blocks] != iteration]
-        self._encode(fresh, iteration, lanes, scale)
-        return fresh
+        return self._encode(fresh, iteration, lanes, scale)
 
-    def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
+    def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> dict[int, bytes]:
         """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
         self._pages.sent_in[blocks] = 0
-        self._encode(blocks, iteration, lanes, scale)
+        return self._encode(blocks, iteration, lanes, scale)
+
+    def noted(self, blocks: Integers) -> dict[int, bytes]:
+        """The values of blocks as on the wire, as they were sent last: what an earlier process has encoded."""
+        values: dict[int, bytes] = {}
+        for lanes in np.unique(self.sent_lanes[blocks]).tolist():
+            alike = blocks[self.sent_lanes[blocks] == lanes]
+            values |= _by_block(pack(self.sent[alike], width_of(lanes)), alike)
+        return values
 
     def left_over(self, blocks: Integers) -> Fixed:
         """What encoding has left over of blocks that were sent in the same lanes, shape (blocks, elements)."""
@@ -139,16 +147,20 @@ class Residual:
         left: Fixed = self.pending[blocks] - codec.decode(sent, self.sent_scale[blocks, None], one)
         return left
 
-    def _encode(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
-        """Into `sent`, with all that belongs to it."""
+    def _encode(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> dict[int, bytes]:
+        """Into `sent`, with all that belongs to it, and as on the wire."""
         if not blocks.size:
-            return
-        every = blocks.size == len(self.sent)  # then nothing is copied first
+            return {}
+        every = blocks.size == len(self.sent)  # then nothing is copied
         values = self.pending if every else self.pending[blocks]
-        self.sent[slice(None) if every else blocks] = self._codecs[lanes].encode(values, scale[blocks, None])
+        kept = self.sent if every else np.empty(values.shape, np.int32)
+        packed = encode_packed(self._codecs[lanes], values, scale[blocks, None], kept)
+        if not every:
+            self.sent[blocks] = kept
         self.sent_scale[blocks], self.sent_lanes[blocks] = scale[blocks], lanes
         self._pages.sent_number[blocks] = self.pending_gradients[blocks]
         self._pages.sent_in[blocks] = iteration
+        return _by_block(packed, blocks)
 
     def settle(self, result: Result) -> None:
         """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing.
@@ -270,3 +282,9 @@ class Residual:
         blocks = np.arange(len(self.sent))
         valid: Fixed = self._pages.discarded[self._pages.decided & 1, blocks]
         return valid
+
+
+def _by_block(packed: bytes, blocks: Integers) -> dict[int, bytes]:
+    """What belongs to each of the blocks, of which `packed` has one after another."""
+    size = len(packed) // blocks.size
+    return {block: packed[at * size : (at + 1) * size] for at, block in enumerate(blocks.tolist())}
