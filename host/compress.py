@@ -153,7 +153,7 @@ class FixedPoint:
         """encode() and pack() in one pass."""
         return kernel().encode(values, _shift(scale), self.limit, self._seed(values), self.width, keep)
 
-    def decode_packed(self, data: bytes | memoryview, scale: Exponents) -> Fixed:
+    def decode_packed(self, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
         """unpack() and decode() in one pass."""
         return kernel().decode(data, _shift(scale), self.width, signed=True)
 
@@ -183,19 +183,25 @@ class OneBit:
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
         """The values' signs."""
-        votes: Values = (values >= 0).astype(np.int32)
-        return votes
+        return kernel().votes(values)
 
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """Votes for plus less votes for minus, in steps."""
-        more: Values = 2 * lanes - np.asarray(count, np.int32)
-        return kernel().spread(more, _shift(scale))
+        return kernel().spread(lanes, _shift(scale), count)
+
+    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+        """encode() and pack() in one pass."""
+        return kernel().encode_votes(values, self.width, keep)
+
+    def decode_packed(self, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
+        """unpack() and decode() in one pass."""
+        return kernel().decode(data, _shift(scale), self.width, signed=False, votes=count)
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
     """Blocks (B, L) as on the wire, `scale` (B, 1), in one pass where that can be; their lanes into `keep` as well."""
-    if type(codec) is FixedPoint:  # one that is derived from it may encode in another way
+    if type(codec) is FixedPoint or type(codec) is OneBit:  # one derived from these may encode in another way
         return codec.encode_packed(values, scale, keep)
     lanes = codec.encode(values, scale)
     if keep is not None:
@@ -207,8 +213,8 @@ def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, coun
     """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
     if not len(scale) or not len(data) or len(data) % len(scale):
         raise CodecError(f"{len(data)} bytes of {len(scale)} blocks: as many, and at least one, are needed of each")
-    if type(codec) is FixedPoint:
-        return codec.decode_packed(data, scale)
+    if type(codec) is FixedPoint or type(codec) is OneBit:
+        return codec.decode_packed(data, scale, count)
     lanes = unpack(data, codec.width, signed=codec.signed)
     return codec.decode(lanes.reshape(len(scale), -1), scale, count)
 

@@ -40,34 +40,59 @@ void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int6
     }
 }
 
-/* Mixes an element's number to 32 bits: murmur3's finaliser. */
-static inline uint32_t mixed(uint32_t bits) {
-    bits ^= bits >> 16;
-    bits *= 0x85EBCA6Bu;
-    bits ^= bits >> 13;
-    bits *= 0xC2B2AE35u;
-    return bits ^ bits >> 16;
+enum { CHUNK_LANES = 1024, CHANCE_BITS = 16, IN_A_DRAW = 64 / CHANCE_BITS };
+
+/* Mixes a number to 64 bits: murmur3's finaliser. */
+static inline uint64_t mixed(uint64_t bits) {
+    bits ^= bits >> 33;
+    bits *= 0xFF51AFD7ED558CCDu;
+    bits ^= bits >> 33;
+    bits *= 0xC4CEB9FE1A85EC53u;
+    return bits ^ bits >> 33;
 }
 
-/* Lanes: up or down by chance, so that the mean is the value. */
-void kernel_round_by_chance(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
-                            uint32_t seed, int32_t *out) {
-    for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes) {
-        const int by = (int)shift[row], down = 40 - by;
-        const uint32_t first = (uint32_t)((uint64_t)row * (uint64_t)lanes) + seed;
-        for (int64_t i = 0; i < lanes; i++) {
-            const uint64_t chance = (uint64_t)mixed(first + (uint32_t)i) << 8 >> down;
-            out[i] = clipped((int64_t)((uint64_t)values[i] + chance) >> by, limit);
+/* Lanes of a row whose first is element `first`, up or down by chance, so that the mean is the value: a draw for each
+ * four elements, a chunk's at a time. */
+static void round_by_chance(const int64_t *values, int64_t first, int64_t lanes, int by, int64_t limit, uint32_t seed,
+                            int32_t *out) {
+    union {
+        uint64_t draws[CHUNK_LANES / IN_A_DRAW + 1];
+        uint16_t chances[CHUNK_LANES + IN_A_DRAW];
+    } of;
+    for (int64_t begin = 0; begin < lanes; begin += CHUNK_LANES) {
+        const int64_t size = lanes - begin < CHUNK_LANES ? lanes - begin : CHUNK_LANES;
+        const uint64_t draw = (uint64_t)(first + begin) / IN_A_DRAW + ((uint64_t)seed << 32);
+        const int64_t skipped = (first + begin) % IN_A_DRAW;
+        for (int64_t i = 0; i * IN_A_DRAW < skipped + size; i++)
+            of.draws[i] = mixed(draw + (uint64_t)i) | 0x0001000100010001u;
+        const uint16_t *chances = of.chances + skipped;
+        for (int64_t i = 0; i < size; i++) {
+            const uint64_t chance = (uint64_t)chances[i] << by >> CHANCE_BITS;
+            out[begin + i] = clipped((int64_t)((uint64_t)values[begin + i] + chance) >> by, limit);
         }
     }
 }
 
-/* What lanes stand for. */
-void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *shift, int64_t *values) {
+void kernel_round_by_chance(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
+                            uint32_t seed, int32_t *out) {
+    for (int64_t row = 0; row < rows; row++)
+        round_by_chance(values + row * lanes, row * lanes, lanes, (int)shift[row], limit, seed, out + row * lanes);
+}
+
+/* 1 for 0 and more. */
+void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
+    for (int64_t i = 0; i < size; i++)
+        out[i] = values[i] >= 0;
+}
+
+/* What lanes stand for, less `base`. */
+void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
+                   int64_t *values) {
     for (int64_t row = 0; row < rows; row++, values += lanes, in += lanes) {
         const int by = (int)shift[row];
+        const uint64_t less = (uint64_t)base[row];
         for (int64_t i = 0; i < lanes; i++)
-            values[i] = (int64_t)((uint64_t)(int64_t)in[i] << by);
+            values[i] = (int64_t)(((uint64_t)(int64_t)in[i] << by) - less);
     }
 }
 
@@ -159,12 +184,10 @@ void kernel_unpack(const void *in, int64_t size, int width, int is_signed, int32
     }
 }
 
-enum { CHUNK_LANES = 1024 };
-
-/* Rows from the first on that have the same shift, at most a chunk of them: they are done as one. */
-static int64_t alike(const int64_t *shift, int64_t rows, int64_t lanes) {
+/* Rows from the first on that have the same number, at most a chunk of them: they are done as one. */
+static int64_t alike(const int64_t *number, int64_t rows, int64_t lanes) {
     int64_t most = CHUNK_LANES / lanes, found = 1;
-    while (found < rows && found < most && shift[found] == shift[0])
+    while (found < rows && found < most && number[found] == number[0])
         found++;
     return found;
 }
@@ -180,18 +203,29 @@ void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int
         if (seed < 0)
             kernel_round(values + at, 1, size, shift + row, limit, out);
         else
-            kernel_round_by_chance(values + at, 1, size, shift + row, limit, (uint32_t)(seed + at), out);
+            round_by_chance(values + at, at, size, (int)shift[row], limit, (uint32_t)seed, out);
         kernel_pack(out, size, width, packed + at * width / 8);
     }
 }
 
+/* kernel_votes, and packed; `keep` and `buffer` as above. */
+void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t *keep, int32_t *buffer,
+                         uint8_t *packed) {
+    for (int64_t at = 0, chunk; at < size; at += chunk) {
+        chunk = size - at < CHUNK_LANES ? size - at : CHUNK_LANES;
+        int32_t *out = keep ? keep + at : buffer;
+        kernel_votes(values + at, chunk, out);
+        kernel_pack(out, chunk, width, packed + at * width / 8);
+    }
+}
+
 /* Unpacked and kernel_spread; `buffer` as above. */
-void kernel_decode(const uint8_t *packed, int64_t rows, int64_t lanes, const int64_t *shift, int width, int is_signed,
-                   int32_t *buffer, int64_t *values) {
+void kernel_decode(const uint8_t *packed, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
+                   int width, int is_signed, int32_t *buffer, int64_t *values) {
     for (int64_t row = 0, run; row < rows; row += run) {
-        run = alike(shift + row, rows - row, lanes);
+        run = alike(base + row, alike(shift + row, rows - row, lanes), lanes);
         const int64_t at = row * lanes, size = run * lanes;
         kernel_unpack(packed + at * width / 8, size, width, is_signed, buffer);
-        kernel_spread(buffer, 1, size, shift + row, values + at);
+        kernel_spread(buffer, 1, size, shift + row, base + row, values + at);
     }
 }

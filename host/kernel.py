@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,10 @@ Floats64 = npt.NDArray[np.float64]
 
 PER_BLOCK = int | Int64s
 
-SHIFT_MAX = 40
-"""Largest `shift` of all functions."""
+Chances = npt.NDArray[np.uint16]
+"""Odd numbers: a rest of a step of 2**16 that comes to a whole one together with it is rounded up."""
+
+CHANCE_BITS = 16
 
 
 class Kernel:
@@ -43,22 +46,29 @@ class Kernel:
 
     def round(self, values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
         """Values in steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
-        shift = _one(shift)
-        return _clipped(values + (np.left_shift(1, shift) >> 1), shift, limit)
+        return self._rounded(values, shift, limit, None)
 
     def round_by_chance(self, values: Int64s, shift: PER_BLOCK, limit: int, seed: int) -> Values:
-        """The same, up or down by chance so that the mean is the value; `seed`: 32 bits."""
-        chance = np.left_shift(_mixed(values.size, seed), 8, dtype=np.int64).reshape(values.shape)
-        shift = _one(shift)
-        chance >>= SHIFT_MAX - shift
-        chance += values
-        return _clipped(chance, shift, limit)
+        """The same, up or down by chance: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
+        return self._rounded(values, shift, limit, _chances(values, seed))
 
-    def spread(self, lanes: Values, shift: PER_BLOCK) -> Int64s:
-        """Lanes times 2**shift."""
-        values: Int64s = lanes.astype(np.int64)
-        values <<= _one(shift)
-        return values
+    def _rounded(self, values: Int64s, shift: PER_BLOCK, limit: int, chances: Chances | None) -> Values:
+        """Rounded to the nearest, or as the chances say."""
+        lanes = np.empty(values.shape, np.int32)
+        for rows, by in _alike(shift):
+            lanes[rows] = _steps(values[rows], by, limit, None if chances is None else chances[rows])
+        return lanes
+
+    def votes(self, values: Int64s) -> Values:
+        """1 for values of 0 and more, else 0."""
+        return (values >= 0).astype(np.int32)
+
+    def spread(self, lanes: Values, shift: PER_BLOCK, votes: PER_BLOCK | None = None) -> Int64s:
+        """Lanes times 2**shift.
+
+        `votes`: where a lane is how many of so many votes are for something, what it is worth: 2 * lane - votes.
+        """
+        return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
         """Values times `factor`, in float64 and then rounded."""
@@ -80,10 +90,7 @@ class Kernel:
         if width > 8:
             return lanes.astype(f">i{width // 8}").tobytes()
         octets = lanes.astype(np.uint8)
-        if width == 8:
-            return octets.tobytes()
-        pairs = octets.reshape(-1).view("<u2")  # the first lane of two is the low octet
-        return (pairs << 4 | pairs >> 8 & 15).astype(np.uint8).tobytes()
+        return (octets if width == 8 else _halved(octets)).tobytes()
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
         """Lanes of `width` bits each, shape (lanes,)."""
@@ -93,30 +100,88 @@ class Kernel:
         self, values: Int64s, shift: Int64s, limit: int, seed: int | None, width: int, keep: Values | None
     ) -> bytes:
         """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes; `keep`: the lanes too."""
-        lanes = self.round(values, shift, limit) if seed is None else self.round_by_chance(values, shift, limit, seed)
+        chances = None if seed is None else _chances(values, seed)
+        octets = np.empty(values.shape, _wire_type(width))
+        for rows, by in _alike(shift):
+            steps = _steps(values[rows], by, limit, None if chances is None else chances[rows])
+            octets[rows] = steps
+            if keep is not None:
+                keep[rows] = steps
+        return (_halved(octets) if width == 4 else octets).tobytes()
+
+    def encode_votes(self, values: Int64s, width: int, keep: Values | None) -> bytes:
+        """votes() and pack(), of blocks of whole bytes; `keep`: the lanes too."""
+        octets = (values >= 0).view(np.uint8)
         if keep is not None:
-            keep[...] = lanes
-        return self.pack(lanes, width)
+            keep[...] = octets
+        return (_halved(octets) if width == 4 else octets).tobytes()
 
-    def decode(self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool) -> Int64s:
+    def decode(
+        self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
+    ) -> Int64s:
         """unpack() and spread() of as many blocks as there are shifts (B, 1), of whole bytes."""
-        values: Int64s = _unpacked(data, width, signed=signed).astype(np.int64).reshape(len(shift), -1)
-        values <<= _one(shift)
+        lanes = _unpacked(data, width, signed=signed).reshape(len(shift), -1)
+        return _spread(lanes if votes is None else _majority(lanes, votes), shift)
+
+
+def _steps(values: Int64s, shift: int, limit: int, chances: Chances | None) -> Int64s:
+    """Whole steps of 2**shift, clipped; a new array, in which everything is done."""
+    if chances is None:
+        steps: Int64s = values + (1 << shift >> 1)
+    else:
+        steps = chances.astype(np.int64)
+        if shift < CHANCE_BITS:
+            steps >>= CHANCE_BITS - shift
+        else:
+            steps <<= shift - CHANCE_BITS
+        steps += values
+    steps >>= shift
+    return np.clip(steps, -limit, limit, out=steps)
+
+
+def _alike(shift: PER_BLOCK) -> Iterator[tuple[Any, int]]:
+    """Rows that have the same shift, and that: NumPy is three times as fast with one number as with one for each."""
+    found = [shift] if isinstance(shift, int) else np.unique(shift).tolist()
+    for by in found:
+        yield ... if len(found) == 1 else np.flatnonzero(shift == by), by
+
+
+def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Int64s:
+    """By the most common shift first; rows with others are set right after that, which is exact."""
+    values = lanes.astype(np.int64)
+    if isinstance(shift, int):
+        values <<= shift
         return values
+    found, number = np.unique(shift, return_counts=True)
+    common = int(found[number.argmax()]) if found.size else 0
+    values <<= common
+    for by in found[found != common].tolist():
+        rows = np.flatnonzero(shift == by)
+        values[rows] = values[rows] << by - common if by > common else values[rows] >> common - by
+    return values
 
 
-def _clipped(values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
-    """Whole steps of `values`, which is overwritten, clipped."""
-    values >>= shift
-    np.clip(values, -limit, limit, out=values)
-    return values.astype(np.int32)
+def _majority(lanes: npt.NDArray[np.integer], votes: PER_BLOCK) -> Values:
+    """Votes for something less those against it."""
+    more: Values = lanes.astype(np.int32)
+    more *= 2
+    more -= np.asarray(votes, np.int32)
+    return more
 
 
-def _one(shift: PER_BLOCK) -> PER_BLOCK:
-    """One number where it is the same for all blocks: NumPy is twice as fast with it."""
-    if isinstance(shift, int) or not shift.size or shift.min() != shift.max():
-        return shift
-    return int(shift.flat[0])
+def _wire_type(width: int) -> str:
+    """Of lanes, two of which share an octet in the end if they are of 4 bits."""
+    return f">i{max(width // 8, 1)}"
+
+
+def _halved(octets: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
+    """The low halves of octets, two in each; `octets` is overwritten."""
+    pairs = octets.reshape(-1).view("<u2")  # the first lane of two is the low octet
+    second = pairs >> 8
+    second &= 15
+    pairs <<= 4
+    pairs |= second
+    return pairs.astype(np.uint8)
 
 
 def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDArray[np.integer]:
@@ -131,15 +196,17 @@ def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDAr
     return octets
 
 
-def _mixed(size: int, seed: int) -> npt.NDArray[np.uint32]:
-    """32 bits for each element's number: murmur3's finaliser of number + seed."""
-    bits = np.arange(size, dtype=np.uint32)
-    bits += np.uint32(seed)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        bits ^= bits >> shift
-        bits *= np.uint32(factor)
-    bits ^= bits >> 16
-    return bits
+def _chances(values: Int64s, seed: int) -> Chances:
+    """For each value an odd number of 16 bits: four of them from a draw, murmur3's finaliser of its number and seed."""
+    draws = np.arange(-(-values.size // 4), dtype=np.uint64)
+    draws += np.uint64(seed << 32)
+    high = np.empty_like(draws)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        draws ^= np.right_shift(draws, 33, out=high)
+        draws *= np.uint64(factor)
+    draws ^= np.right_shift(draws, 33, out=high)
+    draws |= np.uint64(0x0001000100010001)
+    return draws.astype("<u8", copy=False).view("<u2")[: values.size].reshape(values.shape)
 
 
 def mean_of(high: npt.NDArray[np.integer], low: npt.NDArray[np.integer], lanes: int) -> Floats64:

@@ -29,13 +29,15 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_fix": (c_int64, [c_void_p, c_int64, c_double, c_float, c_void_p]),
     "kernel_round": (None, [*ROWS, c_void_p, c_int64, c_void_p]),
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
-    "kernel_spread": (None, [*ROWS, c_void_p, c_void_p]),
+    "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
+    "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
-    "kernel_decode": (None, [*ROWS, c_void_p, c_int, c_int, c_void_p, c_void_p]),
+    "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_decode": (None, [*ROWS, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
 }
 
 
@@ -71,11 +73,17 @@ class NativeKernel(Kernel):
         getattr(self._library, name)(*_rows(values), by.ctypes.data, *numbers, lanes.ctypes.data)
         return lanes
 
-    def spread(self, lanes: Values, shift: PER_BLOCK) -> Int64s:
+    def votes(self, values: Int64s) -> Values:
+        """As Kernel.votes."""
+        values, lanes = np.ascontiguousarray(values, np.int64), np.empty(values.shape, np.int32)
+        self._library.kernel_votes(values.ctypes.data, values.size, lanes.ctypes.data)
+        return lanes
+
+    def spread(self, lanes: Values, shift: PER_BLOCK, votes: PER_BLOCK | None = None) -> Int64s:
         """As Kernel.spread."""
-        lanes, by = np.ascontiguousarray(lanes, np.int32), _blocks(lanes, shift)
+        lanes, by, base = np.ascontiguousarray(lanes, np.int32), *_lines(_blocks(lanes, shift), votes)
         values = np.empty(lanes.shape, np.int64)
-        self._library.kernel_spread(*_rows(lanes), by.ctypes.data, values.ctypes.data)
+        self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
         return values
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
@@ -110,7 +118,7 @@ class NativeKernel(Kernel):
         self, values: Int64s, shift: Int64s, limit: int, seed: int | None, width: int, keep: Values | None
     ) -> bytes:
         """As Kernel.encode."""
-        if keep is not None and not (keep.flags.c_contiguous and keep.dtype == np.int32 and keep.shape == values.shape):
+        if not _fits(keep, values):
             return super().encode(values, shift, limit, seed, width, keep)
         values, by, buffer = np.ascontiguousarray(values, np.int64), _blocks(values, shift), _buffer(values.shape[1])
         packed, at = _new_bytes(values.size * width // 8)
@@ -120,14 +128,38 @@ class NativeKernel(Kernel):
         self._library.kernel_encode(*_rows(values), *numbers)
         return packed
 
-    def decode(self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool) -> Int64s:
+    def encode_votes(self, values: Int64s, width: int, keep: Values | None) -> bytes:
+        """As Kernel.encode_votes."""
+        if not _fits(keep, values):
+            return super().encode_votes(values, width, keep)
+        values, buffer = np.ascontiguousarray(values, np.int64), _buffer(0)
+        packed, at = _new_bytes(values.size * width // 8)
+        into = None if keep is None else keep.ctypes.data
+        self._library.kernel_encode_votes(values.ctypes.data, values.size, width, into, buffer.ctypes.data, at)
+        return packed
+
+    def decode(
+        self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
+    ) -> Int64s:
         """As Kernel.decode."""
-        packed, by = np.frombuffer(data, np.uint8), np.ascontiguousarray(shift, np.int64)
+        packed, (by, base) = np.frombuffer(data, np.uint8), _lines(np.ascontiguousarray(shift, np.int64), votes)
         values = np.empty((len(by), len(data) * 8 // width // len(by)), np.int64)
         buffer = _buffer(values.shape[1])
-        rows = (packed.ctypes.data, *values.shape)
-        self._library.kernel_decode(*rows, by.ctypes.data, width, signed, buffer.ctypes.data, values.ctypes.data)
+        rows, lines = (packed.ctypes.data, *values.shape), (by.ctypes.data, base.ctypes.data)
+        self._library.kernel_decode(*rows, *lines, width, signed, buffer.ctypes.data, values.ctypes.data)
         return values
+
+
+def _lines(shift: Int64s, votes: PER_BLOCK | None) -> tuple[Int64s, Int64s]:
+    """What a lane is worth is `lane << shift` less a base: both, for each block."""
+    if votes is None:
+        return shift, np.zeros_like(shift)
+    return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
+
+
+def _fits(keep: Values | None, values: Int64s) -> bool:
+    """Whether the lanes can go there directly, if anywhere."""
+    return keep is None or (keep.flags.c_contiguous and keep.dtype == np.int32 and keep.shape == values.shape)
 
 
 def _buffer(lanes: int) -> Values:
