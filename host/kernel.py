@@ -30,6 +30,9 @@ Chances = npt.NDArray[np.uint16]
 
 CHANCE_BITS = 16
 
+PIECE = 1 << 18
+"""Values that NumPy rounds at a time: what steps leave to each other stays in the cache."""
+
 
 class Kernel:
     """Every step in NumPy.  Arguments are never changed; results are new arrays."""
@@ -55,7 +58,7 @@ class Kernel:
     def _rounded(self, values: Int64s, shift: PER_BLOCK, limit: int, chances: Chances | None) -> Values:
         """Rounded to the nearest, or as the chances say."""
         lanes = np.empty(values.shape, np.int32)
-        for rows, by in _alike(shift):
+        for rows, by in _alike(shift, values):
             lanes[rows] = _steps(values[rows], by, limit, None if chances is None else chances[rows])
         return lanes
 
@@ -102,7 +105,7 @@ class Kernel:
         """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes; `keep`: the lanes too."""
         chances = None if seed is None else _chances(values, seed)
         octets = np.empty(values.shape, _wire_type(width))
-        for rows, by in _alike(shift):
+        for rows, by in _alike(shift, values):
             steps = _steps(values[rows], by, limit, None if chances is None else chances[rows])
             octets[rows] = steps
             if keep is not None:
@@ -128,22 +131,28 @@ def _steps(values: Int64s, shift: int, limit: int, chances: Chances | None) -> I
     """Whole steps of 2**shift, clipped; a new array, in which everything is done."""
     if chances is None:
         steps: Int64s = values + (1 << shift >> 1)
+        steps >>= shift
     else:
-        steps = chances.astype(np.int64)
-        if shift < CHANCE_BITS:
-            steps >>= CHANCE_BITS - shift
-        else:
-            steps <<= shift - CHANCE_BITS
-        steps += values
-    steps >>= shift
-    return np.clip(steps, -limit, limit, out=steps)
+        fine = min(shift, CHANCE_BITS)
+        steps = values >> shift - fine
+        steps += chances >> CHANCE_BITS - fine
+        steps >>= fine
+    np.clip(steps, -limit, limit, out=steps)
+    return steps
 
 
-def _alike(shift: PER_BLOCK) -> Iterator[tuple[Any, int]]:
+def _alike(shift: PER_BLOCK, values: Int64s) -> Iterator[tuple[Any, int]]:
     """Rows that have the same shift, and that: NumPy is three times as fast with one number as with one for each."""
-    found = [shift] if isinstance(shift, int) else np.unique(shift).tolist()
+    if isinstance(shift, int):
+        yield ..., shift
+        return
+    at_once = max(1, PIECE // values.shape[1])
+    found = np.unique(shift).tolist()
     for by in found:
-        yield ... if len(found) == 1 else np.flatnonzero(shift == by), by
+        rows = None if len(found) == 1 else np.flatnonzero(shift == by)
+        for begin in range(0, len(values) if rows is None else len(rows), at_once):
+            piece = slice(begin, begin + at_once)
+            yield piece if rows is None else rows[piece], by
 
 
 def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Int64s:

@@ -1,6 +1,7 @@
 """Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -116,8 +117,8 @@ def assert_same(step):
 
 @st.composite
 def chances(draw):
-    """A source of numbers of every size, for blocks longer than a vector register and not."""
-    return np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([2, 8, 66, 256]))
+    """A source of numbers of every size, for blocks longer than a vector register, or than a chunk, and not."""
+    return np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([2, 8, 66, 256, 2050]))
 
 
 @given(chances(), st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
@@ -125,10 +126,15 @@ def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
     random, size = chance
     values = random.integers(-(2**62), 2**62, (3, size)) >> random.integers(0, 62, (3, size))
     shift, factor = random.integers(0, 41, (3, 1)), np.exp(random.uniform(-30, 0, (3, 1)))
-    for by in (shift, int(shift[0, 0])):
-        assert_same(lambda one, by=by: one.round(values, by, limit))
-        assert_same(lambda one, by=by: one.round_by_chance(values, by, limit, seed))
+    votes, alike = random.integers(1, 256, (3, 1)), np.full((3, 1), shift[0])
+    for by in (shift, alike, int(shift[0, 0])):
+        with mock.patch.object(kernel, "PIECE", 2 * size):
+            assert_same(lambda one, by=by: one.round(values, by, limit))
+            assert_same(lambda one, by=by: one.round_by_chance(values, by, limit, seed))
         assert_same(lambda one, by=by: one.spread(values.astype(np.int32), by))
+        for count in (votes, int(votes[0, 0])):
+            assert_same(lambda one, by=by, count=count: one.spread(values.astype(np.int16).astype(np.int32), by, count))
+    assert_same(lambda one: one.votes(values[:, ::2]))
     assert_same(lambda one: one.round(values[:, ::2], shift, limit))
     assert_same(lambda one: one.round(values[0], 40, limit))
     assert_same(lambda one: one.scaled(values, factor))
@@ -152,6 +158,30 @@ def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance,
             apart = one.unpack(packed, width, signed=signed).reshape(20, size)
             together = one.decode(packed, shift, width, signed=signed)
             assert np.array_equal(together, one.spread(apart, shift))
+
+
+@given(st.sampled_from([4, 8]), chances(), st.booleans())
+def test_votes_in_one_pass_are_votes(width, chance, alike):
+    random, size = chance
+    values = random.integers(-3, 4, (20, size))
+    shift, count = random.integers(0, 1 if alike else 41, (20, 1)), random.integers(1, 1 << width, (20, 1))
+    for one in (kernel.NUMPY, kernel.native()):
+        packed, kept = one.pack(one.votes(values), width), np.zeros((40, size), np.int32)
+        for keep in (None, kept[::2], kept[20:]):
+            assert one.encode_votes(values, width, keep) == packed
+        assert np.array_equal(kept[20:], values >= 0)
+        assert np.array_equal(kept[:20:2], kept[20:30])
+        together = one.decode(packed, shift, width, signed=False, votes=count)
+        assert np.array_equal(together, (2 * (values >= 0) - count) << shift)
+
+
+@pytest.mark.parametrize("shift", [1, 3, 16, 17, 40])
+def test_chances_are_those_of_what_is_left_of_a_step(shift):
+    """Of 2**16 draws a share is off by 0.002 (standard error)."""
+    rest = np.array([[0], [1], [2], [3], [4]]) << shift >> 2
+    up = kernel.kernel().round_by_chance(np.broadcast_to(rest, (5, 1 << 16)), shift, 9, 7).mean(axis=1)
+    assert np.abs(up - rest[:, 0] / 2.0**shift).max() < 0.008
+    assert up[0] == 0.0 and up[4] == 1.0
 
 
 @given(st.sampled_from(WIDTHS), st.booleans(), chances())
