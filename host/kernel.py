@@ -156,7 +156,7 @@ def _alike(shift: PER_BLOCK, values: Int64s) -> Iterator[tuple[Any, int]]:
 
 
 def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Int64s:
-    """By the most common shift first; rows with others are set right after that, which is exact."""
+    """By the most common shift, and rows with others once more by theirs."""
     values = lanes.astype(np.int64)
     if isinstance(shift, int):
         values <<= shift
@@ -166,7 +166,7 @@ def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Int64s:
     values <<= common
     for by in found[found != common].tolist():
         rows = np.flatnonzero(shift == by)
-        values[rows] = values[rows] << by - common if by > common else values[rows] >> common - by
+        values[rows] = lanes[rows].astype(np.int64) << by
     return values
 
 
