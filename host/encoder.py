@@ -123,7 +123,9 @@ class Encoder:
         self.uses = self._wanted
         fresh = residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses))
         self._fresh.update(fresh)
-        self._packed |= fresh | residual.noted(np.setdiff1d(plan.blocks, list(fresh)))
+        self._packed |= fresh
+        if len(fresh) < plan.blocks.size:
+            self._packed |= residual.noted(np.setdiff1d(plan.blocks, list(fresh)))
         self._error_norm = self._sampled_error()
 
     def packed(self, block: int) -> Packed:

@@ -1,6 +1,6 @@
 /* The arithmetic of host/kernel.py once more, in one pass each: the same integers and the same floats, bit for bit.
  *
- * Blocks are rows of `lanes` values; `shift` (0 to 40) and `factor` have one number for each row. Arrays do not overlap.
+ * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number for each row. Arrays do not overlap.
  * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Wrap-around is meant where it can happen:
  * it is written in unsigned numbers.
  */
@@ -51,8 +51,8 @@ static inline uint64_t mixed(uint64_t bits) {
     return bits ^ bits >> 33;
 }
 
-/* Lanes of a row whose first is element `first`, up or down by chance, so that the mean is the value: a draw for each
- * four elements, a chunk's at a time. */
+/* Lanes of a row whose first is element `first`, up or down by chance, so that the mean is the value to 2**-16 of a step:
+ * a draw for each four elements, a chunk's at a time. */
 static void round_by_chance(const int64_t *values, int64_t first, int64_t lanes, int by, int64_t limit, uint32_t seed,
                             int32_t *out) {
     union {
@@ -85,7 +85,7 @@ void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
         out[i] = values[i] >= 0;
 }
 
-/* What lanes stand for, less `base`. */
+/* What lanes stand for, less `base`: of votes that is what all of them come to if none is for. */
 void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
                    int64_t *values) {
     for (int64_t row = 0; row < rows; row++, values += lanes, in += lanes) {

@@ -26,9 +26,10 @@ Floats64 = npt.NDArray[np.float64]
 PER_BLOCK = int | Int64s
 
 Chances = npt.NDArray[np.uint16]
-"""Odd numbers: a rest of a step of 2**16 that comes to a whole one together with it is rounded up."""
+"""Odd numbers: what is left of a step, in 2**-16 of it, is rounded up where both together come to a whole one."""
 
 CHANCE_BITS = 16
+"""As in kernel.c."""
 
 PIECE = 1 << 18
 """Values that NumPy rounds at a time: what steps leave to each other stays in the cache."""
@@ -122,7 +123,7 @@ class Kernel:
     def decode(
         self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
     ) -> Int64s:
-        """unpack() and spread() of as many blocks as there are shifts (B, 1), of whole bytes."""
+        """unpack() and spread() of as many blocks as there are shifts and votes (B, 1), of whole bytes."""
         lanes = _unpacked(data, width, signed=signed).reshape(len(shift), -1)
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
