@@ -8,13 +8,14 @@ many: the mean of its gradients times their number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from host import wire
 from host.coding import Coding
-from host.compress import UNIT, Fixed, decode_packed
+from host.compress import UNIT, Codec, Fixed, decode_packed
 from host.encoder import Encoding, Finished
 from host.history import Result
 from host.kernel import kernel
@@ -53,7 +54,7 @@ class Aggregate:
 
 def held(results: Sequence[Result]) -> tuple[float, float]:
     """How many gradients and how many contributors are in a block's sum, mean over the blocks."""
-    gradients, contributors = (sum(getattr(result, name) for result in results) for name in ("gradients", "count"))
+    gradients, contributors = (int(_numbers(results, name).sum()) for name in ("gradients", "count"))
     return gradients / len(results), contributors / len(results)
 
 
@@ -62,13 +63,13 @@ def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average
     results = finished.results
     total = _total(results, coding)
     gradients, contributors = held(results)
-    first = results[0]
+    first, ks = results[0], _numbers(results, "k")
     return Aggregate(
         iteration=first.id.iteration,
         mean=kernel().scaled(total, _weights(finished, average)).ravel()[: coding.elements],
         total=total,
         k=first.k,
-        ks=(min(result.k for result in results), max(result.k for result in results)),
+        ks=(int(ks.min()), int(ks.max())),
         count=first.count,
         members=wire.members_of(first.members),
         missed=sum(not result.has(rank) for result in results),
@@ -81,17 +82,26 @@ def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average
 
 def _total(results: Sequence[Result], coding: Coding) -> Fixed:
     """What the sums stand for, in units of 2**-40, shape (blocks, elements of a block)."""
+    lanes = _numbers(results, "lanes")
+    codes = np.unique(lanes).tolist()
+    if len(codes) == 1 and len(results) == coding.shape.blocks:  # then nothing is copied
+        return _decoded(results, coding.codecs[codes[0]])
     total = np.zeros((coding.shape.blocks, coding.shape.elements), np.int64)
-    lanes = np.array([result.lanes for result in results])
-    for code in np.unique(lanes).tolist():
-        alike = [result for result in results if result.lanes == code]
-        sums = b"".join(result.values for result in alike)
-        blocks, scale, count = np.array([(result.id.block, result.scale, result.count) for result in alike]).T
-        decoded = decode_packed(coding.codecs[code], sums, scale[:, None], count[:, None])
-        if len(alike) == len(total):
-            return decoded
-        total[blocks] = decoded
+    for code in codes:
+        alike = [results[at] for at in np.flatnonzero(lanes == code).tolist()]
+        total[_numbers(alike, "id.block")] = _decoded(alike, coding.codecs[code])
     return total
+
+
+def _decoded(results: Sequence[Result], codec: Codec) -> Fixed:
+    """What sums in the same lanes stand for, shape (results, elements of a block)."""
+    scale, count = (_numbers(results, name)[:, None] for name in ("scale", "count"))
+    return decode_packed(codec, b"".join(map(attrgetter("values"), results)), scale, count)
+
+
+def _numbers(results: Sequence[Result], name: str) -> npt.NDArray[np.int64]:
+    """A field of all results."""
+    return np.fromiter(map(attrgetter(name), results), np.int64, len(results))
 
 
 def _weights(finished: Finished, average: Average) -> npt.NDArray[np.float64]:
@@ -99,10 +109,9 @@ def _weights(finished: Finished, average: Average) -> npt.NDArray[np.float64]:
 
     Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
     """
-    gap = finished.plan.gap
+    gap, results = finished.plan.gap, finished.results
+    blocks = _numbers(results, "id.block")
+    steps = gap[blocks] / _numbers(results, "gradients") if average == "gradients" else 1 / _numbers(results, "count")
     weights = np.zeros(len(gap))
-    for result in finished.results:
-        block = result.id.block
-        steps = gap[block] / result.gradients if average == "gradients" else 1 / result.count
-        weights[block] = steps * UNIT
+    weights[blocks] = steps * UNIT
     return weights[:, None]
