@@ -71,7 +71,7 @@ class Agent:
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
         self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
-        self._packets = _packet_codec(job.codec)
+        self._packets = _packets(job.packets)
         self._transport = transport
         self._recorder = recorder
         shape = {"blocks": self._blocks, "lanes": self._lanes}
@@ -354,6 +354,6 @@ def padded(elements: int, lanes: int) -> int:
     return -(-elements // lanes) * lanes
 
 
-def _packet_codec(name: str) -> ModuleType:
+def _packets(name: str) -> ModuleType:
     """The module that encodes and decodes packets: host.wire, or host.packets (Scapy) when asked for."""
     return wire if name == "fast" else importlib.import_module("host.packets")

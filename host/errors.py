@@ -27,3 +27,7 @@ class BooksError(HostError):
 
 class AgentError(HostError):
     """The worker cannot go on: no controller, stopped from outside, or results that nobody holds any more."""
+
+
+class RateError(HostError):
+    """A rate was asked for that cannot be measured, of nothing or by an unknown formula."""

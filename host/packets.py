@@ -1,7 +1,7 @@
-"""The Scapy layer of a kofn packet: crafting, dissecting captures, tests, and the agent's codec = "scapy".
+"""The Scapy layer of a kofn packet: crafting, dissecting captures, tests, and the agent's packets = "scapy".
 
 Made from the field table of host.wire, so it cannot differ from it.  Scapy is GPL-2.0-only and slow: nothing of the
-hot path imports this module unless that codec is chosen.
+hot path imports this module unless that is chosen.
 
     >>> from scapy.packet import Raw
     >>> Kofn(kind=1, job=1, worker=2, iteration=3, words=1).show2()  # doctest: +SKIP

@@ -16,9 +16,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
+from run.compression import Compress
 from run.config_errors import check_document
 from run.errors import ConfigError
 from run.objectives import DEFAULT, check_objective
+from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from run.settings import override
 
 WORKERS_MAX = 64
@@ -36,19 +38,9 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 CLASSES = 10
 """Of the images that workers train on: the ten digits."""
 
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
-Probability = Annotated[float, Meta(ge=0, le=1)]
-PositiveInt = Annotated[int, Meta(ge=1)]
-
-
 Late = Literal["finish", "abort", "drop"]
 Average = Literal["gradients", "contributors"]
 """Finish it and stash it; stop computing it at once; finish it and throw it away."""
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the TOML file: immutable, every key known."""
 
 
 class Network(Section, frozen=True):
@@ -57,7 +49,7 @@ class Network(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    link_mbps: Annotated[float, Meta(ge=0.1, le=100_000)] | None = 200.0  # for the default star; None: not shaped
+    link_mbps: Mbps | None = 200.0  # for the default star; None: not shaped
     management: str = "172.30.255.0/24"
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
@@ -92,7 +84,7 @@ class Job(Section, frozen=True):
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
     window: PositiveInt = 64  # blocks in flight, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
-    codec: Literal["fast", "scapy"] = "fast"
+    packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
         64.0  # largest magnitude of one addend; more is clipped into the residual
     )
@@ -229,6 +221,7 @@ class Config(Section, frozen=True):
     run: Run = Run()
     network: Network = Network()
     job: Job = Job()
+    compress: Compress = Compress()
     policy: Policy = Policy()
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
@@ -246,6 +239,16 @@ class Config(Section, frozen=True):
     def owned(self) -> list[int]:
         """The classes that only one worker holds."""
         return [label for shard in self.shard for label in shard.classes]
+
+    @property
+    def pace_mbps(self) -> float:
+        """At which rate a worker's packets leave, in Mbit/s; 0: as they come.
+
+        The links of a topology of your own are known to that alone, so without compress.pace_mbps nothing is paced.
+        """
+        if self.compress.pace_mbps is not None:
+            return self.compress.pace_mbps
+        return (self.network.link_mbps or 0.0) if self.network.topology is None else 0.0
 
     @classmethod
     def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
@@ -274,6 +277,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
         if self.job.window > self.job.slots // 2:
             raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
+        self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.passes:
             check_objective(objective, self.job.workers, "run.passes")

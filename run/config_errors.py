@@ -50,7 +50,7 @@ def bounds(kind: Number) -> str:
     high = "" if kind.le is None else f"{kind.le:g}"
     high = high if kind.lt is None else f"less than {kind.lt:g}"
     if kind.gt is not None and high:
-        return f"{low}, at most {high}"
+        return f"{low}, at most {high}" if kind.lt is None else f"{low}, {high}"
     if low and high:
         return f"{low} to {high}"
     if high:

@@ -26,8 +26,9 @@ from host.protocol import Protocol
 from host.residual import Residual
 from host.stragglers import Blocking
 from host.wire import WORD_LANES
-from run.config import Config, NotNegative
+from run.config import Config
 from run.errors import ConfigError
+from run.sections import NotNegative
 from sim.learning import Learning
 
 REPEATS = 9

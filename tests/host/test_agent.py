@@ -97,8 +97,8 @@ class Cluster:
 
 @pytest.fixture(params=[("fast", 0), ("fast", 15), ("scapy", 0)], ids=["fast", "fast-lossy", "scapy"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    codec, lose = request.param
-    running = Cluster(Job(workers=3, words=1, slots=32, window=8, codec=codec), k=2, lose=lose)
+    packets, lose = request.param
+    running = Cluster(Job(workers=3, words=1, slots=32, window=8, packets=packets), k=2, lose=lose)
     yield running
     running.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from run.compression import Compress
 from run.config import Config, Network
 from run.effective import to_toml
 from run.errors import RunError
@@ -29,7 +30,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, policy, model, straggler, shard, fault, event are allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, event are"
+        " allowed",
     ),
     (
         "[run]\npasses = ['best']",
@@ -49,7 +51,29 @@ BAD = [
     ("[job]\nwords = 33", "job.words"),
     ("[job]\nslots = 1000", "job.slots is 1000: a power of two"),
     ("[job]\nslots = 64\nwindow = 33", "job.window is 33: 1 to 32"),
-    ("[job]\ncodec = 'fancy'", "job.codec is 'fancy': 'fast' or 'scapy' is allowed"),
+    ("[job]\npackets = 'fancy'", "job.packets is 'fancy': 'fast' or 'scapy' is allowed"),
+    ("[compress]\nratio = 0", "compress.ratio is 0: more than 0, at most 1 is allowed"),
+    ("[compress]\nratio = 1.01", "compress.ratio is 1.01: more than 0, at most 1 is allowed"),
+    ("[compress]\nratio = nan", "compress.ratio is nan: more than 0, at most 1 is allowed"),
+    (
+        "[compress]\ncodec = 'int2'",
+        "compress.codec is 'int2': int32, int16, int8, int4, onebit, auto or module:name is allowed",
+    ),
+    ("[compress]\ncodec = 'mine:'", "compress.codec is 'mine:': int32,"),
+    ("[compress]\nrounding = 'up'", "compress.rounding is 'up': 'nearest' or 'stochastic' is allowed"),
+    ("[compress]\nevery = 0", "compress.every is 0: 1 to 1000 is allowed"),
+    ("[compress]\nthreshold = 1", "compress.threshold is 1: more than 0, less than 1 is allowed"),
+    ("[compress]\npace_mbps = -1", "compress.pace_mbps is -1.0: 0, or 0.1 to 100000, is allowed"),
+    ("[compress]\npace_mbps = nan", "compress.pace_mbps is nan: 0, or 0.1 to 100000, is allowed"),
+    ("[compress]\nadapt = 'on'", "compress.adapt is 'on': 'deliverable' or 'literal' or 'off' is allowed"),
+    ("[compress]\nadapt = 'literal'", "compress.adapt is 'literal', compress.codec is 'int32': 'auto' is needed"),
+    (
+        "[compress]\ncodec = 'int4'\n[job]\nworkers = 8",
+        "compress.codec is 'int4': its 4-bit lanes leave no bits for the sum of 8 workers (job.workers); "
+        "int32, int16, int8, onebit or auto is allowed",
+    ),
+    ("[compress]\ncodec = 'auto'", "job.words is 4: a multiple of 8 is allowed with compress.codec = 'auto'"),
+    ("[compress]\ncodec = 'auto'\n[job]\nworkers = 8\nwords = 6", "job.words is 6: a multiple of 4 is allowed"),
     ("[policy]\nobjective = 'fixed:x'", "policy.objective is 'fixed:x'"),
     ("[policy]\nmargin = -0.1", "policy.margin"),
     ("[model]\nmomentum = 1.0", "model.momentum is 1.0: 0 to less than 1 is allowed"),
@@ -209,6 +233,34 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
     config = Config.load(path)
     path.write_text(to_toml(config))
     assert Config.load(path) == config
+
+
+@pytest.mark.parametrize(
+    ("codec", "workers", "widths"),
+    [
+        ("int32", 64, (32,)),
+        ("int4", 7, (4,)),
+        ("int4", 8, ()),
+        ("onebit", 15, (4,)),
+        ("onebit", 16, (8,)),
+        ("auto", 4, (32, 16, 8, 4)),
+        ("auto", 64, (32, 16, 8)),
+    ],
+)
+def test_the_lanes_of_a_codec_hold_the_sum_of_all_workers(codec: str, workers: int, widths: tuple[int, ...]) -> None:
+    assert Compress(codec=codec).widths(workers) == widths
+
+
+def test_a_codec_of_ones_own_says_itself_which_lanes_it_has() -> None:
+    Compress(codec="package.module:codec").check(workers=64, words=1)
+
+
+def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
+    assert Config(network=Network(link_mbps=40.0)).pace_mbps == 40
+    assert Config(network=Network(link_mbps=None)).pace_mbps == 0
+    assert Config(network=Network(topology=Path("mine.json"))).pace_mbps == 0
+    assert Config(network=Network(topology=Path("mine.json")), compress=Compress(pace_mbps=30.0)).pace_mbps == 30
+    assert Config(compress=Compress(pace_mbps=0.0)).pace_mbps == 0
 
 
 def test_the_default_experiment_is_valid() -> None:

@@ -1,0 +1,206 @@
+"""How fast this worker's gradient gets through, and what that allows to be sent: the adaptive compression ratio.
+
+Fed by the contributions that leave and the answers to them; times are passed in, of whatever clock.  Knows nothing of
+sockets, lanes' contents or other workers.  docs/COMPRESSION.md has the source's formula and both readings of it.
+
+    answers   | first |  W packets  |  W packets  |  --> time
+              no rate    v             v'            |v' - v| <= threshold * v HOLD times on end: v' is the rate
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from host.errors import RateError
+
+WINDOW = 8
+"""W: packets that a rate is measured over, at least."""
+
+SPAN_S = 0.5e-3
+"""Time that a rate is measured over, at least: answers that were read together say nothing about the network."""
+
+HOLD = 4
+"""Times on end that two windows must agree: those of a rate that swings agree in passing, now and then."""
+
+RATIO_MIN = 2.0**-10
+"""Something is always sent: whatever a formula says, the ratio is at least this."""
+
+WIDTHS = (32, 16, 8, 4)
+
+
+def deliverable(start_bps: float, now_bps: float) -> float:
+    """What the link can still deliver in the planned time: r = v / v0, at most 1."""
+    return min(1.0, now_bps / start_bps)
+
+
+def literal(start_bps: float, now_bps: float) -> float:
+    """The source's rate-change ratio to the letter: r = |v0 - v| / v0, at most 1."""
+    return min(1.0, abs(start_bps - now_bps) / start_bps)
+
+
+READINGS: Mapping[str, Callable[[float, float], float]] = {"deliverable": deliverable, "literal": literal}
+"""By the names of compress.adapt: v0 and v, both above 0, to r from 0 to 1."""
+
+
+def compression_ratio(*, total_bytes: int, delivered_bytes: int, rest: float) -> float:
+    """c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the D - s bytes left that is to go."""
+    delivered = min(1.0, delivered_bytes / total_bytes)
+    return min(1.0, max(RATIO_MIN, delivered + (1.0 - delivered) * rest))
+
+
+def lanes_for(ratio: float, widths: tuple[int, ...] = WIDTHS) -> int:
+    """Bits of the widest lanes in which a gradient takes at most this ratio of float32; the narrowest if none does.
+
+    `widths`: what there is, widest first.
+
+    >>> [lanes_for(ratio) for ratio in (1.0, 0.5, 0.3, 0.2)]
+    [32, 16, 8, 4]
+    """
+    return next((width for width in widths if width <= 32 * ratio), widths[-1])
+
+
+class _Point(NamedTuple):
+    """What had been acknowledged of an iteration at a moment."""
+
+    time_s: float
+    packets: int
+    bytes: int
+
+
+class _Stream:
+    """Rates of an iteration's answers: over the newest window, and over the one before it."""
+
+    def __init__(self) -> None:
+        self._points: list[_Point] = []
+        self._middle = self._first = 0
+
+    def add(self, size: int, now: float) -> tuple[float, float] | None:
+        """An answer for `size` bytes: the rates (older, newer) in bit/s up to the one before; None without news.
+
+        The first answer only starts the clock: what was waited for until then was other workers.
+        """
+        points = self._points
+        if not points:
+            points.append(_Point(now, 0, 0))
+            return None
+        last = points[-1]
+        following = _Point(now, last.packets + 1, last.bytes + size)
+        if now > last.time_s:
+            rates = self._rates(last)  # everything that was read at that moment is in it
+            points.append(following)
+            return rates
+        if len(points) > 1:
+            points[-1] = following._replace(time_s=last.time_s)
+        return None
+
+    def _rates(self, newest: _Point) -> tuple[float, float] | None:
+        """Of the two windows that end with this point, older and newer."""
+        self._middle = self._start_of(newest, self._middle)
+        middle = self._points[self._middle]
+        self._first = self._start_of(middle, self._first)
+        first = self._points[self._first]
+        if not (_long_enough(middle, newest) and _long_enough(first, middle)):
+            return None
+        return _bps(first, middle), _bps(middle, newest)
+
+    def _start_of(self, end: _Point, start: int) -> int:
+        """The latest point, from `start` on, that leaves a whole window before `end`."""
+        while start + 1 < len(self._points) and _long_enough(self._points[start + 1], end):
+            start += 1
+        return start
+
+
+def _long_enough(begin: _Point, end: _Point) -> bool:
+    return end.packets - begin.packets >= WINDOW and end.time_s - begin.time_s >= SPAN_S
+
+
+def _bps(begin: _Point, end: _Point) -> float:
+    return 8 * (end.bytes - begin.bytes) / (end.time_s - begin.time_s)
+
+
+class _Sent(NamedTuple):
+    """A contribution that has left."""
+
+    wire_bytes: int
+    gradient_bytes: int
+
+
+class RateEstimator:
+    """One worker's rate and ratio; `reading` is one of READINGS, `threshold` the share of compress.threshold.
+
+    >>> rate = RateEstimator("deliverable", threshold=0.1)
+    >>> rate.begin(gradient_bytes=4096)
+    >>> rate.sent(0, wire_bytes=1106, gradient_bytes=1024)
+    >>> rate.answered(0, now=0.01)
+    >>> rate.ratio, rate.wish
+    (1.0, 1.0)
+    """
+
+    def __init__(self, reading: str, *, threshold: float) -> None:
+        """RateError where the reading is unknown."""
+        if reading not in READINGS:
+            raise RateError(f"reading is {reading!r}: {', '.join(READINGS)} are allowed")
+        self._formula, self._literal, self._threshold = READINGS[reading], reading == "literal", threshold
+        self._stream = _Stream()
+        self._flying: dict[int, _Sent] = {}  # by block
+        self._total_bytes, self._delivered_bytes = 1, 0
+        self._agreed = 0  # times on end
+        self.rate_bps: float | None = None
+        """v: the newest stable rate, in bit/s of what is on the wire."""
+        self.start_bps: float | None = None
+        """v0: the highest stable rate so far; for the literal reading the first stable one of the iteration."""
+
+    def begin(self, gradient_bytes: int) -> None:
+        """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
+        if gradient_bytes < 1:
+            raise RateError(f"gradient_bytes is {gradient_bytes}: 1 or more is allowed")
+        self._stream = _Stream()
+        self._flying.clear()
+        self._total_bytes, self._delivered_bytes, self._agreed = gradient_bytes, 0, 0
+        if self._literal:
+            self.start_bps = None
+
+    def sent(self, block: int, *, wire_bytes: int, gradient_bytes: int) -> None:
+        """A contribution leaves, perhaps again: an answer is for the last one, once."""
+        self._flying[block] = _Sent(wire_bytes, gradient_bytes)
+
+    def answered(self, block: int, now: float, *, counted: bool = True) -> None:
+        """A block's answer has come; not `counted`: without this worker, so it says nothing about this worker's link.
+
+        Copies of an answer, and answers for what this worker did not send, change nothing.
+        """
+        sent = self._flying.pop(block, None)
+        if sent is None or not counted:
+            return
+        self._delivered_bytes += sent.gradient_bytes
+        rates = self._stream.add(sent.wire_bytes, now)
+        if rates is not None:
+            self._judge(*rates)
+
+    @property
+    def rest(self) -> float:
+        """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known."""
+        if self.rate_bps is None or self.start_bps is None:
+            return 1.0
+        if not self._literal and self.rate_bps >= (1 - self._threshold) * self.start_bps:
+            return 1.0  # as stable as rates are: no change
+        return self._formula(self.start_bps, self.rate_bps)
+
+    @property
+    def ratio(self) -> float:
+        """c: of the gradient's bytes, the share to send in the whole of this iteration, from RATIO_MIN to 1."""
+        return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=self._delivered_bytes, rest=self.rest)
+
+    @property
+    def wish(self) -> float:
+        """The ratio for the next iteration, of which nothing is delivered yet, from RATIO_MIN to 1."""
+        return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
+
+    def _judge(self, older_bps: float, newer_bps: float) -> None:
+        """The stability test; a rate that passes it is v, and perhaps v0."""
+        close = newer_bps > 0 and abs(newer_bps - older_bps) <= self._threshold * older_bps
+        self._agreed = self._agreed + 1 if close else 0
+        if self._agreed < HOLD:
+            return
+        self.rate_bps = newer_bps
+        if self.start_bps is None or (not self._literal and newer_bps > self.start_bps):
+            self.start_bps = newer_bps

@@ -1,0 +1,16 @@
+"""What every table of the run's TOML file is made of: its base class, and numbers with bounds."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+Mbps = Annotated[float, Meta(ge=0.1, le=100_000)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the TOML file: immutable, every key known."""

@@ -1,0 +1,211 @@
+"""The rate of a link whose rate is known, and the ratio that follows from it."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host.errors import RateError
+from host.rate import HOLD, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
+
+PACKET = 1106
+GRADIENT = 1024
+BLOCKS = 200
+MBPS = 20.0
+
+
+def estimator(reading: str = "deliverable", *, threshold: float = 0.1, blocks: int = BLOCKS) -> RateEstimator:
+    rate = RateEstimator(reading, threshold=threshold)
+    rate.begin(blocks * GRADIENT)
+    return rate
+
+
+def stream(rate: RateEstimator, mbps: list[float], start_s: float = 0.0, first: int = 0) -> float:
+    """One answer after another, each as long after the one before as its own rate says; when the last one came."""
+    now = start_s
+    for block, link_mbps in enumerate(mbps, first):
+        now += PACKET * 8e-6 / link_mbps
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, now)
+    return now
+
+
+def mbps(rate: RateEstimator) -> float:
+    assert rate.rate_bps is not None
+    return rate.rate_bps / 1e6
+
+
+def test_a_constant_rate_is_found_and_nothing_is_compressed() -> None:
+    rate = estimator()
+    stream(rate, [MBPS] * BLOCKS)
+    assert mbps(rate) == pytest.approx(MBPS)
+    assert rate.ratio == rate.wish == rate.rest == 1
+
+
+def test_a_drop_to_a_quarter_in_mid_stream_is_found_after_two_windows() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * 100)
+    now = stream(rate, [MBPS / 4] * WINDOW, now, first=100)
+    assert mbps(rate) == pytest.approx(MBPS), "a rate that has only begun is not stable"
+    stream(rate, [MBPS / 4] * (WINDOW + HOLD + 1), now, first=100 + WINDOW)
+    assert mbps(rate) == pytest.approx(MBPS / 4)
+    delivered = 100 + 2 * WINDOW + HOLD + 1
+    assert rate.rest == rate.wish == pytest.approx(1 / 4)
+    assert rate.ratio == pytest.approx((delivered + (BLOCKS - delivered) / 4) / BLOCKS)
+
+
+def test_a_rate_that_comes_back_is_not_compressed_for() -> None:
+    rate = estimator()
+    stream(rate, [MBPS] * 50 + [MBPS / 4] * 50 + [MBPS] * 50)
+    assert rate.wish == 1
+
+
+@pytest.mark.parametrize(("swing", "stable"), [(0.02, True), (0.5, False)])
+def test_only_a_rate_that_stays_within_the_threshold_counts(swing: float, stable: bool) -> None:
+    rate, numbers = estimator(threshold=0.05), random.Random(1)
+    links = [MBPS * (1 + (swing if block // WINDOW % 2 else -swing) / 2) for block in range(BLOCKS)]
+    stream(rate, [link * numbers.uniform(0.99, 1.01) for link in links])
+    if stable:
+        assert mbps(rate) == pytest.approx(MBPS, rel=swing)
+        assert rate.wish == 1, "a difference within the threshold is no change"
+    else:
+        assert rate.rate_bps is None
+
+
+def test_a_rate_that_falls_all_the_time_is_never_stable() -> None:
+    rate = estimator()
+    stream(rate, [MBPS * 0.97**block for block in range(BLOCKS)])
+    assert rate.rate_bps is None
+
+
+def test_what_the_first_answer_waited_for_is_no_rate() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    stream(rate, [MBPS] * 50, now + 100.0)
+    assert mbps(rate) == pytest.approx(MBPS)
+
+
+def test_a_tiny_iteration_leaves_the_last_rate() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    stream(rate, [MBPS / 4] * 2 * WINDOW, now)
+    assert mbps(rate) == pytest.approx(MBPS)
+    rate.begin(BLOCKS * GRADIENT)
+    assert rate.wish == 1
+
+
+def test_bytes_count_once_whatever_is_sent_again_and_answered_twice() -> None:
+    rate, again = estimator(), estimator()
+    stream(rate, [MBPS] * 50)
+    now = 0.0
+    for block in range(50):
+        now += PACKET * 8e-6 / MBPS
+        for _ in range(3):
+            again.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        for _ in range(3):
+            again.answered(block, now)
+            again.answered(BLOCKS + block, now)
+    assert (again.rate_bps, again.ratio) == (rate.rate_bps, rate.ratio)
+    again.sent(0, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+    again.begin(BLOCKS * GRADIENT)
+    again.answered(0, now)
+    assert again._delivered_bytes == 0, "an answer of the iteration before"
+
+
+def test_a_result_without_this_worker_says_nothing_of_its_link() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, block * 1e-3, counted=False)
+    assert rate.rate_bps is None
+    assert rate._delivered_bytes == 0
+
+
+def test_answers_that_are_read_together_are_one() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, (block // 5 + 1) * 5 * PACKET * 8e-6 / MBPS)
+    assert mbps(rate) == pytest.approx(MBPS)
+
+
+def test_a_clock_that_stands_still_has_no_rate() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, 1.0)
+    assert rate.rate_bps is None
+    assert rate.ratio == 1
+
+
+def test_to_the_letter_a_constant_rate_sends_nothing_more() -> None:
+    rate = estimator("literal")
+    stream(rate, [MBPS] * 100)
+    assert rate.rest == pytest.approx(0, abs=1e-9)
+    assert rate.ratio == pytest.approx(100 / BLOCKS)
+    assert rate.wish == RATIO_MIN
+
+
+def test_to_the_letter_the_rate_is_compared_with_the_iterations_own_start() -> None:
+    rate = estimator("literal")
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    assert rate.ratio == 1, "the start is not known yet"
+    stream(rate, [MBPS / 2] * 50 + [MBPS / 8] * 50, now)
+    assert rate.rest == pytest.approx(3 / 4)
+
+
+@given(
+    reading=st.sampled_from(sorted(READINGS)),
+    threshold=st.floats(1e-6, 0.999),
+    events=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 10**9), st.floats(0, 1e9), st.booleans(), st.booleans()),
+        max_size=80,
+    ),
+)
+def test_a_ratio_is_always_one(
+    reading: str, threshold: float, events: list[tuple[int, int, float, bool, bool]]
+) -> None:
+    """Whatever comes in, clocks that jump and bytes above the gradient's included."""
+    rate = estimator(reading, threshold=threshold, blocks=10)
+    for block, size, now, counted, new in events:
+        if new:
+            rate.begin(1 + size)
+        rate.sent(block, wire_bytes=size, gradient_bytes=size)
+        rate.answered(block, now, counted=counted)
+        assert RATIO_MIN <= rate.ratio <= 1
+        assert RATIO_MIN <= rate.wish <= 1
+        assert 0 <= rate.rest <= 1
+
+
+@given(start=st.floats(1e-3, 1e12), now=st.floats(1e-3, 1e12), total=st.integers(1, 10**12), share=st.floats(0, 2))
+def test_both_formulas_are_bounded(start: float, now: float, total: int, share: float) -> None:
+    for formula in READINGS.values():
+        rest = formula(start, now)
+        assert 0 <= rest <= 1
+        ratio = compression_ratio(total_bytes=total, delivered_bytes=int(share * total), rest=rest)
+        assert RATIO_MIN <= ratio <= 1
+
+
+def test_the_formulas() -> None:
+    assert READINGS["deliverable"](100, 25) == 0.25
+    assert READINGS["literal"](100, 25) == 0.75
+    assert compression_ratio(total_bytes=1000, delivered_bytes=200, rest=0.25) == pytest.approx(0.4)
+
+
+@given(ratio=st.floats(RATIO_MIN, 1))
+def test_lanes_take_no_more_than_the_ratio_unless_they_are_the_narrowest(ratio: float) -> None:
+    for widths in ((32, 16, 8, 4), (32, 16, 8), (16,)):
+        width = lanes_for(ratio, widths)
+        assert width / 32 <= ratio or width == widths[-1]
+        assert all(other / 32 > ratio for other in widths if other > width)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(RateError, match="reading is 'mine': deliverable, literal are allowed"):
+        RateEstimator("mine", threshold=0.1)
+    with pytest.raises(RateError, match="gradient_bytes is 0: 1 or more is allowed"):
+        estimator(blocks=0)
