@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from run.claims import Verdict
 from run.evidence import Findings, Row
 
 NEAR = 0.10
@@ -14,15 +14,6 @@ FASTER = 3.0
 
 ONE_SLOW = "one-slow"
 """The scenario of that claim."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A claim, whether it holds, and the numbers that say so."""
-
-    claim: str
-    holds: bool
-    numbers: str
 
 
 def verdicts(found: Sequence[Findings]) -> list[Verdict]:
