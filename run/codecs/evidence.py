@@ -104,15 +104,17 @@ class Row:
 
     def against(self, other: "Row") -> float:
         """Median of the seeds' ratios of iterations to the target; infinite where it was not reached."""
-        return _median_ratio(self, other, lambda row: row.iterations_by_seed)
+        pairs = _pairs(self, other, lambda row: row.iterations_by_seed)
+        ratios = [mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs]
+        return median(ratios) if ratios else math.inf
 
     def shorter_change(self, other: "Row") -> float:
         """How many times shorter than the other's the iteration of the change is, in the median of the seeds."""
-        return 1 / _median_ratio(self, other, lambda row: row.change_by_seed_s)
+        return _shorter(_pairs(self, other, lambda row: row.change_by_seed_s))
 
     def shorter_after(self, other: "Row") -> float:
         """The same for the iterations after it."""
-        return 1 / _median_ratio(self, other, lambda row: row.after_by_seed_s)
+        return _shorter(_pairs(self, other, lambda row: row.after_by_seed_s))
 
     def problems(self) -> list[str]:
         """Why the experiment is not as it should be; without feedback a missed target is a finding."""
@@ -124,13 +126,16 @@ class Row:
         return reasons
 
 
-def _median_ratio(one: Row, other: Row, value: Callable[[Row], Sequence[float]]) -> float:
-    """Over the seeds that both have; infinite without any, or where there is no figure of `one`."""
+def _pairs(one: Row, other: Row, value: Callable[[Row], Sequence[float]]) -> list[tuple[float, float]]:
+    """Both rows' figures of every seed that both have."""
     theirs = dict(zip(other.seeds, value(other), strict=True))
-    both = [(mine, theirs[seed]) for seed, mine in zip(one.seeds, value(one), strict=True) if seed in theirs]
-    if not both:
-        return math.inf
-    return median(mine / other if math.isfinite(mine) else math.inf for mine, other in both)
+    return [(mine, theirs[seed]) for seed, mine in zip(one.seeds, value(one), strict=True) if seed in theirs]
+
+
+def _shorter(pairs: Sequence[tuple[float, float]]) -> float:
+    """Median of second over first; 0 for a seed of which one is not known, and without any seed."""
+    known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
+    return median(known) if known else 0.0
 
 
 def _spread(summaries: Sequence[PassSummary], value: Callable[[Compressed], float | None]) -> Spread | None:
