@@ -12,11 +12,12 @@ from run.metrics import Iteration
 class Compressed:
     """Means over all iterations of all workers; norms are L2, in units of the gradient."""
 
-    gradient_bytes: int
-    """Of values that were sent for gradients, in all; without headers and retransmissions."""
-    ratio: float
-    """The same, over what the gradients take in float32."""
-    planned_ratio: float | None
+    wire_bytes: int
+    """Of values that were sent, in all, again and again where need was; without headers."""
+    wire_ratio: float
+    """Their share of the gradients' bytes in float32."""
+    ratio: float | None
+    """The share that was planned."""
     gradient_norm: float | None
     error_norm: float | None
     """Of what encoding left over of what was sent."""
@@ -26,13 +27,13 @@ class Compressed:
     @classmethod
     def of(cls, lines: Iterable[Iteration]) -> Self | None:
         """None where no line says what was sent."""
-        known = [line for line in lines if line.gradient_bytes is not None and line.ratio is not None]
+        known = [line for line in lines if line.wire_bytes is not None and line.wire_ratio is not None]
         if not known:
             return None
         return cls(
-            gradient_bytes=sum(line.gradient_bytes or 0 for line in known),
-            ratio=fmean(line.ratio or 0.0 for line in known),
-            planned_ratio=_mean(known, lambda line: line.planned_ratio),
+            wire_bytes=sum(line.wire_bytes or 0 for line in known),
+            wire_ratio=fmean(line.wire_ratio or 0.0 for line in known),
+            ratio=_mean(known, lambda line: line.ratio),
             gradient_norm=_mean(known, lambda line: None if line.gradient_norm2 is None else line.gradient_norm2**0.5),
             error_norm=_mean(known, lambda line: line.error_norm),
             residual_norm=_mean(known, lambda line: line.residual_norm),
@@ -51,8 +52,8 @@ class Compressed:
     @property
     def sent(self) -> str:
         """Bytes and ratio, for people."""
-        planned = "" if self.planned_ratio is None else f", planned {self.planned_ratio:.2f}"
-        return f"{self.gradient_bytes / 1e6:.1f} MB, ratio {self.ratio:.2f}{planned}"
+        planned = "" if self.ratio is None else f", planned {self.ratio:.2f}"
+        return f"{self.wire_bytes / 1e6:.1f} MB, ratio {self.wire_ratio:.2f}{planned}"
 
 
 def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:

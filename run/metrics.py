@@ -38,12 +38,6 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     blocking_s: float | None = None
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
-    gradient_bytes: int | None = None  # of the values that it sent of its gradient's blocks, refused ones again
-    ratio: float | None = None  # the same, over the bytes of a gradient in float32
-    planned_ratio: float | None = None  # what the plan asked for
-    blocks_sent: int | None = None
-    error_norm: float | None = None  # L2 of what encoding left over of these blocks
-    residual_norm: float | None = None  # L2 of all that is pending after the iteration
     discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"
     injected_mean_s: float = 0.0
     k: int

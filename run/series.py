@@ -41,14 +41,15 @@ def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:
 
 def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
     """Empty where the workers do not say what they have sent."""
-    if not _means(workers, lambda line: line.ratio):
+    sent = _means(workers, lambda line: line.wire_ratio)
+    if not sent:
         return ()
     nothing: list[tuple[float, float]] = []
-    planned = _means(workers, lambda line: line.planned_ratio)
+    planned = _means(workers, lambda line: line.ratio)
     return tuple(
         Panel(title=title, unit=unit, measured=_series(_means(workers, value)), planned=_series(dashed))
         for title, unit, value, dashed in (
-            ("Bytes sent of a gradient (dashed: planned)", "of float32", lambda line: line.ratio, planned),
+            ("Bytes sent of a gradient (dashed: planned)", "of float32", lambda line: line.wire_ratio, planned),
             ("What encoding left over", "L2 norm", lambda line: line.error_norm, nothing),
             ("What is pending after an iteration", "L2 norm", lambda line: line.residual_norm, nothing),
         )

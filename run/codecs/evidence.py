@@ -59,7 +59,7 @@ class Row:
     """In the end."""
     bytes_sent: Spread
     """Of all workers, headers and retransmissions included."""
-    ratio: Spread | None
+    wire_ratio: Spread | None
     """Bytes of gradients over those in float32; this and the next are None where the workers did not say."""
     error: Spread | None
     """Norm of what encoding left over, over that of the gradient."""
@@ -91,7 +91,7 @@ class Row:
             iterations=Spread.of(counts),
             accuracy=Spread.of([training.accuracy for training in trainings]),
             bytes_sent=Spread.of([one.bytes_sent for one in summaries]),
-            ratio=_spread(summaries, lambda sent: sent.ratio),
+            wire_ratio=_spread(summaries, lambda sent: sent.wire_ratio),
             error=_spread(summaries, lambda sent: sent.error),
             residual=_spread(summaries, lambda sent: sent.residual),
             before_s=Spread.of([training.before_s for training in trainings]),

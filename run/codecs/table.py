@@ -70,7 +70,7 @@ def table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
 
 
 def _sent(row: Row) -> list[str]:
-    return [f"{row.bytes_sent.median / 1e6:.1f} MB", "-" if row.ratio is None else f"{row.ratio.median:.3f}"]
+    return [f"{row.bytes_sent.median / 1e6:.1f} MB", "-" if row.wire_ratio is None else f"{row.wire_ratio.median:.3f}"]
 
 
 def _ending(row: Row) -> list[str]:

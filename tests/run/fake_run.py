@@ -104,9 +104,9 @@ def compress(fake: FakePass, *, ratio: float = 0.25) -> FakePass:
     for rank, lines in enumerate(fake.lines):
         for line in lines:
             line |= {
-                "gradient_bytes": round(4 * PARAMETERS * ratio),
-                "ratio": ratio,
-                "planned_ratio": 0.5,
+                "wire_bytes": round(4 * PARAMETERS * ratio),
+                "wire_ratio": ratio,
+                "ratio": 0.5,
                 "gradient_norm2": 4.0,
                 "error_norm": 1.0 / line["iteration"],
                 "residual_norm": 1.0 + rank,

@@ -29,7 +29,7 @@ from run.runner import Plan, prepare
 from tests.run.test_run_chaos import SUMMARY
 
 SENT = Compressed(
-    gradient_bytes=1000, ratio=0.25, planned_ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0
+    wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0
 )
 
 
@@ -217,7 +217,7 @@ def test_in_virtual_time(tmp_path: Path) -> None:
     result = invoke(*chosen, *settings, "--simulate", "--seeds", "1", "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output
     rows = {one["variant"]["name"]: one for one in json.loads(result.stdout)["rows"]}
-    assert rows["int8"]["ratio"]["median"] < 0.3 < rows["int32"]["ratio"]["median"]
+    assert rows["int8"]["wire_ratio"]["median"] < 0.3 < rows["int32"]["wire_ratio"]["median"]
     assert rows["int8"]["bytes_sent"]["median"] < rows["int32"]["bytes_sent"]["median"]
     plain, adaptive = rows["link-all-uncompressed"], rows["link-all-adaptive"]
     assert adaptive["after_s"]["median"] < plain["after_s"]["median"]

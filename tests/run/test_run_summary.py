@@ -219,7 +219,7 @@ def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: P
     assert rows["residual"] == "2.5, 125% of the gradient"
     assert {label for label, _ in plain.rows()} == rows.keys() - {"gradients sent", "compression error", "residual"}
     assert plain.passes[0].compressed is not None
-    assert plain.passes[0].compressed.gradient_bytes == 4 * 100 * 50
+    assert plain.passes[0].compressed.wire_bytes == 4 * 100 * 50
     assert stored(compressing, tmp_path) == compressing.passes
 
 
