@@ -20,17 +20,21 @@ import numpy.typing as npt
 from host import wire
 from host.aggregate import Aggregate, aggregate
 from host.alarm import Alarm
-from host.compress import FRACTION_BITS, FixedPoint, to_fixed
+from host.coding import Coding
+from host.encoder import Encoder, Finished, Packed
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
 from host.holders import Holders, settle
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
+from host.plan import Plan
 from host.protocol import Protocol
+from host.rate import RateEstimator
 from host.record import Recorder
 from host.replica import State
 from host.residual import Residual
 from host.transport import Transport
+from run.compression import Compress
 from run.config import Average, Job
 
 log = logging.getLogger(__name__)
@@ -49,7 +53,8 @@ LAST_ITERATION = 2**32 - 1
 class Agent:
     """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in.
 
-    `drop`: what is too late of a gradient is thrown away, not stashed; `average`: as model.average.
+    `compress`: how it is sent; `drop`: what is too late of a gradient is thrown away, not stashed; `average`: as
+    model.average.
     """
 
     def __init__(
@@ -59,32 +64,33 @@ class Agent:
         rank: int,
         elements: int,
         transport: Transport,
+        compress: Compress | None = None,
         books: Path | None = None,
         average: Average = "gradients",
         drop: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self._elements = elements
-        self._lanes = job.words * wire.WORD_LANES
-        self._blocks = padded(elements, self._lanes) // self._lanes
+        compress = compress or Compress()
+        self._coding = Coding.of(job, compress, elements)
         self._rank, self._average = rank, average
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
-        self._codec = FixedPoint(workers=job.workers, gradient_range=job.gradient_range)
         self._packets = _packets(job.packets)
         self._transport = transport
         self._recorder = recorder
-        shape = {"blocks": self._blocks, "lanes": self._lanes}
-        pages = Pages.in_memory(**shape) if books is None else Pages.in_file(books, job=job.id, rank=rank, **shape)
-        self.residual = Residual(pages, rank, drop=drop)
+        shape = self._coding.shape
+        sizes = {"blocks": shape.blocks, "lanes": shape.elements}
+        pages = Pages.in_memory(**sizes) if books is None else Pages.in_file(books, job=job.id, rank=rank, **sizes)
+        self.residual = Residual(pages, rank, self._coding.codecs, drop=drop, feedback=compress.feedback)
+        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
+        self.encoder = Encoder(self._coding, self.residual, rate)
         self.over = threading.Event()
         """Set while the iteration that the training thread works on is over elsewhere: its gradient comes too late."""
-        self._iteration_bytes = self._blocks * job.words * wire.WORD_BYTES
+        self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
             rank=rank,
-            blocks=self._blocks,
-            words=job.words,
+            shape=shape,
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
@@ -92,17 +98,25 @@ class Agent:
         )
         self._delivered: dict[int, Result] = {}
         self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
+        self._encoded = 0  # the iteration that was encoded last
         self._refused: set[type[WireError]] = set()
         self._alarm = Alarm(self._time_out)
         self._fetching: asyncio.Task[None] | None = None
 
-    async def start(self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0) -> None:
-        """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere."""
+    async def start(
+        self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0, state: State | None = None
+    ) -> None:
+        """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere.
+
+        `state`: the peer's replica that training goes on from, with the plan of this iteration; None: at the beginning.
+        """
         self._loop = asyncio.get_running_loop()
         self._holders = holders
         self._transport.listen(self._loop, self._take)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
+        if state is not None:
+            self.encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(first_iteration)
 
     async def close(self) -> None:
@@ -133,14 +147,13 @@ class Agent:
         no result comes for a minute.
         """
         if gradient is not None:
-            if gradient.shape != (self._elements,):
-                raise AgentError(f"a gradient of shape {gradient.shape}: ({self._elements},) is allowed")
-            self.residual.add(to_fixed(gradient), self.iteration)
-        self.residual.sending(self.iteration, self._codec)
+            if gradient.shape != (self._coding.elements,):
+                raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
+            self.encoder.enter(gradient, self.iteration)
+        self._encode()
         sent = None if self._recorder is None else self.residual.sent.copy()
-        packed = wire.pack_values(self.residual.sent)
         handed_s = time.monotonic()
-        finished = asyncio.run_coroutine_threadsafe(self._exchange(packed), self._loop).result()
+        finished = asyncio.run_coroutine_threadsafe(self._exchange(), self._loop).result()
         return handed_s, self._updates(finished, sent)
 
     def catch_up(self) -> list[Aggregate | State]:
@@ -151,19 +164,24 @@ class Agent:
         """Contribute nothing to the current iteration; returns as all_reduce() does."""
         return self._updates(asyncio.run_coroutine_threadsafe(self._advance(), self._loop).result(), None)
 
-    def _updates(self, finished: list[list[Result] | State], sent: wire.Values | None) -> list[Aggregate | State]:
+    def _updates(self, finished: list[Finished | State], sent: wire.Values | None) -> list[Aggregate | State]:
         """What training applies, in order; `sent` belongs to the first of it."""
         if self._recorder is not None:
-            for results in finished:
-                if isinstance(results, list):
-                    self._recorder.add(sent, results)
+            for update in finished:
+                if isinstance(update, Finished):
+                    self._recorder.add(sent, update.results)
                 sent = None
         return [
             update
             if isinstance(update, State)
-            else aggregate(update, rank=self._rank, elements=self._elements, average=self._average)
+            else aggregate(update, self._coding, rank=self._rank, average=self._average)
             for update in finished
         ]
+
+    def _encode(self) -> None:
+        """What the current iteration sends."""
+        self._encoded = self.iteration
+        self.encoder.encode(self._encoded)
 
     # -- for the management network, on the event loop
 
@@ -186,28 +204,31 @@ class Agent:
     # -- on the event loop
 
     def _begin(self, iteration: int) -> None:
-        """Begin an iteration and note it in the books."""
+        """Begin an iteration by its plan and note it in the books."""
         self.residual.begin(iteration)
-        self._follow(self.protocol.begin(iteration, self._loop.time()))
+        self.encoder.begin()
+        begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
+        self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
 
-    async def _exchange(self, packed: bytes) -> list[list[Result] | State]:
+    async def _exchange(self) -> list[Finished | State]:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
-        size = len(packed) // self._blocks
+        if self._encoded != self.iteration:  # a peer's later parameters were taken meanwhile
+            self._encode()
         self.residual.discard_late()
         for block in self.protocol.missing:
-            values = packed[block * size : (block + 1) * size]
-            scale = int(self.residual.sent_scale[block])
-            self._follow(self._contribute(block, values, scale, wire.Lanes.BITS_32), arm=False)
+            self._follow(self._contribute(block, self.encoder.packed(block)), arm=False)
         self._alarm.set(self.protocol.deadline, self._loop)
         return await self._advance()
 
-    async def _advance(self) -> list[list[Result] | State]:
+    async def _advance(self) -> list[Finished | State]:
         """The current iteration's end, and those of all that the others have finished."""
-        finished: list[list[Result] | State] = []
+        finished: list[Finished | State] = []
         while not finished or self.protocol.left_behind:
             done = await self._next()
-            finished.append(done)
-            if isinstance(done, list):
+            if isinstance(done, State):
+                finished.append(done)
+            else:
+                finished.append(self.encoder.follow(done))
                 self._begin(self.iteration + 1)
         self.over.clear()
         self._look()
@@ -251,6 +272,7 @@ class Agent:
                     self._refuse(error)
                     continue
                 self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
+            self._narrow()
             self._alarm.set(self.protocol.deadline, self._loop)
 
     def _refuse(self, error: WireError) -> None:
@@ -285,36 +307,32 @@ class Agent:
         for instruction in instructions:
             match instruction:
                 case Send(header=header, values=values):
+                    if header.kind == wire.Kind.CONTRIBUTE:
+                        self.encoder.left(header.block, values)
                     self._transport.send(self._packets.encode(header, values))
-                case Deliver(result=result):
+                case Deliver(result=result, hint=hint):
                     self._delivered[result.id.block] = result
-                    self.residual.settle(result)
+                    self.encoder.settle(result, self._loop.time(), hint)
                 case Complete():
-                    self._finished.put_nowait([self._delivered[block] for block in range(self._blocks)])
+                    self._finished.put_nowait([self._delivered[block] for block in self.protocol.blocks])
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    self._encode_again(block, scale, lanes)
+                    again = self.encoder.again(block, self.iteration, scale, lanes)
+                    self._follow(self._contribute(block, again), arm=False)
                 case AskPeers():
                     self._ask_peers()
         self._look()
         if arm:
             self._alarm.set(self.protocol.deadline, self._loop)
 
-    def _encode_again(self, block: int, scale: int, lanes: int) -> None:
-        """The block's slot sums at another scale."""
-        if lanes != wire.Lanes.BITS_32 or not 0 <= scale <= FRACTION_BITS:
-            raise AgentError(
-                f"block {block} is summed in lanes of code {lanes} at scale {scale}: code 0 (32 bits) and a scale of"
-                f" 0 to {FRACTION_BITS} are allowed"
-            )
-        self.residual.send_again(block, self.iteration, self._codec, scale)
-        values = wire.pack_values(self.residual.sent[block])
-        self._follow(self._contribute(block, values, scale, lanes))
+    def _narrow(self) -> None:
+        """Where the iteration has gone over to narrower lanes, hand over what still waits in these."""
+        for block in self.encoder.narrowed(self.protocol.waiting, self.iteration):
+            self._follow(self._contribute(block, self.encoder.packed(block)), arm=False)
 
-    def _contribute(self, block: int, values: bytes, scale: int, lanes: int) -> list[Instruction]:
+    def _contribute(self, block: int, packed: Packed) -> list[Instruction]:
         """Hand a block to the protocol, as it is noted in the books."""
-        gradients, now = self.residual.sent_gradients(block), self._loop.time()
-        return self.protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=gradients, now=now)
+        return self.protocol.contribute(block, **packed._asdict(), uses=self.encoder.uses, now=self._loop.time())
 
     def _ask_peers(self) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""
@@ -340,18 +358,13 @@ class Agent:
         if state is None or state.iteration < iteration:
             return  # the timer asks again
         await settle(self.residual, iteration, self._holders)
-        if iteration != self.iteration:
-            return
+        if iteration != self.iteration or not self.protocol.missing:
+            return  # its results have come after all
         self.protocol.statistics.resyncs += 1
         self._delivered = {}
         self._finished.put_nowait(state)
-        self.residual.begin(state.iteration + 1)
-        self._follow(self.protocol.jump(state.iteration + 1, self._loop.time()))
-
-
-def padded(elements: int, lanes: int) -> int:
-    """Elements of the whole blocks that `elements` take."""
-    return -(-elements // lanes) * lanes
+        self.encoder.plan = Plan.from_arrays(state.arrays)
+        self._begin(state.iteration + 1)
 
 
 def _packets(name: str) -> ModuleType:

@@ -1,17 +1,22 @@
-"""Fixed-point compression: float gradients to 32-bit lanes whose sum cannot overflow.
+"""Codecs: how blocks of a gradient become narrow lanes that a switch can add, and back.
 
 A gradient becomes int64 in units of 2**-FRACTION_BITS once, when it is computed; from there on every sum and
-difference is exact, so that nothing can leak between what was counted and what is left (host.residual).  A block is
-sent as round(value * 2**scale), clipped so that `workers` addends fit a lane; what rounding and clipping leave over
-stays with the worker (error feedback, Seide et al. 2014; Karimireddy et al. 2019).
+difference is exact, so that nothing can leak between what was counted and what is left (host.residual).  What a lane
+stands for is a whole number of such units: what rounding and clipping leave over stays with the worker (error
+feedback, Seide et al. 2014; Karimireddy et al. 2019).
+
+Knows nothing of packets (host.lanes packs lanes) and of what is sent when.  host.codecs finds codecs by name.
 """
 
 import math
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from host.errors import GradientError
+from host.errors import CodecError, GradientError
+from host.kernel import Floats32, Floats64, kernel
+from host.lanes import WIDTHS, code_of
 from host.wire import Values
 
 FRACTION_BITS = 40
@@ -20,49 +25,176 @@ FRACTION_BITS = 40
 MAGNITUDE_MAX = 2.0**20
 """Largest gradient element that is accepted; leaves 2**3 of room for residuals in int64."""
 
+UNIT = 2.0**-FRACTION_BITS
+
 Fixed = npt.NDArray[np.int64]
 """Values in units of 2**-FRACTION_BITS."""
 
+Exponents = npt.NDArray[np.int64]
+"""Of each block: one step of a lane stands for 2**-exponent, 0 to FRACTION_BITS."""
 
-def to_fixed(gradient: npt.NDArray[np.float32]) -> Fixed:
+Counts = npt.NDArray[np.int64]
+"""How many workers' lanes are in each block's sum."""
+
+Rounding = Literal["nearest", "stochastic"]
+
+
+def to_fixed(gradient: Floats32) -> Fixed:
     """A float gradient in units of 2**-40, same shape; GradientError when an element is not finite or too large."""
-    largest = float(np.max(np.abs(gradient), initial=0.0))
-    if not largest <= MAGNITUDE_MAX:
-        element = int(np.argmax(~(np.abs(gradient) <= MAGNITUDE_MAX)))
+    fixed, bad = kernel().fix(gradient, 1 / UNIT, MAGNITUDE_MAX)
+    if bad >= 0:
         raise GradientError(
-            f"gradient element {element} is {gradient.flat[element]}: finite, at most 2**20 in magnitude is allowed"
+            f"gradient element {bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
         )
-    return np.rint(gradient.astype(np.float64) * 2.0**FRACTION_BITS).astype(np.int64)
+    return fixed
+
+
+def to_mean(total: Fixed, divisor: int | Counts) -> Floats32:
+    """A sum of values over how many they are, as floats; same shape, `divisor` broadcasts: (B, 1) for (B, L)."""
+    return kernel().scaled(total, UNIT / divisor)
+
+
+def statistics(values: Fixed) -> tuple[Floats64, Floats64]:
+    """Mean and largest magnitude of each block (B,), in the gradient's units: what Codec.scale() is asked with."""
+    mean, largest = kernel().magnitudes(values)
+    return mean * UNIT, largest * UNIT
+
+
+class Codec(Protocol):
+    """How values become lanes that a switch can add.
+
+    A sum is worth what its addends are worth: decode(a + b, scale, m + n) = decode(a, scale, m) + decode(b, scale, n),
+    exactly.  `host.codecs.check_codec` tries that.  Arrays that are passed in stay as they are.
+    """
+
+    @property
+    def width(self) -> int:
+        """Bits of a lane: 32, 16, 8 or 4."""
+
+    @property
+    def signed(self) -> bool:
+        """Whether a sum's lanes are two's complement; else they are unsigned, as votes are."""
+
+    def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
+        """Each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
+
+        The same on every worker that asks with the same numbers: no chance, no memory.
+        """
+
+    def encode(self, values: Fixed, scale: int | Exponents) -> Values:
+        """Lanes of blocks (B, L), each so small that all workers' sum fits a lane; `scale`: (B, 1) or one number."""
+
+    def decode(self, lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
+        """What sums of `count` workers' lanes stand for, same shape; `scale` and `count`: (B, 1) or one number."""
 
 
 class FixedPoint:
-    """Encodes blocks for `workers` addends of magnitude up to `gradient_range` each.
+    """Whole steps of 2**-scale, as many as `workers` addends leave room for.
 
-    >>> codec = FixedPoint(workers=4, gradient_range=64.0)
-    >>> codec.scale
-    22
+    32 bits have one scale for ever: addends up to `gradient_range` fit.  Narrower lanes follow the block's magnitudes.
+    `stochastic` rounds up or down by chance so that the mean is the value; every call draws anew, from the values and
+    the number of the call, so that two runs are the same.
+
+    >>> codec = FixedPoint(workers=4, width=8)
+    >>> lanes = codec.encode(np.array([[3 << 40, -1 << 40]]), 3)
+    >>> lanes.tolist(), codec.decode(lanes, 3, 1).tolist() == [[3 << 40, -1 << 40]]
+    ([[24, -8]], True)
     """
 
-    def __init__(self, *, workers: int, gradient_range: float) -> None:
-        self.limit = (2**31 - 1) // workers
-        """Largest magnitude of one addend: n of them fit a signed 32-bit lane."""
-        self.scale = min(FRACTION_BITS, math.floor(math.log2(self.limit / gradient_range)))
-        """Exponent of the values on the wire: an addend is round(value * 2**scale)."""
+    signed = True
 
-    def encode(self, values: Fixed, scale: int) -> Values:
-        """Lanes of `values` at `scale`, rounded to nearest and clipped; same shape."""
-        shift = FRACTION_BITS - scale
-        rounded = (values + (1 << shift >> 1)) >> shift
-        lanes: Values = np.clip(rounded, -self.limit, self.limit).astype(np.int32)
-        return lanes
+    def __init__(
+        self, *, workers: int, width: int = 32, rounding: Rounding = "nearest", gradient_range: float = 64.0
+    ) -> None:
+        self.width = width
+        self.limit = limit_of(width, workers)
+        """Largest magnitude of one addend: n of them fit a signed lane."""
+        if not self.limit:
+            raise CodecError(_too_narrow(width, workers))
+        if rounding not in ("nearest", "stochastic"):
+            raise CodecError(f'rounding is "{rounding}": "nearest" and "stochastic" are allowed')
+        self.exponent = min(FRACTION_BITS, math.floor(math.log2(limit_of(32, workers) / gradient_range)))
+        """The scale of 32-bit lanes."""
+        self._calls = 0 if rounding == "stochastic" else None
+        kernel()  # loaded now, not while a gradient waits
+
+    def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
+        """The finer of two steps: the least one that clips nothing, and one that clips a tail of the distribution.
+
+        That clips at 2 * sqrt(limit) times the mean magnitude: 2.0, 3.5 and 5.3 times for limits of 1, 3 and 7, which
+        are the best for a Laplace distribution (2.0, 3.5, 5.0), and generous for more, where a fine step is worth less.
+        """
+        if self.width == 32:
+            return np.full(mean.shape, self.exponent, np.int64)
+        tail = _exponent(self.limit, 2 * math.sqrt(self.limit) * mean, math.sqrt(0.5))
+        return np.maximum(_exponent(self.limit, largest, 1.0), tail)
+
+    def encode(self, values: Fixed, scale: int | Exponents) -> Values:
+        """Rounded and clipped."""
+        if self._calls is None:
+            return kernel().round(values, FRACTION_BITS - scale, self.limit)
+        self._calls += 1
+        seed = (self._calls + _sample(values)) * 0x9E3779B97F4A7C15 >> 32 & 0xFFFFFFFF
+        return kernel().round_by_chance(values, FRACTION_BITS - scale, self.limit, seed)
 
     @staticmethod
-    def counted(lanes: Values, scale: int | Fixed) -> Fixed:
-        """What lanes on the wire stand for, exactly; same shape.  `scale` may be an array that broadcasts."""
-        return lanes.astype(np.int64) << (FRACTION_BITS - scale)
+    def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
+        """A sum of steps, however many addends it has."""
+        return kernel().spread(lanes, FRACTION_BITS - scale)
+
+
+class OneBit:
+    """Votes: 1 for values of 0 and more, else 0; each stands for plus or minus one step.
+
+    Up to 15 votes fit lanes of 4 bits, up to 255 lanes of 8.  (Seide et al. 2014.)
+    """
+
+    signed = False
+
+    def __init__(self, *, workers: int) -> None:
+        self.width = 4 if workers <= 15 else 8
+        kernel()
+
+    def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
+        """The step nearest to the mean magnitude, which leaves the least of the values over."""
+        return _exponent(1, mean, math.sqrt(0.5))
+
+    def encode(self, values: Fixed, scale: int | Exponents) -> Values:
+        """The values' signs."""
+        votes: Values = (values >= 0).astype(np.int32)
+        return votes
 
     @staticmethod
-    def mean(total: Values, scale: int | Fixed, count: int | Fixed) -> npt.NDArray[np.float32]:
-        """A result's sum over `count`; same shape, arguments broadcast."""
-        mean: npt.NDArray[np.float32] = (total * (np.exp2(-np.float64(scale)) / count)).astype(np.float32)
-        return mean
+    def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
+        """Votes for plus less votes for minus, in steps."""
+        more: Values = 2 * lanes - np.asarray(count, np.int32)
+        return kernel().spread(more, FRACTION_BITS - scale)
+
+
+def limit_of(width: int, workers: int) -> int:
+    """Largest magnitude of a signed lane of which `workers` may be added; 0: there is no room for so many."""
+    code_of(width)
+    most: int = (1 << (width - 1)) - 1
+    return most // workers
+
+
+def _too_narrow(width: int, workers: int) -> str:
+    """What is wrong, and what would do."""
+    enough = [str(wide) for wide in WIDTHS if limit_of(wide, workers)]
+    return f"lanes of {width} bits leave none for a sum of {workers} workers: widths of {', '.join(enough)} bits do"
+
+
+def _exponent(steps: int, reach: Floats64, above: float) -> Exponents:
+    """The scale at which `steps` steps reach so far: rounded up where the rest, 0.5 to 1, is at least `above`.
+
+    With above = 1 they reach at least so far.  frexp is exact: all workers find the same.
+    """
+    rest, exponent = np.frexp(steps / np.maximum(reach, UNIT / 2))
+    found: Exponents = np.clip(exponent.astype(np.int64) - (rest < above), 0, FRACTION_BITS)
+    return found
+
+
+def _sample(values: Fixed) -> int:
+    """A number that is another one for other values, from at most 128 of them."""
+    flat = values.reshape(-1)
+    return int(flat[:: max(1, flat.size // 64)].sum())

@@ -17,6 +17,10 @@ class GradientError(HostError):
     """A gradient that cannot be aggregated: not finite, or too large for the fixed-point range."""
 
 
+class CodecError(HostError):
+    """A codec that does not exist, does not fit the job, or does not keep what a Codec promises."""
+
+
 class ProtocolError(HostError):
     """The agent asked the protocol for something it must not do; says what and in which state."""
 

@@ -103,7 +103,7 @@ class Member:
         self._replica.restore(state)
         self._agent.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)
-        await self._agent.start(state.iteration + 1, generation, self._peers, reached=begun)
+        await self._agent.start(state.iteration + 1, generation, self._peers, reached=begun, state=state)
 
     async def _state_of_a_peer(self) -> State:
         """Ask until a peer gives its replica; AgentError when none does for half a minute."""

@@ -17,20 +17,21 @@ from host.compress import Fixed
 from host.errors import BooksError
 from host.wire import Values
 
-_MAGIC = int.from_bytes(b"kofn\0bk3")
+_MAGIC = int.from_bytes(b"kofn\0bk4")
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Zero at first; B blocks of L lanes."""
+    """Zero at first; B blocks of L elements."""
 
     identity: Integers  # (4,): magic, job and rank, B, L
     marks: Integers  # (2,): latest iteration begun; 2 * latest whose gradient is in + valid copy of `gradients`
     sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
     settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
     sent_scale: Integers  # (B,)
+    sent_lanes: Integers  # (B,): code of the lanes in `sent`
     sent_number: Integers  # (B,): gradients in `sent`
     decided: Integers  # (B,): 2 * latest iteration of which it is settled what is discarded + valid copy of `discarded`
     gradients_number: Integers  # (2,): how many gradients are in each copy of `gradients`
@@ -71,7 +72,7 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     """Every array: name, type, shape."""
     yield "identity", np.int64, (4,)
     yield "marks", np.int64, (2,)
-    for name in ("sent_in", "settled", "sent_scale", "sent_number", "decided"):
+    for name in ("sent_in", "settled", "sent_scale", "sent_lanes", "sent_number", "decided"):
         yield name, np.int64, (blocks,)
     yield "gradients_number", np.int64, (2,)
     for name in ("counted_number", "discarded_number"):

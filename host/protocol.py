@@ -222,6 +222,11 @@ class Protocol:
         """Open blocks of the current iteration, ascending."""
         return sorted(self._open)
 
+    @property
+    def waiting(self) -> list[int]:
+        """Blocks that were contributed and wait for the window, ascending."""
+        return sorted(self._waiting)
+
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
         return self._history.results(first, last)

@@ -15,14 +15,15 @@ from host.compress import Fixed
 from host.errors import AgentError
 from host.evaluation import Evaluation, Evaluator
 from host.model import Floats, Momentum
+from host.plan import Plan
 
-Arrays = dict[str, npt.NDArray[np.float32] | npt.NDArray[np.float64] | Fixed]
+Arrays = dict[str, npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,),
-    "accuracies" float64 (those that host.evaluation takes the mean of,).
+    "accuracies" float64 (those that host.evaluation takes the mean of,), and the next iteration's plan (host.plan).
     """
 
     iteration: int
@@ -30,9 +31,12 @@ class State:
 
 
 class Replica:
-    """Holds the arrays of the model, its optimizer and its evaluator, which change in place."""
+    """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluator, results: int) -> None:
+    `results`: elements of all blocks.
+    """
+
+    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluator, results: int, plan: Plan) -> None:
         self._lock = threading.Lock()
         self._optimizer, self._evaluator = optimizer, evaluator
         self._iteration: int | None = None
@@ -43,17 +47,19 @@ class Replica:
             "velocity": optimizer.velocity,
             "results": self.results,
             "accuracies": evaluator.recent,
+            **plan.to_arrays(),
         }
 
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self._iteration = iteration
 
-    def apply(self, iteration: int, mean: Floats, total: Fixed) -> Evaluation:
-        """One iteration's average gradient, shape (elements,), and the sum that it was made from; what comes of it."""
+    def apply(self, iteration: int, mean: Floats, total: Fixed, plan: Plan) -> Evaluation:
+        """One iteration's average gradient, shape (elements,), the sum that it was made from, and the plan after it."""
         with self._lock:
             self._optimizer.step(mean)
             self.results += total.ravel()
+            self._arrays |= plan.to_arrays()
             self._iteration = iteration
             return self._evaluator.look(iteration)
 
@@ -88,5 +94,6 @@ def to_parts(state: State, part_bytes: int = 1 << 20) -> Iterator[tuple[str, byt
 def from_parts(iteration: int, parts: dict[str, bytes]) -> State:
     """What to_parts() made, put together; arrays that nobody knows are left out."""
     kinds = {"parameters": np.float32, "velocity": np.float32, "results": np.int64, "accuracies": np.float64}
+    kinds |= {"plan": np.int64, "expected": np.float64}
     arrays: Arrays = {name: np.frombuffer(data, kinds[name]) for name, data in parts.items() if name in kinds}
     return State(iteration=iteration, arrays=arrays)

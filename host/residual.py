@@ -9,7 +9,12 @@ conservation, gradients = counted + pending + discarded, is exact or broken.
 
 Beside the values the books have the number of gradients that are in them, block by block: a contribution says how many
 it brings, so that a sum can be divided by what is in it.  A gradient that was sent is counted when its block is,
-although rounding has left something of it over: what is left over is no gradient.
+although rounding has left something of it over: what is left over is no gradient.  Without `feedback` that is thrown
+away: a block of which no gradient is pending holds nothing else, and all of it is discarded, at once, or by the process
+that comes after a death.
+
+A block may rest for some iterations, and be sent in other lanes each time: what was sent is noted with its lanes and
+its scale, and counted as the codec of these lanes reads them.
 
 The books may live in a file mapped into memory (host.pages), so that they survive the death of the process at any
 instruction.  What was sent is noted before it is sent; the gradients and each block's counted and discarded values are
@@ -18,12 +23,13 @@ result counted and a late block discarded entirely or not at all, and never twic
 copies of the gradients differ by: the older one is written over only when all blocks of the newest are settled.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from host.compress import Fixed, FixedPoint
+from host.compress import Codec, Exponents, Fixed
 from host.errors import ProtocolError
 from host.history import Result
 from host.pages import Integers, Pages
@@ -46,16 +52,27 @@ class Books:
 
 
 class Residual:
-    """The books of worker `rank` in `pages`: blocks are rows.  `drop`: what comes too late is thrown away."""
+    """The books of worker `rank` in `pages`: blocks are rows; `codecs` by the code of their lanes (host.wire.Lanes).
 
-    def __init__(self, pages: Pages, rank: int, *, drop: bool = False) -> None:
-        self._pages, self._rank, self._drop = pages, rank, drop
+    `drop`: what comes too late is thrown away; without `feedback` what encoding leaves over is, too.
+    """
+
+    def __init__(
+        self, pages: Pages, rank: int, codecs: Mapping[int, Codec], *, drop: bool = False, feedback: bool = True
+    ) -> None:
+        self.rank = rank
+        self._pages, self._codecs, self._drop, self._feedback = pages, codecs, drop, feedback
         self.sent: Values = pages.sent
-        """The lanes of each block as they were sent last, shape (blocks, lanes)."""
+        """The lanes of each block as they were sent last, shape (blocks, elements)."""
         self.sent_scale: npt.NDArray[np.int64] = pages.sent_scale
         """Their scales, shape (blocks,)."""
+        self.sent_lanes: npt.NDArray[np.int64] = pages.sent_lanes
+        """The codes of their lanes, shape (blocks,)."""
         self.pending: Fixed = self._gradients - self._counted() - self._discarded()
         self.discard_late()  # what an earlier process had no time for
+        if not feedback:
+            for block in np.flatnonzero((self.pending_gradients == 0) & self.pending.any(axis=1)):
+                self._discard_rest(int(block))
 
     @property
     def begun(self) -> int:
@@ -100,32 +117,51 @@ class Residual:
         self.pending.reshape(-1)[: gradient.size] += gradient
         self._pages.marks[1] = iteration << 1 | valid
 
-    def sending(self, iteration: int, codec: FixedPoint) -> None:
-        """Encode and note what this iteration sends: all that is pending, but for what it has sent before a restart."""
-        blocks = np.flatnonzero(self._pages.sent_in != iteration)
-        if blocks.size == len(self.sent):
-            self.sent[:] = codec.encode(self.pending, codec.scale)
-        else:
-            self.sent[blocks] = codec.encode(self.pending[blocks], codec.scale)
-        self.sent_scale[blocks] = codec.scale
+    def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> Integers:
+        """Encode and note what this iteration sends of these blocks, ascending: all that is pending in them.
+
+        `lanes`: their code; `scale`: every block's, shape (B,).  What was sent in this iteration before a restart
+        stays; the others are returned.
+        """
+        fresh: Integers = blocks[self._pages.sent_in[blocks] != iteration]
+        self._encode(fresh, iteration, lanes, scale)
+        return fresh
+
+    def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
+        """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
+        self._pages.sent_in[blocks] = 0
+        self._encode(blocks, iteration, lanes, scale)
+
+    def left_over(self, blocks: Integers) -> Fixed:
+        """What encoding has left over of blocks that were sent in the same lanes, shape (blocks, elements)."""
+        sent, one = self.sent[blocks], np.ones((len(blocks), 1), np.int64)
+        codec = self._codecs[int(self.sent_lanes[blocks[0]])]
+        left: Fixed = self.pending[blocks] - codec.decode(sent, self.sent_scale[blocks, None], one)
+        return left
+
+    def _encode(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
+        """Into `sent`, with all that belongs to it."""
+        if not blocks.size:
+            return
+        every = blocks.size == len(self.sent)  # then nothing is copied first
+        values = self.pending if every else self.pending[blocks]
+        self.sent[slice(None) if every else blocks] = self._codecs[lanes].encode(values, scale[blocks, None])
+        self.sent_scale[blocks], self.sent_lanes[blocks] = scale[blocks], lanes
         self._pages.sent_number[blocks] = self.pending_gradients[blocks]
         self._pages.sent_in[blocks] = iteration
 
-    def send_again(self, block: int, iteration: int, codec: FixedPoint, scale: int) -> None:
-        """Encode a refused block at another scale and note it."""
-        self._pages.sent_in[block] = 0
-        self.sent[block] = codec.encode(self.pending[block], scale)
-        self.sent_scale[block] = scale
-        self._pages.sent_number[block] = self.pending_gradients[block]
-        self._pages.sent_in[block] = iteration
-
     def settle(self, result: Result) -> None:
-        """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing."""
+        """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing.
+
+        Nor does that of a summary block, whose number is above all others': it is not in the books.
+        """
         block, iteration = result.id.block, result.id.iteration
+        if block >= len(self.sent):
+            return
         settled, _, valid = self._settled(block)
         if settled >= iteration:
             return
-        included = result.has(self._rank)
+        included = result.has(self.rank)
         if included:
             counted = self._own(result)
             valid = 1 - valid
@@ -134,6 +170,8 @@ class Residual:
             self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
             self.pending[block] -= counted
         self._pages.settled[block] = iteration << 2 | included << 1 | valid
+        if included and not self._feedback and not self._waits(block):
+            self._discard_rest(block)
         if self._drop and not included and iteration == self.entered:
             self._discard(block)
 
@@ -153,8 +191,10 @@ class Residual:
         time once, so it is not discarded but pending again.
         """
         block, iteration = result.id.block, result.id.iteration
+        if block >= len(self.sent):
+            return
         settled, included, valid = self._settled(block)
-        if settled == iteration and included and not result.has(self._rank):
+        if settled == iteration and included and not result.has(self.rank):
             self._pages.decided[block] = iteration << 1 | int(self._pages.decided[block]) & 1
             self._pages.settled[block] = iteration << 2 | 1 - valid
             self.pending[block] = self._gradients[block] - self._counted()[block] - self._discarded()[block]
@@ -179,6 +219,22 @@ class Residual:
         self.pending[block] -= newest
         self._pages.decided[block] = self.entered << 1 | 1 - valid
 
+    def _discard_rest(self, block: int) -> None:
+        """Move all that is pending of a block, of which no gradient is, to `discarded`."""
+        decided = int(self._pages.decided[block])
+        valid = decided & 1
+        self._pages.discarded_number[1 - valid, block] = self._pages.discarded_number[valid, block]
+        self._pages.discarded[1 - valid, block] = self._pages.discarded[valid, block] + self.pending[block]
+        self.pending[block] = 0
+        self._pages.decided[block] = decided ^ 1
+
+    def _waits(self, block: int) -> int:
+        """How many gradients of a block are pending."""
+        pages = self._pages
+        entered = pages.gradients_number[int(pages.marks[1]) & 1]
+        counted = pages.counted_number[int(pages.settled[block]) & 1, block]
+        return int(entered - counted - pages.discarded_number[int(pages.decided[block]) & 1, block])
+
     def _settled(self, block: int) -> tuple[int, bool, int]:
         """Of a block: latest iteration whose result is in the books, was this worker in it, valid copy of `counted`."""
         mark = int(self._pages.settled[block])
@@ -189,10 +245,13 @@ class Residual:
         block, iteration = result.id.block, result.id.iteration
         if self._pages.sent_in[block] != iteration:
             raise ProtocolError(
-                f"block {block} of iteration {iteration} has a contribution of worker {self._rank}, which sent none:"
+                f"block {block} of iteration {iteration} has a contribution of worker {self.rank}, which sent none:"
                 " is another process running with this rank?"
             )
-        return FixedPoint.counted(self.sent[block], int(self.sent_scale[block]))
+        row, one = slice(block, block + 1), np.ones((1, 1), np.int64)
+        codec = self._codecs[int(self.sent_lanes[block])]
+        own: Fixed = codec.decode(self.sent[row], self.sent_scale[row, None], one)[0]
+        return own
 
     @property
     def _gradients(self) -> Fixed:

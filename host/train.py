@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from host.agent import Agent, padded
+from host.agent import Agent
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
+from host.coding import Coding
 from host.evaluation import Evaluation, Evaluator
 from host.metrics import Metrics, norm2
 from host.model import Floats, Momentum, Perceptron, load_shard
 from host.replica import Replica, State
 from host.stragglers import Blocking
-from host.wire import WORD_LANES
 from rpc import kofn_pb2
 from run.config import Config
 
@@ -80,8 +80,10 @@ class Training:
         self.parameters = len(self._model.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
-        results = padded(self.parameters, config.job.words * WORD_LANES)
-        self.replica = Replica(self._model.parameters, optimizer, self._evaluator, results)
+        self.coding = Coding.of(config.job, config.compress, self.parameters)
+        self.replica = Replica(
+            self._model.parameters, optimizer, self._evaluator, self.coding.padded, self.coding.planner.first()
+        )
 
     def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], None]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
@@ -155,7 +157,7 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None, metrics: Metrics) -> str | None:
         """Update the parameters, write the iteration down, and say why to stop if it is time to."""
-        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
+        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
         direction = self._alignment.direction(aggregate.mean)
         if step:
             self._direction = direction
@@ -183,6 +185,7 @@ def iteration_line(
         "late": aggregate.late,
         **asdict(evaluation),
         **(dict.fromkeys(OWN) | own),
+        **(asdict(aggregate.encoding) if aggregate.encoding else {}),
     }
 
 

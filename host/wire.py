@@ -58,7 +58,7 @@ HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
 PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
 
 Values = npt.NDArray[np.int32]
-"""A block's 32-bit lanes in host byte order, shape (words * 64,)."""
+"""Lanes of any width in host byte order, as integers: host.lanes packs them."""
 
 
 class Kind(IntEnum):
@@ -192,16 +192,6 @@ def _sum(data: bytes | bytearray | memoryview) -> int:
     whole = len(data) // 4
     rest = int.from_bytes(data[4 * whole :], "little")
     return (int(np.frombuffer(data, "<u4", whole).sum(dtype=np.uint64)) + rest) % 0xFFFF
-
-
-def pack_values(values: Values) -> bytes:
-    """32-bit lanes as on the wire."""
-    return values.astype(">i4").tobytes()
-
-
-def unpack_values(values: bytes | memoryview) -> Values:
-    """32-bit lanes of a packet's values, shape (len / 4,), host byte order."""
-    return np.frombuffer(values, ">i4").astype(np.int32)
 
 
 def members_of(bitmap: int) -> list[int]:

@@ -69,13 +69,14 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
     file until it ends well, and lines are added to its metrics.
     """
     training, transport = Training(config, place.rank), _transport(config, place)
-    recorder = Recorder() if config.run.record else None
+    recorder = Recorder(training.coding) if config.run.record else None
     books = metrics_path.with_suffix(".books")
     agent = Agent(
         config.job,
         rank=place.rank,
         elements=training.parameters,
         transport=transport,
+        compress=config.compress,
         books=books,
         average=config.model.average,
         drop=config.policy.late == "drop",
@@ -87,6 +88,7 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
         reason = training.run(agent, metrics, lambda report: loop.spawn(member.report(report)))
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
     statistics = asdict(transport.traffic) | asdict(agent.protocol.statistics)
+    statistics["wire_bytes"] = agent.encoder.sent_bytes
     metrics.write(summary=statistics | {"reason": reason})
     metrics.close(agent.residual.books(), training.replica.results)
     books.unlink()

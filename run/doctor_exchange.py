@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from host.errors import WireError
+from host.lanes import pack, unpack
 from host.transport import Transport
 from host.wire import (
     HEADER_BYTES,
@@ -19,8 +20,6 @@ from host.wire import (
     decode_header,
     encode,
     members_of,
-    pack_values,
-    unpack_values,
 )
 
 EXCHANGE_S = 3.0
@@ -94,7 +93,7 @@ class Exchange:
             slot=number,
             **({"k": 1, "owner": plan.rank} if alone else {}),
         )
-        datagram = encode(header, pack_values(_values(plan.rank, words)))
+        datagram = encode(header, pack(_values(plan.rank, words), 32))
         begin = time.monotonic()
         answer, values = await self._answer(number, datagram)
         members, held = members_of(answer.members), (answer.count, answer.gradients)
@@ -102,7 +101,7 @@ class Exchange:
             raise ProbeError(
                 f"the sum is of workers {members}, count {held[0]}, gradients {held[1]}: {ranks} was to be expected"
             )
-        wrong = np.flatnonzero(unpack_values(values) != sum(_values(rank, words) for rank in ranks))
+        wrong = np.flatnonzero(unpack(values, 32) != sum(_values(rank, words) for rank in ranks))
         if wrong.size:
             raise ProbeError(
                 f"{wrong.size} of {words * WORD_LANES} sums are wrong, the first is that of lane {wrong[0]}"

@@ -40,6 +40,15 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     aggregate_norm2: float | None = None  # of the average that it applied
     discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"
     injected_mean_s: float = 0.0
+    width: int | None = (
+        None  # bits of the planned lanes; this and what follows: of its contribution (docs/COMPRESSION.md)
+    )
+    blocks: int | None = None  # that were planned
+    ratio: float | None = None  # of the float32 gradient's bytes, as the plan asked for
+    wire_bytes: int | None = None  # of values that were sent, again and again where need was
+    wire_ratio: float | None = None  # their share of the float32 gradient's
+    error_norm: float | None = None  # L2 of what encoding left over in what was sent
+    residual_norm: float | None = None  # L2 of all that is pending after the iteration
     k: int
     count: int
     members: tuple[int, ...] = ()
@@ -59,6 +68,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     peer_fetches: int = 0  # times that it asked peers for results
     resyncs: int = 0  # times that it took a peer's whole state
     regroups: int = 0
+    wire_bytes: int = 0  # of the values in its contributions
     reason: str = ""
 
     def plus(self, other: Self) -> Self:

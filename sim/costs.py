@@ -18,14 +18,14 @@ from controller.decide import Decider
 from controller.measure import Report
 from host import wire
 from host.aggregate import aggregate
-from host.compress import FixedPoint, to_fixed
+from host.coding import Coding
+from host.encoder import Encoder, Packed
 from host.history import BlockId, Result
 from host.instructions import Send
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.stragglers import Blocking
-from host.wire import WORD_LANES
 from run.config import Config
 from run.errors import ConfigError
 from run.sections import NotNegative
@@ -84,34 +84,32 @@ def measure(config: Config) -> Costs:
 
 def _measure(config: Config) -> Costs:
     learning = Learning(config)
-    lanes = config.job.words * WORD_LANES
-    blocks = learning.replica.results.size // lanes
-    residual = Residual(Pages.in_memory(blocks=blocks, lanes=lanes), 0)
-    codec = FixedPoint(workers=config.job.workers, gradient_range=config.job.gradient_range)
-    fixed = to_fixed(learning.gradient(0, 1)[1])
+    coding = learning.coding
+    shape = coding.shape
+    pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
+    encoder = Encoder(coding, Residual(pages, 0, coding.codecs, feedback=config.compress.feedback))
+    gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))
 
     def encode() -> None:
         iteration = next(numbers)
-        residual.add(fixed, iteration)
-        residual.sending(iteration, codec)
-        wire.pack_values(residual.sent)
+        encoder.begin()
+        encoder.enter(gradient, iteration)
+        encoder.encode(iteration)
 
-    packed = bytes(lanes * 4)
-    results = [
-        Result(id=BlockId(1, block), scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=1, values=packed)
-        for block in range(blocks)
-    ]
+    encode()
+    results = [_own(encoder.packed(block), block) for block in encoder.blocks]
 
     def apply() -> None:
-        done = aggregate(results, rank=0, elements=learning.elements, average=learning.average)
-        json.dumps(asdict(learning.replica.apply(1, done.mean, done.total)))
+        done = aggregate(encoder.follow(results), coding, rank=0, average=learning.average)
+        encoder.plan = coding.planner.first()
+        json.dumps(asdict(learning.replica.apply(1, done.mean, done.total, done.plan)))
 
     return Costs(
         cores=len(os.sched_getaffinity(0)),
         wake_s=_wake_s(),
         encode_s=COLD * _median_s(encode),
-        packet_s=COLD * _packet_s(blocks, config.job.words),
+        packet_s=COLD * _packet_s(coding),
         switch_s=SWITCH_S,
         apply_s=COLD * _median_s(apply),
         report_s=REPORT_S,
@@ -120,12 +118,19 @@ def _measure(config: Config) -> Costs:
     )
 
 
-def _packet_s(blocks: int, words: int) -> float:
+def _own(packed: Packed, block: int) -> Result:
+    """The result of a block that only this worker is in."""
+    values, scale, lanes, gradients = packed
+    id = BlockId(1, block)
+    return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, gradients=gradients, members=1, values=values)
+
+
+def _packet_s(coding: Coding) -> float:
     """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
-    protocol = Protocol(
-        job=1, rank=0, blocks=blocks, words=words, slots=_power_of_two(blocks), window=blocks, rto_s=1e9
-    )
-    values = bytes(words * wire.WORD_BYTES)
+    plan, shape = coding.planner.first(), coding.shape
+    blocks = plan.blocks.tolist()
+    protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
+    values = bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
     with receiving, sending:
@@ -133,16 +138,16 @@ def _packet_s(blocks: int, words: int) -> float:
         sending.connect(receiving.getsockname())
 
         def iterate() -> None:
-            protocol.begin(next(numbers), 0.0)
-            for block in range(blocks):
-                for instruction in protocol.contribute(block, values, scale=1, lanes=0, gradients=1, now=0.0):
+            protocol.begin(next(numbers), 0.0, blocks, plan.lanes)
+            for block in blocks:
+                for instruction in protocol.contribute(block, values, scale=1, lanes=plan.lanes, gradients=1, now=0.0):
                     if isinstance(instruction, Send):
                         answer = instruction.header._replace(kind=wire.Kind.RESULT, members=1)
                         sending.send(wire.encode(answer, instruction.values))
                 datagram = receiving.recv(1 << 16)
                 protocol.packet_in(wire.decode_header(datagram), datagram[wire.HEADER_BYTES :], 0.0)
 
-        return _median_s(iterate) / (2 * blocks)
+        return _median_s(iterate) / (2 * len(blocks))
 
 
 def _power_of_two(blocks: int) -> int:

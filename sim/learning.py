@@ -5,13 +5,12 @@ Workers are not all in the same iteration: the parameters of an iteration are ke
 
 from dataclasses import dataclass
 
-from host.agent import padded
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
+from host.coding import Coding
 from host.evaluation import Evaluation, Evaluator
 from host.model import Floats, Momentum, Perceptron, load_shards
 from host.replica import Replica
-from host.wire import WORD_LANES
 from run.config import Config
 
 
@@ -35,8 +34,9 @@ class Learning:
         self.elements = len(self._model.parameters)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         evaluator = Evaluator(self._model, self._shards[0].held_out, config.owned, over=config.run.accuracy_over)
-        results = padded(self.elements, job.words * WORD_LANES)
-        self.replica = Replica(self._model.parameters, optimizer, evaluator, results)
+        self.coding = Coding.of(job, config.compress, self.elements)
+        first = self.coding.planner.first()
+        self.replica = Replica(self._model.parameters, optimizer, evaluator, self.coding.padded, first)
         self._alignment = Alignment(self.elements)
         self._parameters = {0: self._model.parameters.copy()}  # after each iteration that somebody may need
         self._after: dict[int, After] = {}
@@ -52,7 +52,7 @@ class Learning:
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""
         if aggregate.iteration not in self._after:
-            evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total)
+            evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
             self._after[aggregate.iteration] = After(evaluation=evaluation, direction=direction)
             self._parameters[aggregate.iteration] = self._model.parameters.copy()

@@ -1,36 +1,65 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from host.aggregate import aggregate
 from host.alignment import Direction
-from host.compress import FixedPoint, to_fixed
+from host.coding import Coding
+from host.encoder import Encoder, Finished, Packed
 from host.history import Result
 from host.metrics import Metrics, norm2
 from host.pages import Pages
+from host.plan import Plan, Planner
+from host.rate import RateEstimator
 from host.residual import Residual
+from host.shape import Shape
 from host.stragglers import Blocking
 from host.train import Step, Work, discarded, iteration_line
-from host.wire import WORD_BYTES, WORD_LANES, pack_values
+from host.wire import WORD_BYTES
 from run.config import Config
 from sim.learning import Learning
 
 NOWHERE = Direction(norm2=0.0, products=())
 
 
-class Packed(NamedTuple):
-    """What is sent of a block."""
+class Sender(Protocol):
+    """What of host.encoder.Encoder a worker needs."""
 
-    values: bytes
-    scale: int
-    gradients: int
+    plan: Plan
+    uses: int
+
+    @property
+    def blocks(self) -> list[int]:
+        """All that the current iteration sends."""
+
+    def begin(self) -> None:
+        """The iteration of `plan` begins."""
+
+    def packed(self, block: int) -> Packed:
+        """What is sent of a block."""
+
+    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+        """The same at another scale, or in other lanes."""
+
+    def left(self, block: int, values: bytes) -> None:
+        """A contribution has left."""
+
+    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
+        """A result is here."""
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        """Which of the blocks that wait are to be handed over anew."""
+
+    def follow(self, results: list[Result]) -> Finished:
+        """An iteration is over: the next one's plan."""
 
 
 class Pupil(Protocol):
-    """One worker's part in the training; blocks of `words` 256-byte words."""
+    """One worker's part in the training; its blocks have this `shape`."""
 
-    blocks: int
-    words: int
+    shape: Shape
+    encoder: Sender
     direction: Direction
     """Of the aggregate of the latest iteration that the worker had a part in."""
 
@@ -40,16 +69,7 @@ class Pupil(Protocol):
     def enter(self, work: Work, iteration: int) -> None:
         """Into the books, and onto the wire."""
 
-    def packed(self, block: int) -> Packed:
-        """What is sent of a block."""
-
-    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
-        """The same at another scale."""
-
-    def settle(self, result: Result) -> None:
-        """A result is here."""
-
-    def apply(self, results: list[Result], step: Step | None, now: float) -> str | None:
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
 
 
@@ -58,13 +78,19 @@ class Student:
 
     def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
         self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
-        self.words = config.job.words
-        lanes = self.words * WORD_LANES
-        self.blocks = learning.replica.results.size // lanes
+        job, compress = config.job, config.compress
+        self._coding = Coding.of(job, compress, learning.elements)
+        self.shape = shape = self._coding.shape
         self.direction = NOWHERE
-        self._codec = FixedPoint(workers=config.job.workers, gradient_range=config.job.gradient_range)
-        pages = Pages.in_memory(blocks=self.blocks, lanes=lanes)
-        self._residual = Residual(pages, rank, drop=config.policy.late == "drop")
+        self._residual = Residual(
+            Pages.in_memory(blocks=shape.blocks, lanes=shape.elements),
+            rank,
+            self._coding.codecs,
+            drop=config.policy.late == "drop",
+            feedback=compress.feedback,
+        )
+        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
+        self.encoder: Encoder = Encoder(self._coding, self._residual, rate)
         self._blocking = Blocking(config, rank)
 
     def compute(self, iteration: int, blocking_s: float) -> Work:
@@ -75,28 +101,14 @@ class Student:
     def enter(self, work: Work, iteration: int) -> None:
         """As the agent does it before it sends."""
         assert work.gradient is not None
-        self._residual.add(to_fixed(work.gradient), iteration)
-        self._residual.sending(iteration, self._codec)
+        self.encoder.enter(work.gradient, iteration)
+        self.encoder.encode(iteration)
         self._residual.discard_late()
 
-    def packed(self, block: int) -> Packed:
-        """All that is pending."""
-        books = self._residual
-        return Packed(pack_values(books.sent[block]), int(books.sent_scale[block]), books.sent_gradients(block))
-
-    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
-        """The block's slot sums at another scale."""
-        self._residual.send_again(block, iteration, self._codec, scale)
-        return self.packed(block)
-
-    def settle(self, result: Result) -> None:
-        """What it holds of this worker is counted."""
-        self._residual.settle(result)
-
-    def apply(self, results: list[Result], step: Step | None, now: float) -> str | None:
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
         learning, run = self._learning, self._config.run
-        done = aggregate(results, rank=self._rank, elements=learning.elements, average=learning.average)
+        done = aggregate(finished, self._coding, rank=self._rank, average=learning.average)
         after = learning.apply(done)
         if step is not None:
             self.direction = after.direction
@@ -111,19 +123,54 @@ class Student:
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the books."""
-        self._metrics.write(summary=totals)
+        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes})
         self._metrics.close(self._residual.books(), self._learning.replica.results)
 
 
-class Idler:
-    """Sends nothing but zeros, one packet an iteration, and learns nothing: only times are asked for."""
+class Zeros:
+    """Zeros in place of an encoder: one packet an iteration."""
 
-    blocks = words = 1
+    blocks = [0]  # noqa: RUF012  # nobody changes it
+    uses = 0
+
+    def __init__(self) -> None:
+        self.plan = Planner(blocks=1, widths=(32,)).first()
+
+    def begin(self) -> None:
+        """All iterations are alike."""
+
+    def packed(self, block: int) -> Packed:
+        """Zeros, which stand for one gradient."""
+        return self.again(block, 0, 0, 0)
+
+    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+        """Zeros at any scale."""
+        return Packed(bytes(WORD_BYTES), scale, lanes, 1)
+
+    def left(self, block: int, values: bytes) -> None:
+        """Nobody counts."""
+
+    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
+        """There are no books."""
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        """Never any."""
+        return []
+
+    def follow(self, results: list[Result]) -> Finished:
+        """All plans are alike."""
+        return Finished(results, self.plan, self.plan, None)
+
+
+class Idler:
+    """Sends nothing but zeros and learns nothing: only times are asked for."""
+
+    shape = Shape(blocks=1, words=1, widest=32)
     direction = NOWHERE
 
     def __init__(self, config: Config) -> None:
         self._last = config.run.max_iterations
-        self._values = bytes(WORD_BYTES)
+        self.encoder = Zeros()
 
     def compute(self, iteration: int, blocking_s: float) -> Work:
         """There is no gradient."""
@@ -132,17 +179,6 @@ class Idler:
     def enter(self, work: Work, iteration: int) -> None:
         """There are no books."""
 
-    def packed(self, block: int) -> Packed:
-        """Zeros, which stand for one gradient."""
-        return Packed(self._values, 0, 1)
-
-    def encode_again(self, block: int, iteration: int, scale: int) -> Packed:
-        """Zeros at any scale."""
-        return Packed(self._values, scale, 1)
-
-    def settle(self, result: Result) -> None:
-        """There are no books."""
-
-    def apply(self, results: list[Result], step: Step | None, now: float) -> str | None:
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Only the last iteration ends it."""
-        return "iterations" if results[0].id.iteration >= self._last else None
+        return "iterations" if finished.results[0].id.iteration >= self._last else None

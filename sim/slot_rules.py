@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from host.compress import Fixed
-from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind, pack_values, unpack_values
+from host.lanes import pack, unpack
+from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
 
 Answer = tuple[int, Header, bytes]
 
@@ -96,8 +97,8 @@ def _answer(header: Header, kind: Kind, rank: int, values: bytes) -> Answer:
 
 
 def _numbers(values: bytes) -> Fixed:
-    return unpack_values(values).astype(np.int64)
+    return unpack(values, 32).astype(np.int64)
 
 
 def _packed(slot: SlotState) -> bytes:
-    return pack_values(slot.values.astype(np.int32))
+    return pack(slot.values.astype(np.int32), 32)

@@ -1,23 +1,24 @@
 """A worker in virtual time: the protocol core and the books as they are, and what agent and training do around them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.measure import Report
 from host.aggregate import held
 from host.alarm import Alarm
+from host.encoder import Finished, Packed
 from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.protocol import Protocol
 from host.stragglers import Blocking
 from host.train import Step, Work
-from host.wire import Header, Lanes
+from host.wire import Header, Kind
 from run.config import Config
 from sim.clock import Clock, Handle
 from sim.costs import Costs
 from sim.machine import Machine
 from sim.network import Link
-from sim.pupil import Packed, Pupil
+from sim.pupil import Pupil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,7 @@ class Worker:
         self.protocol = Protocol(
             job=job.id,
             rank=rank,
-            blocks=pupil.blocks,
-            words=pupil.words,
+            shape=pupil.shape,
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
@@ -52,7 +52,7 @@ class Worker:
         self._blocking = Blocking(around.config, rank)
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
-        self._done: list[list[Result]] = []  # what is to be applied
+        self._done: list[Finished] = []  # what is to be applied
         self._waiting = False  # for the end of the iteration: the gradient is handed over, or given up
         self._computing: Handle | None = None
         self._alarm = Alarm(self._time_out)
@@ -90,7 +90,7 @@ class Worker:
         self._step = self._made(work)
         self._waiting = True
         for block in self.protocol.missing:
-            self._contribute(block, self._pupil.packed(block), Lanes.BITS_32)
+            self._contribute(block, self._pupil.encoder.packed(block))
         self._alarm.set(self.protocol.deadline, self._around.clock)
         self._advance()
 
@@ -112,7 +112,7 @@ class Worker:
     def _advance(self) -> None:
         """Go on to the iteration that is current elsewhere, when the results of all before it are here."""
         while self._waiting and self._complete is not None:
-            self._done.append(self._complete)
+            self._done.append(self._pupil.encoder.follow(self._complete))
             self._complete = None
             self._begin(self.protocol.iteration + 1)
             if not self.protocol.left_behind:
@@ -129,16 +129,16 @@ class Worker:
         now, step, reason = self._around.clock.time(), self._step, None
         assert step is not None
         assert step.work is not None
-        for results in done:
-            reason = reason or self._pupil.apply(results, step if results is done[0] else None, now)
-        self._around.report(self._rank, self._report(step, step.work, done[0]))
+        for finished in done:
+            reason = reason or self._pupil.apply(finished, step if finished is done[0] else None, now)
+        self._around.report(self._rank, self._report(step, step.work, done[0].results))
         if reason is None:
             self._around.machine.spend(self._around.costs.report_s)
             self._compute()
         else:
             self._around.finished(self._rank, reason)
 
-    def _report(self, step: Step, work: Work, results: list[Result]) -> Report:
+    def _report(self, step: Step, work: Work, results: Sequence[Result]) -> Report:
         """What the controller measures from."""
         direction, (gradients, contributors) = self._pupil.direction, held(results)
         return Report(
@@ -173,6 +173,8 @@ class Worker:
 
     def _go_on(self) -> None:
         """Results may have come."""
+        for block in self._pupil.encoder.narrowed(self.protocol.waiting, self.protocol.iteration):
+            self._contribute(block, self._pupil.encoder.packed(block))
         self._alarm.set(self.protocol.deadline, self._around.clock)
         self._advance()
         self._give_up_if_late()
@@ -184,27 +186,32 @@ class Worker:
 
     def _begin(self, iteration: int) -> None:
         """The next iteration, as far as the protocol is concerned."""
-        self._follow(self.protocol.begin(iteration, self._around.clock.time()))
+        encoder, now = self._pupil.encoder, self._around.clock.time()
+        encoder.begin()
+        self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
         self._alarm.set(self.protocol.deadline, self._around.clock)
 
-    def _contribute(self, block: int, packed: Packed, lanes: int) -> None:
+    def _contribute(self, block: int, packed: Packed) -> None:
         """Hand a block to the protocol."""
-        now = self._around.clock.time()
-        self._follow(self.protocol.contribute(block, **packed._asdict(), lanes=lanes, now=now))
+        now, uses = self._around.clock.time(), self._pupil.encoder.uses
+        self._follow(self.protocol.contribute(block, **packed._asdict(), uses=uses, now=now))
 
     def _follow(self, instructions: list[Instruction]) -> None:
         """Do what the protocol says."""
+        encoder = self._pupil.encoder
         for instruction in instructions:
             match instruction:
                 case Send(header=header, values=values):
+                    if header.kind == Kind.CONTRIBUTE:
+                        encoder.left(header.block, values)
                     self._around.machine.work(self._around.costs.packet_s, self._link.send, header, values)
-                case Deliver(result=result):
+                case Deliver(result=result, hint=hint):
                     self._delivered[result.id.block] = result
-                    self._pupil.settle(result)
+                    encoder.settle(result, self._around.clock.time(), hint)
                 case Complete():
-                    self._complete = [self._delivered[block] for block in range(self.protocol.blocks)]
+                    self._complete = [self._delivered[block] for block in self.protocol.blocks]
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    self._contribute(block, self._pupil.encode_again(block, self.protocol.iteration, scale), lanes)
+                    self._contribute(block, encoder.again(block, self.protocol.iteration, scale, lanes))
                 case AskPeers():
                     self._around.ask_peers(self._rank)

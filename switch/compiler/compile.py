@@ -34,6 +34,11 @@ def compile_program(text: str) -> Path:
     return _compile({"program.c": text}, ["program.c"])
 
 
+def compile_file(source: Path) -> Path:
+    """The shared library of one C file of another package.  Raises CompilerMissing, CompileError."""
+    return _compile({source.name: source.read_text()}, [source.name])
+
+
 def compile_runtime() -> Path:
     """The shared library of the runtime.  Raises CompilerMissing, CompileError."""
     sources = sorted(RUNTIME.glob("*.c"))

@@ -9,6 +9,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from host import packets, wire
+from host.lanes import pack
 
 GENERATION = 1
 """Of the job's slots in these tests: the program is pushed for each one, so nothing is left of another."""
@@ -55,7 +56,7 @@ def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **
     words = len(values) * 4 // wire.WORD_BYTES
     base = wire.Header(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
     header = base._replace(**{"generation": GENERATION, **fields})
-    return worker + 1, frame(worker + 1, header, wire.pack_values(values.astype(np.int32)))
+    return worker + 1, frame(worker + 1, header, pack(values.astype(np.int32), 32))
 
 
 def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> tuple[int, bytes]:

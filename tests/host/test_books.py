@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import host.residual
-from host.compress import FRACTION_BITS, FixedPoint, to_fixed
+from host.compress import FRACTION_BITS, FixedPoint, to_fixed, to_mean
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
 from host.model import Momentum, Perceptron, load_shard
 from host.pages import Pages
-from host.residual import Residual
 from host.stragglers import Blocking
 from host.wire import GRADIENTS_MAX
 from run.config import Config, Job, Run, Straggler
 from run.config import Shard as ClassShard
+from tests.host.lab import books_of, send, send_again
+
+CODEC = FixedPoint(workers=4, gradient_range=16.0)
 
 GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
 
@@ -36,17 +38,17 @@ def result(iteration: int, block: int, members: int) -> Result:
 @given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.booleans(), st.data())
 def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, data):
     codec = FixedPoint(workers=workers, gradient_range=16.0)
-    residual = Residual(Pages.in_memory(blocks=2, lanes=8), rank=3, drop=drop)
+    residual = books_of(Pages.in_memory(blocks=2, lanes=8), codec, 3, drop=drop)
     counted, discarded = np.zeros((2, 2, 8), np.int64)
     waiting = [0, 0]  # gradients of each block
     for iteration, gradient in enumerate(gradients, 1):
         residual.add(to_fixed(gradient), iteration)
-        residual.sending(iteration, codec)
+        send(residual, iteration, codec)
         for block in range(2):
             waiting[block] += 1
             assert residual.sent_gradients(block) == waiting[block]
             members = data.draw(st.sampled_from([0b1000, 0b0100]))
-            counted[block] += codec.counted(residual.sent[block], codec.scale) * (members == 0b1000)
+            counted[block] += codec.decode(residual.sent[block], codec.exponent, 1) * (members == 0b1000)
             discarded[block] += to_fixed(gradient).reshape(2, 8)[block] * (drop and members == 0b0100)
             for _ in range(data.draw(st.integers(1, 2))):
                 residual.settle(result(iteration, block, members))
@@ -70,11 +72,13 @@ from host.residual import Residual
 def settle(block):
     members = 4 if block % 2 else 8
     id = BlockId(iteration, block)
-    residual.settle(Result(id=id, scale=codec.scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
+    scale = codec.exponent
+    residual.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
 
 pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
-residual = Residual(pages, 2, drop=sys.argv[2] == "drop")
-codec, iteration = FixedPoint(workers=1, gradient_range=2.0**20), max(1, residual.begun)
+codec = FixedPoint(workers=1, gradient_range=2.0**20)
+residual = Residual(pages, 2, {0: codec}, drop=sys.argv[2] == "drop")
+iteration, everything, scales = max(1, residual.begun), np.arange(64), np.full(64, codec.exponent)
 gradient = np.full(64 * 64, 1 << 40)
 print("up", flush=True)
 while True:
@@ -83,7 +87,7 @@ while True:
         settle(block)
     if residual.entered < iteration:
         residual.add(gradient, iteration)
-    residual.sending(iteration, codec)
+    residual.sending(iteration, everything, 0, scales)
     residual.discard_late()
     for block in range(64):
         settle(block)
@@ -100,7 +104,8 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, late):
             process.stdout.readline()
             time.sleep(delay_ms / 1000)
             process.kill()
-        residual = Residual(Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64), 2, drop=late == "drop")
+        pages = Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64)
+        residual = books_of(pages, FixedPoint(workers=1, gradient_range=2.0**20), 2, drop=late == "drop")
         assert residual.begun >= before
         unsettled = residual.unsettled(residual.begun)
         for block in range(64):
@@ -128,13 +133,14 @@ def live(pages, last):
 
     Block 0 is always counted, 1 closes before the gradient is there, 2 when it was sent, 3 like 0 and 2 by turns.
     """
-    residual, codec = Residual(pages, 0, drop=True), FixedPoint(workers=4, gradient_range=16.0)
+    codec = FixedPoint(workers=4, gradient_range=16.0)
+    residual = books_of(pages, codec, drop=True)
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
         if residual.entered < iteration:
             residual.add(to_fixed(np.random.default_rng(iteration).normal(size=8).astype(np.float32)), iteration)
-        residual.sending(iteration, codec)
+        send(residual, iteration, codec)
         residual.discard_late()
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
             residual.settle(result(iteration, block, members))
@@ -172,7 +178,7 @@ def test_what_is_discarded_survives_a_kill_before_any_line():
     assert whole.conserved
     assert len(found) > 100
     for moment in found:
-        died = Residual(copied(moment), 0, drop=True)
+        died = books_of(copied(moment), CODEC, drop=True)
         for block in (1, 2):
             if died.begun:
                 died.settle(result(died.begun, block, 0b10))
@@ -190,16 +196,17 @@ ONES = np.ones(8, np.float32)
 
 def live_on_ones(pages, last, *, drop):
     """As above, with gradients of ones, so that values say how many are in them; block 3 is taken back."""
-    residual, codec = Residual(pages, 0, drop=drop), FixedPoint(workers=4, gradient_range=16.0)
+    codec = FixedPoint(workers=4, gradient_range=16.0)
+    residual = books_of(pages, codec, drop=drop)
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
         if residual.entered < iteration:
             residual.add(to_fixed(ONES), iteration)
-        residual.sending(iteration, codec)
+        send(residual, iteration, codec)
         residual.discard_late()
         for block in (0, 2, 3):
-            assert residual.sent_gradients(block) == residual.sent[block, 0] >> codec.scale
+            assert residual.sent_gradients(block) == residual.sent[block, 0] >> codec.exponent
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
             residual.settle(result(iteration, block, members))
         residual.reconcile(result(iteration, 3, 0b10))
@@ -211,41 +218,41 @@ def test_how_many_gradients_are_pending_survives_a_kill_before_any_line(drop, le
     """Who goes on after the third iteration has what all its blocks hold: at once, and after the next one."""
     pages = Pages.in_memory(blocks=4, lanes=2)
     found = moments(pages, lambda: live_on_ones(pages, 4, drop=drop))
-    assert Residual(pages, 0, drop=drop).pending_gradients.tolist() == left
+    assert books_of(pages, CODEC, drop=drop).pending_gradients.tolist() == left
     assert len(found) > 100
     for moment in found:
-        died = Residual(copied(moment), 0, drop=drop)
+        died = books_of(copied(moment), CODEC, drop=drop)
         assert np.array_equal(died.pending, np.repeat(died.pending_gradients << FRACTION_BITS, 2).reshape(4, 2))
         assert live_on_ones(moment, 4, drop=drop).pending_gradients.tolist() == left
 
 
 def test_a_contribution_says_at_least_one_gradient_and_at_most_what_fits_a_sum():
     codec = FixedPoint(workers=64, gradient_range=2.0**20)
-    residual = Residual(Pages.in_memory(blocks=1, lanes=8), 0)
+    residual = books_of(Pages.in_memory(blocks=1, lanes=8), codec)
     for iteration in range(1, GRADIENTS_MAX + 10):
         residual.add(to_fixed(ONES), iteration)
-        residual.sending(iteration, codec)
+        send(residual, iteration, codec)
         assert residual.sent_gradients(0) == min(iteration, GRADIENTS_MAX)
         residual.settle(result(iteration, 0, 0b10))
     assert 64 * residual.sent_gradients(0) < 2**16
     residual.add(to_fixed(ONES), GRADIENTS_MAX + 10)
-    residual.sending(GRADIENTS_MAX + 10, codec)
+    send(residual, GRADIENTS_MAX + 10, codec)
     residual.settle(result(GRADIENTS_MAX + 10, 0, 0b1))
     assert residual.pending_gradients.tolist() == [0], "all are counted, whatever number was said"
-    closed = Residual(Pages.in_memory(blocks=1, lanes=8), 0, drop=True)
+    closed = books_of(Pages.in_memory(blocks=1, lanes=8), codec, drop=True)
     closed.settle(result(1, 0, 0b10))
     closed.add(to_fixed(ONES), 1)
     closed.discard_late()  # it died here and was started again
-    closed.sending(1, codec)
+    send(closed, 1, codec)
     assert (closed.pending_gradients.tolist(), closed.sent_gradients(0)) == ([0], 1)
 
 
 def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
     codec = FixedPoint(workers=4, gradient_range=16.0)
-    residual = Residual(Pages.in_memory(blocks=2, lanes=8), 0)
+    residual = books_of(Pages.in_memory(blocks=2, lanes=8), codec)
     for iteration in (1, 2):
         residual.add(to_fixed(np.arange(16, dtype=np.float32)), iteration)
-        residual.sending(iteration, codec)
+        send(residual, iteration, codec)
         for block in range(2):
             residual.settle(result(iteration, block, 0b11))
     before = residual.books()
@@ -264,18 +271,18 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
 def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradients_that_is():
     """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
     pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
-    residual = Residual(pages, 0)
+    residual = books_of(pages, codec)
     residual.add(to_fixed(ONES), 1)
-    residual.sending(1, codec)
+    send(residual, 1, codec)
     residual.settle(result(1, 0, 0b1))
     residual.add(to_fixed(ONES), 2)
-    residual.sending(2, codec)
-    again = Residual(pages, 0)
+    send(residual, 2, codec)
+    again = books_of(pages, codec)
     again.reconcile(result(1, 0, 0b10))
-    again.sending(2, codec)
-    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale) == (1, 1), "the switch may hold it"
-    again.send_again(0, 2, codec, codec.scale - 1)
-    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.scale - 1) == (2, 2)
+    send(again, 2, codec)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.exponent) == (1, 1), "the switch may hold it"
+    send_again(again, 0, 2, codec, codec.exponent - 1)
+    assert (again.sent_gradients(0), again.sent[0, 0] >> codec.exponent - 1) == (2, 2)
     again.settle(result(2, 0, 0b1))
     assert again.pending_gradients.tolist() == [0]
     assert not again.pending.any()
@@ -283,12 +290,12 @@ def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradient
 
 def test_what_is_taken_back_is_pending_and_never_discarded():
     pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
-    residual = Residual(pages, 0, drop=True)
+    residual = books_of(pages, codec, drop=True)
     residual.add(to_fixed(np.ones(8, np.float32)), 1)
-    residual.sending(1, codec)
+    send(residual, 1, codec)
     residual.settle(result(1, 0, 0b1))
     residual.reconcile(result(1, 0, 0b10))
-    for books in (residual.books(), Residual(pages, 0, drop=True).books()):
+    for books in (residual.books(), books_of(pages, codec, drop=True).books()):
         assert np.array_equal(books.pending, books.gradients)
         assert not books.discarded.any()
 
@@ -305,17 +312,17 @@ def test_books_of_others_are_refused(tmp_path):
 def test_a_restart_sends_what_was_sent(tmp_path):
     """Whatever is added to the books later: the switch may hold the first contribution already."""
     codec = FixedPoint(workers=4, gradient_range=16.0)
-    first = Residual(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), 0)
+    first = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
     first.begin(5)
     first.add(to_fixed(np.arange(16, dtype=np.float32)), 5)
-    first.sending(5, codec)
+    send(first, 5, codec)
     sent = first.sent.copy()
-    again = Residual(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), 0)
+    again = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
     again.begin(4)  # a peer whose replica it takes may be behind
     assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
     again.settle(result(5, 1, 0b1))
     again.add(to_fixed(np.ones(16, np.float32)), 5)
-    again.sending(5, codec)
+    send(again, 5, codec)
     assert np.array_equal(again.sent, sent)
     again.settle(result(5, 0, 0b1))
     assert again.books().conserved
@@ -326,15 +333,15 @@ def test_a_restart_sends_what_was_sent(tmp_path):
 @given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))
 def test_lanes_of_n_addends_never_overflow(workers, gradient_range, values):
     codec = FixedPoint(workers=workers, gradient_range=gradient_range)
-    lanes = codec.encode(values, codec.scale)
+    lanes = codec.encode(values, codec.exponent)
     assert np.abs(lanes.astype(np.int64)).max() * workers < 2**31
 
 
 def test_rounding_leaves_at_most_half_a_step():
     codec = FixedPoint(workers=4, gradient_range=64.0)
     values = to_fixed(np.linspace(-3, 3, 1001, dtype=np.float32))
-    left = values - codec.counted(codec.encode(values, codec.scale), codec.scale)
-    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.scale - 1)
+    left = values - codec.decode(codec.encode(values, codec.exponent), codec.exponent, 1)
+    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.exponent - 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
@@ -345,7 +352,7 @@ def test_bad_gradients_never_reach_the_wire(bad):
 
 
 def test_mean_divides_by_count_not_by_n():
-    mean = FixedPoint.mean(np.array([[6], [6]], np.int32), np.array([[1], [1]]), np.array([[3], [2]]))
+    mean = to_mean(np.array([[6], [6]]) << FRACTION_BITS - 1, np.array([[3], [2]]))
     assert mean.ravel().tolist() == [1.0, 1.5]
 
 

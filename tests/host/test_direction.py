@@ -11,11 +11,11 @@ from host.alignment import ELEMENTS_MAX, LAGS, Alignment
 from host.compress import FRACTION_BITS
 from host.evaluation import Evaluator
 from host.history import BlockId, Result
+from host.lanes import pack
 from host.metrics import fingerprint, norm2
 from host.model import Batch, Momentum, Perceptron, load_shard
 from host.replica import Replica
 from host.stragglers import DRAWN, Blocking, _quantile
-from host.wire import pack_values
 from run.config import Average, Config, Job, Run, Straggler
 
 # -- products
@@ -67,7 +67,7 @@ def test_what_was_before_a_gap_is_forgotten() -> None:
 
 
 def result(block: int, values: list[int], *, scale: int, members: int, gradients: int) -> Result:
-    packed = pack_values(np.array(values + [0] * (64 - len(values)), np.int32))
+    packed = pack(np.array(values + [0] * (64 - len(values)), np.int32), 32)
     return Result(
         id=BlockId(9, block),
         scale=scale,

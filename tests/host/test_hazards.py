@@ -8,8 +8,9 @@ import pytest
 
 from host.errors import ProtocolError
 from host.instructions import EncodeAgain
+from host.lanes import pack, unpack
 from host.protocol import Protocol
-from host.wire import Flag, Header, Kind, pack_values, unpack_values
+from host.wire import Flag, Header, Kind
 from sim.slot_rules import SlotRules
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)
@@ -24,9 +25,9 @@ class Bench:
     def contribute(self, worker: int, iteration: int) -> tuple[list[Kind], int, np.ndarray]:
         """Kinds of the answers, and the last one's members and values."""
         header = Header(job=1, worker=worker, iteration=iteration, scale=7)
-        answers = self.switch.handle(header, pack_values(VALUES[worker]))
+        answers = self.switch.handle(header, pack(VALUES[worker], 32))
         _, last, values = answers[-1] if answers else (0, Header(), b"")
-        return [Kind(answer.kind) for _, answer, _ in answers], last.members, unpack_values(values)
+        return [Kind(answer.kind) for _, answer, _ in answers], last.members, unpack(values, 32)
 
 
 def test_a_late_packet_does_not_reopen_a_finished_slot() -> None:

@@ -13,10 +13,11 @@ from host.compress import FixedPoint
 from host.errors import ProtocolError
 from host.history import BlockId, Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.lanes import pack, unpack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
-from host.wire import Flag, Header, Kind, Lanes, pack_values, unpack_values
+from host.wire import Flag, Header, Kind, Lanes
 from sim.slot_rules import SlotRules
 
 WORDS, LANES = 1, 64
@@ -94,8 +95,8 @@ class Cluster:
         worker.residual.sending(iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values, gradients = pack_values(worker.residual.sent[block]), worker.residual.sent_gradients(block)
-            fields = {"scale": worker.codec.scale, "lanes": 0, "gradients": gradients}
+            values, gradients = pack(worker.residual.sent[block], 32), worker.residual.sent_gradients(block)
+            fields = {"scale": worker.codec.exponent, "lanes": 0, "gradients": gradients}
             self.follow(rank, worker.protocol.contribute(block, values, **fields, now=self.now))
         self.advance(rank)
 
@@ -166,7 +167,7 @@ class Cluster:
         total = np.zeros((self.blocks, LANES), np.int64)
         for id, result in reference.items():
             assert result.count == bin(result.members).count("1")
-            total[id.block] += FixedPoint.counted(unpack_values(result.values), result.scale)
+            total[id.block] += FixedPoint.decode(unpack(result.values, 32), result.scale, result.count)
         counted = sum(worker.residual.books().counted for worker in self.workers)
         assert np.array_equal(total.ravel(), counted), "the switch's sums are not what the workers counted"
 

@@ -14,10 +14,11 @@ import numpy as np
 from host.compress import FixedPoint
 from host.history import BlockId, Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.lanes import pack, unpack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
-from host.wire import Header, Kind, pack_values, unpack_values
+from host.wire import Header, Kind
 from sim.slot_rules import SlotRules
 
 SWITCH = -1
@@ -41,7 +42,7 @@ def gradient(rank: int, iteration: int, elements: int) -> np.ndarray:
 def scaled(codec: FixedPoint, below: int) -> FixedPoint:
     """A codec that sends at a scale below this one's."""
     other = copy(codec)
-    other.scale -= below
+    other.exponent -= below
     return other
 
 
@@ -64,7 +65,7 @@ class Ledger:
             new_epoch, new_total = slot.epoch, slot.values[:LANES]
             if new_epoch != epoch or not np.array_equal(new_total, total):
                 assert index == header.slot % len(switch.slots), "a foreign slot was touched"
-                self._enter(header, unpack_values(values), epoch, total, new_epoch, new_total)
+                self._enter(header, unpack(values, 32), epoch, total, new_epoch, new_total)
                 self.slots[index] = (new_epoch, new_total.copy())
         for _, answer, sums in answers:
             self._check_answer(answer, sums, k)
@@ -109,7 +110,7 @@ class Ledger:
         assert answer.gradients == sum(self.numbers[id].values()), "gradients"
         if answer.kind == Kind.REFUSED:
             return
-        assert np.array_equal(unpack_values(sums)[:LANES], sum(addends.values())), "values"
+        assert np.array_equal(unpack(sums, 32)[:LANES], sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
             assert answer.count >= k, f"closed by {answer.count} of k = {k}"
@@ -191,13 +192,13 @@ class World:
         worker.residual.sending(worker.computed, worker.codec)
         worker.residual.discard_late()
         for block in worker.protocol.missing:
-            self._contribute(rank, block, worker.codec.scale, 0)
+            self._contribute(rank, block, worker.codec.exponent, 0)
         self.advance(rank)
 
     def _contribute(self, rank: int, block: int, scale: int, lanes: int) -> None:
         """What the books say that is sent."""
         worker = self.workers[rank]
-        values, gradients = pack_values(worker.residual.sent[block]), worker.residual.sent_gradients(block)
+        values, gradients = pack(worker.residual.sent[block], 32), worker.residual.sent_gradients(block)
         self.follow(
             rank,
             worker.protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=gradients, now=self.now),
@@ -297,10 +298,10 @@ class World:
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.ledger.added[id]
         assert result.members == self.ledger.closed[id] == sum(1 << member for member in addends)
-        assert np.array_equal(unpack_values(result.values)[:LANES], sum(addends.values()))
+        assert np.array_equal(unpack(result.values, 32)[:LANES], sum(addends.values()))
         worker.residual.settle(result)
         if result.has(rank):
-            worker.own[block] += self.codec.counted(addends[rank], result.scale)
+            worker.own[block] += self.codec.decode(addends[rank], result.scale, 1)
             self._summed(worker, rank, result)
         elif worker.entered == id.iteration:
             self._too_late(worker, rank, block)

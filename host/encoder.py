@@ -1,0 +1,245 @@
+"""A worker's way from gradients to what is sent, and from results to the next plan: books, codecs and plan together.
+
+The agent drives it over real sockets, sim/ in virtual time.  It knows nothing of either.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from host import summary
+from host.coding import Coding
+from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics, to_fixed
+from host.errors import AgentError
+from host.history import Result
+from host.lanes import code_of, pack, unpack, width_of
+from host.model import Floats
+from host.pages import Integers
+from host.plan import Plan
+from host.rate import RateEstimator, lanes_for
+from host.residual import Residual
+from host.summary import Magnitudes
+from host.wire import HEADER_BYTES, Lanes
+
+SAMPLE_MAX = 1 << 16
+"""Elements that a norm is taken of; evenly spaced ones stand for more."""
+
+
+class Packed(NamedTuple):
+    """What is sent of a block."""
+
+    values: bytes
+    scale: int
+    lanes: int
+    gradients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """What came of one iteration's gradient.
+
+    `ratio`: the share of the float32 gradient's bytes that the plan asked for; `wire_bytes`: of values that were sent,
+    again and again where need was; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: how many
+    blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
+    pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
+    """
+
+    ratio: float
+    wire_bytes: int
+    wire_ratio: float
+    width: int
+    blocks: int
+    error_norm: float
+    residual_norm: float
+
+
+class Finished(NamedTuple):
+    """An iteration that is over: its results without the summary block's, by block; its plan, and the next one's.
+
+    `encoding`: None where no gradient was encoded in it.
+    """
+
+    results: Sequence[Result]
+    plan: Plan
+    following: Plan
+    encoding: Encoding | None
+
+
+class Encoder:
+    """Fills and empties `residual`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
+
+    begin(), enter(), encode(), packed(), left() and settle() for each block, follow(): an iteration.
+    """
+
+    def __init__(self, coding: Coding, residual: Residual, rate: RateEstimator | None = None) -> None:
+        self.residual = residual
+        self.plan = coding.planner.first()
+        """Of the current iteration."""
+        self.uses = self.plan.lanes
+        """The code of the lanes that it encodes in by now: the plan's, or narrower ones."""
+        self.sent_bytes = 0
+        """Of all values that have left."""
+        self._shape, self._codecs, self._planner, self._rate = coding.shape, coding.codecs, coding.planner, rate
+        self._wanted = self.plan.lanes
+        self._packed: dict[int, bytes] = {}
+        self._fresh: set[int] = set()  # blocks that were encoded in this iteration, and have never left
+        self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
+        self._error_norm: float | None = None  # None: nothing was encoded in this iteration
+        self._began_at_bytes = 0
+
+    @property
+    def blocks(self) -> list[int]:
+        """All that the current iteration sends, ascending: the plan's blocks, and the summary block."""
+        blocks: list[int] = self.plan.blocks.tolist()
+        return blocks if self._shape.summary is None else [*blocks, self._shape.summary]
+
+    def begin(self) -> None:
+        """The iteration of `plan` begins."""
+        self.uses = self._wanted = self.plan.lanes
+        self._fresh.clear()
+        self._error_norm = None
+        self._began_at_bytes = self.sent_bytes
+        if self._rate is not None:
+            self._rate.begin(len(self.plan.blocks) * self._block_bytes)
+
+    def enter(self, gradient: Floats, iteration: int) -> None:
+        """A gradient into the books, shape (elements,); GradientError when it is not finite."""
+        self.residual.add(to_fixed(gradient), iteration)
+
+    def encode(self, iteration: int) -> None:
+        """What this iteration sends of the books."""
+        residual, plan = self.residual, self.plan
+        self._packed.clear()
+        if self._shape.summary is not None:
+            mean, largest = statistics(residual.pending)
+            self._magnitudes = Magnitudes(mean=mean, largest=largest)
+            self._packed[self._shape.summary] = pack(summary.lanes(self._wish, self._magnitudes), 32)
+        self.uses = self._wanted
+        fresh = residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses))
+        self._fresh = set(fresh.tolist())
+        self._pack(plan.blocks)
+        self._error_norm = self._sampled_error()
+
+    def packed(self, block: int) -> Packed:
+        """What was encoded of a block."""
+        values, books = self._packed[block], self.residual
+        if block == self._shape.summary:
+            return Packed(values, 0, Lanes.BITS_32, 1)
+        return Packed(values, int(books.sent_scale[block]), int(books.sent_lanes[block]), books.sent_gradients(block))
+
+    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+        """A block as its slot sums it; AgentError where there is no codec for that."""
+        if block == self._shape.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
+            codes = ", ".join(str(int(code)) for code in self._codecs)
+            raise AgentError(
+                f"block {block} is summed in lanes of code {lanes} at scale {scale}: code {codes} and a scale of"
+                f" 0 to {FRACTION_BITS} are allowed"
+            )
+        self._encode_again(np.array([block]), iteration, lanes, np.full(self._shape.blocks, scale))
+        return self.packed(block)
+
+    def left(self, block: int, values: bytes) -> None:
+        """A contribution has left, perhaps again: what it holds may be counted from now on."""
+        self.sent_bytes += len(values)
+        self._fresh.discard(block)
+        if self._rate is not None:
+            gradient_bytes = 0 if block == self._shape.summary else self._block_bytes
+            self._rate.sent(block, wire_bytes=HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
+
+    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
+        """A result is here: what it holds of this worker is counted; `hint`: lanes that others have gone over to."""
+        self.residual.settle(result)
+        if hint is not None and hint in self._codecs:
+            self._wanted = max(self._wanted, hint)
+        if self._rate is not None:
+            self._rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
+            self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.
+
+        Only blocks that have never left: of any other a result may be on its way.
+        """
+        if self._wanted == self.uses:
+            return []
+        self.uses = self._wanted
+        blocks = sorted(self._fresh.intersection(waiting))
+        if blocks:
+            self._encode_again(np.array(blocks), iteration, self.uses, self._scale(self.uses))
+        return blocks
+
+    def follow(self, results: Sequence[Result]) -> Finished:
+        """An iteration is over, with all its results by block: the next one's plan is made of them."""
+        plan, said, encoding = self.plan, None, self._encoding()
+        if self._shape.summary is not None:
+            *results, last = results
+            said = summary.read(unpack(last.values, 32), last.count, self._shape.blocks)
+        self.plan = self._planner.after(plan, said)
+        return Finished(results, plan, self.plan, encoding)
+
+    @property
+    def _wish(self) -> float:
+        """The share of the gradient's bytes that this worker would send next, more than 0 up to 1."""
+        return self._planner.ratio if self._rate is None else min(self._planner.ratio, self._rate.wish)
+
+    @property
+    def _block_bytes(self) -> int:
+        """Of a block of the gradient as float32."""
+        return 4 * self._shape.elements
+
+    def _encoding(self) -> Encoding | None:
+        """What came of the gradient that was encoded in the iteration that ends."""
+        if self._error_norm is None:
+            return None
+        pending = self.residual.pending.ravel()
+        wire_bytes = self.sent_bytes - self._began_at_bytes
+        return Encoding(
+            ratio=self.plan.ratio / summary.ONE,
+            wire_bytes=wire_bytes,
+            wire_ratio=wire_bytes / (self._shape.blocks * self._block_bytes),
+            width=width_of(self.plan.lanes),
+            blocks=len(self.plan.blocks),
+            error_norm=self._error_norm,
+            residual_norm=_norm(pending[:: -(-pending.size // SAMPLE_MAX)], pending.size),
+        )
+
+    def _scale(self, lanes: int) -> Exponents:
+        """Every block's in lanes of this code: agreed on, or its own."""
+        codec, blocks = self._codecs[lanes], self._shape.blocks
+        agreed = self.plan.scale(codec)
+        if agreed is not None:
+            return agreed
+        own = self._magnitudes or Magnitudes(mean=np.zeros(blocks), largest=np.zeros(blocks))
+        return codec.scale(own.mean, own.largest)
+
+    def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
+        self.residual.send_again(blocks, iteration, lanes, scale)
+        self._pack(blocks)
+
+    def _pack(self, blocks: Integers) -> None:
+        """As they are noted in the books: in the same lanes, but for what was sent before a restart."""
+        books = self.residual
+        for lanes in np.unique(books.sent_lanes[blocks]).tolist():
+            alike = blocks[books.sent_lanes[blocks] == lanes]
+            packed = pack(books.sent if alike.size == len(books.sent) else books.sent[alike], width_of(lanes))
+            size = len(packed) // alike.size
+            self._packed |= {block: packed[at * size : (at + 1) * size] for at, block in enumerate(alike.tolist())}
+
+    def _sampled_error(self) -> float:
+        """L2 of what encoding left over in the blocks of the plan, from as many of them as a sample takes."""
+        books, blocks = self.residual, self.plan.blocks
+        alike = blocks[books.sent_lanes[blocks] == self.uses]
+        if not alike.size:
+            return 0.0
+        stride = -(-alike.size * self._shape.elements // SAMPLE_MAX)
+        return _norm(books.left_over(alike[::stride]), alike.size * self._shape.elements)
+
+
+def _norm(sample: Fixed, size: int) -> float:
+    """L2 of `size` values that a sample stands for, in units of the gradient."""
+    if not sample.size:
+        return 0.0
+    return math.sqrt(float(np.square(sample * UNIT).sum()) * size / sample.size)

@@ -1,0 +1,107 @@
+"""kernel.c through ctypes: the steps of host.kernel in native code."""
+
+import ctypes
+from ctypes import c_double, c_float, c_int, c_int64, c_uint32, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.kernel import PER_BLOCK, Floats32, Floats64, Int64s, Kernel, mean_of
+from host.wire import Values
+from switch.compiler.compile import compile_file
+
+SOURCE = Path(__file__).with_name("kernel.c")
+
+ROWS = [c_void_p, c_int64, c_int64]
+"""The array, blocks, lanes of a block."""
+
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "kernel_fix": (c_int64, [c_void_p, c_int64, c_double, c_float, c_void_p]),
+    "kernel_round": (None, [*ROWS, c_void_p, c_int64, c_void_p]),
+    "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
+    "kernel_spread": (None, [*ROWS, c_void_p, c_void_p]),
+    "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
+    "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
+    **{f"kernel_pack_{width}": (None, [c_void_p, c_int64, c_void_p]) for width in (32, 16, 8, 4)},
+    **{f"kernel_unpack_{width}": (None, [c_void_p, c_int64, c_int, c_void_p]) for width in (32, 16, 8, 4)},
+}
+
+
+class NativeKernel(Kernel):
+    """Every step in C; compiled when it is not in the cache.  Raises CompilerMissing, CompileError."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(compile_file(SOURCE)))
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+
+    def fix(self, gradient: Floats32, unit: float, most: float) -> tuple[Int64s, int]:
+        """As Kernel.fix."""
+        gradient, fixed = np.ascontiguousarray(gradient), np.empty(gradient.shape, np.int64)
+        bad = self._library.kernel_fix(gradient.ctypes.data, gradient.size, unit, most, fixed.ctypes.data)
+        return fixed, int(bad)
+
+    def round(self, values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
+        """As Kernel.round."""
+        return self._lanes("kernel_round", values, shift, limit)
+
+    def round_by_chance(self, values: Int64s, shift: PER_BLOCK, limit: int, seed: int) -> Values:
+        """As Kernel.round_by_chance."""
+        return self._lanes("kernel_round_by_chance", values, shift, limit, seed)
+
+    def _lanes(self, name: str, values: Int64s, shift: PER_BLOCK, *numbers: int) -> Values:
+        """int64 to int32, block by block."""
+        values, by, lanes = np.ascontiguousarray(values), _blocks(values, shift), np.empty(values.shape, np.int32)
+        getattr(self._library, name)(*_rows(values), by.ctypes.data, *numbers, lanes.ctypes.data)
+        return lanes
+
+    def spread(self, lanes: Values, shift: PER_BLOCK) -> Int64s:
+        """As Kernel.spread."""
+        lanes, by, values = np.ascontiguousarray(lanes), _blocks(lanes, shift), np.empty(lanes.shape, np.int64)
+        self._library.kernel_spread(*_rows(lanes), by.ctypes.data, values.ctypes.data)
+        return values
+
+    def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
+        """As Kernel.scaled."""
+        values, by = np.ascontiguousarray(values), _blocks(values, factor, np.float64)
+        scaled = np.empty(values.shape, np.float32)
+        self._library.kernel_scale(*_rows(values), by.ctypes.data, scaled.ctypes.data)
+        return scaled
+
+    def magnitudes(self, values: Int64s) -> tuple[Floats64, Floats64]:
+        """As Kernel.magnitudes."""
+        values = np.ascontiguousarray(values)
+        found = np.empty((3, len(values)), np.uint64)
+        self._library.kernel_magnitudes(*_rows(values), *(row.ctypes.data for row in found))
+        high, low, largest = found
+        return mean_of(high, low, values.shape[1]), largest.astype(np.float64)
+
+    def pack(self, lanes: Values, width: int) -> bytes:
+        """As Kernel.pack."""
+        lanes, packed = np.ascontiguousarray(lanes), np.empty(lanes.size * width // 8, np.uint8)
+        getattr(self._library, f"kernel_pack_{width}")(lanes.ctypes.data, lanes.size, packed.ctypes.data)
+        return packed.tobytes()
+
+    def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
+        """As Kernel.unpack."""
+        packed, lanes = np.frombuffer(data, np.uint8), np.empty(len(data) * 8 // width, np.int32)
+        getattr(self._library, f"kernel_unpack_{width}")(packed.ctypes.data, lanes.size, signed, lanes.ctypes.data)
+        return lanes
+
+
+def _rows(array: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """Where it is, its blocks, and the lanes of each."""
+    lanes = array.shape[-1]
+    return array.ctypes.data, array.size // max(lanes, 1), lanes
+
+
+def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.NDArray[Any]:
+    """One number for each block."""
+    numbers = np.empty((*array.shape[:-1], 1), kind)
+    numbers[...] = number
+    return numbers

@@ -1,0 +1,118 @@
+"""What all workers have agreed on without asking: which blocks an iteration sends, in which lanes, at which scale.
+
+Before an iteration begins every worker has all results of the one before.  So the plan after these is a function of
+the plan before and of the summary block that is among them (host.summary), and of nothing else; it is the same to the
+bit on every worker.  Therefore only integers are in it and float64 that IEEE 754 defines to the last bit: products,
+quotients and square roots, in a fixed order.
+
+With a ratio below what the lanes give, a share of the blocks is sent: those that are expected to hold most.  No block
+rests longer than `every` iterations, and they are not all due at once: so many of those that rest longest are sent
+before all others as are needed for the rest of them to be in time, if later iterations send as many blocks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from host.compress import Codec, Exponents
+from host.errors import ProtocolError
+from host.lanes import code_of
+from host.rate import lanes_for
+from host.summary import ONE, Floats64, Integers, Magnitudes, Summary
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """What one iteration sends, of B blocks.
+
+    `blocks`, ascending, in lanes of this code (host.wire.Lanes); `gap`, (B,): for how many iterations each brings
+    gradients if it is sent, 1 where it was in the one before; `ratio`: the share of the gradient's bytes that is asked
+    for, in units of 2**-16; `expected`: what all workers expect to be pending, None before the first summary.
+    """
+
+    lanes: int
+    ratio: int
+    blocks: Integers
+    gap: Integers
+    expected: Magnitudes | None
+
+    def scale(self, codec: Codec) -> Exponents | None:
+        """Each block's, for lanes of this codec, shape (B,); None where nothing is agreed on yet."""
+        return None if self.expected is None else codec.scale(self.expected.mean, self.expected.largest)
+
+    def to_arrays(self) -> dict[str, Integers | Floats64]:
+        """For a replica's state; of the same shapes for all plans of a job."""
+        sent = np.isin(np.arange(len(self.gap)), self.blocks)
+        known = self.expected or Magnitudes(mean=np.zeros(len(self.gap)), largest=np.zeros(len(self.gap)))
+        head = [self.lanes, self.ratio, self.expected is not None]
+        return {
+            "plan": np.concatenate([head, sent, self.gap]).astype(np.int64),
+            "expected": np.stack([known.mean, known.largest]).ravel(),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Self:
+        """What to_arrays() made; ProtocolError where it is not there."""
+        if missing := [name for name in ("plan", "expected") if name not in arrays]:
+            raise ProtocolError(f"a replica's state has no {' and no '.join(missing)}: of another version?")
+        lanes, ratio, agreed, *_ = (int(number) for number in arrays["plan"][:3])
+        sent, gap = arrays["plan"][3:].reshape(2, -1).astype(np.int64)
+        mean, largest = arrays["expected"].reshape(2, -1).astype(np.float64)
+        expected = Magnitudes(mean=mean, largest=largest) if agreed else None
+        return cls(lanes=lanes, ratio=ratio, blocks=np.flatnonzero(sent), gap=gap, expected=expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """A job's plans: for `blocks` blocks in lanes of `widths` bits, widest first.
+
+    `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
+    workers wish.  Without `summary` there is one plan: everything, always.
+    """
+
+    blocks: int
+    widths: tuple[int, ...]
+    ratio: float = 1.0
+    every: int = 8
+    adaptive: bool = False
+    summary: bool = True
+
+    def first(self) -> Plan:
+        """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
+        return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
+
+    def after(self, plan: Plan, summary: Summary | None) -> Plan:
+        """The next one, after an iteration whose results have this summary."""
+        if summary is None:
+            return plan
+        gap = plan.gap + 1
+        gap[plan.blocks] = 1
+        grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly
+        magnitudes = summary.magnitudes
+        expected = Magnitudes(mean=magnitudes.mean * grown, largest=magnitudes.largest * grown)
+        ratio = min(max(summary.wish, 1), ONE) if self.adaptive else self._own_ratio
+        return self._plan(ratio, gap, expected)
+
+    @property
+    def _own_ratio(self) -> int:
+        return max(1, round(self.ratio * ONE))
+
+    def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None) -> Plan:
+        width = lanes_for(ratio / ONE, self.widths)
+        count = self.blocks * ratio * 32 // (width * ONE)
+        count = min(self.blocks, max(count, -(-self.blocks // self.every)))
+        chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, gap, expected)
+        return Plan(lanes=code_of(width), ratio=ratio, blocks=chosen, gap=gap, expected=expected)
+
+    def _chosen(self, count: int, gap: Integers, expected: Magnitudes | None) -> Integers:
+        """At least `count` blocks, ascending: those that are due, then those that are expected to hold most."""
+        left = np.maximum(self.every - gap, 0)  # iterations that each may still be left out
+        hold = np.zeros(self.blocks) if expected is None else -expected.mean
+        longest_first = np.lexsort((hold, left))  # stable: ties by number
+        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may be left out so often or less
+        due = max(0, int((waiting - count * np.arange(len(waiting))).max()))
+        first, others = longest_first[:due], np.sort(longest_first[due:])
+        most_first = others[np.argsort(hold[others], kind="stable")]
+        return np.sort(np.concatenate([first, most_first[: max(0, count - due)]]))
