@@ -23,6 +23,7 @@ from host.lanes import code_of
 from host.rate import lanes_for
 from host.summary import ONE, Floats64, Integers, Magnitudes, Summary
 
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """What one iteration sends, of B blocks.

@@ -195,7 +195,10 @@ class PassView:
         if compressed is None:
             return []
         norms = (("error", compressed.error_norm), ("residual", compressed.residual_norm))
-        return [f"ratio {compressed.wire_ratio:.2f}", *(f"{name} {norm:.3g}" for name, norm in norms if norm is not None)]
+        return [
+            f"ratio {compressed.wire_ratio:.2f}",
+            *(f"{name} {norm:.3g}" for name, norm in norms if norm is not None),
+        ]
 
     def line(self) -> str:
         """The whole view in one plain line."""

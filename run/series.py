@@ -47,11 +47,16 @@ def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
     nothing: list[tuple[float, float]] = []
     planned = _means(workers, lambda line: line.ratio)
     return tuple(
-        Panel(title=title, unit=unit, measured=_series(_means(workers, value)), planned=_series(dashed))
-        for title, unit, value, dashed in (
-            ("Bytes sent of a gradient (dashed: planned)", "of float32", lambda line: line.wire_ratio, planned),
-            ("What encoding left over", "L2 norm", lambda line: line.error_norm, nothing),
-            ("What is pending after an iteration", "L2 norm", lambda line: line.residual_norm, nothing),
+        Panel(title=title, unit=unit, measured=_series(measured), planned=_series(dashed))
+        for title, unit, measured, dashed in (
+            ("Bytes sent of a gradient (dashed: planned)", "of float32", sent, planned),
+            ("What encoding left over", "L2 norm", _means(workers, lambda line: line.error_norm), nothing),
+            (
+                "What is pending after an iteration",
+                "L2 norm",
+                _means(workers, lambda line: line.residual_norm),
+                nothing,
+            ),
         )
     )
 

@@ -35,7 +35,9 @@ GRADIENTS = arrays(np.float32, BLOCKS * ELEMENTS, elements=st.floats(-100, 100, 
 
 @pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=30)
-@given(gradients=st.lists(GRADIENTS, min_size=1, max_size=6), feedback=st.booleans(), drop=st.booleans(), data=st.data())
+@given(
+    gradients=st.lists(GRADIENTS, min_size=1, max_size=6), feedback=st.booleans(), drop=st.booleans(), data=st.data()
+)
 def test_conservation_is_exact_for_every_codec(
     name: str, gradients: list[np.ndarray], feedback: bool, drop: bool, data: Any
 ) -> None:

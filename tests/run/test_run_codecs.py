@@ -28,9 +28,7 @@ from run.matrix import Cell, cells, run_cells
 from run.runner import Plan, prepare
 from tests.run.test_run_chaos import SUMMARY
 
-SENT = Compressed(
-    wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0
-)
+SENT = Compressed(wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0)
 
 
 def row(name: str, *iterations: int | None, seeds: Iterable[int] = (1, 2, 3)) -> Row:
