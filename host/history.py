@@ -5,9 +5,11 @@ that died in iteration i and comes back long after must still learn what of i wa
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from host.errors import ProtocolError
 
 
 class BlockId(NamedTuple):
@@ -33,9 +35,36 @@ class Result:
     members: int
     values: bytes
 
+    @property
+    def content(self) -> tuple[int, ...]:
+        """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
+        return self.members, self.count, self.gradients, self.lanes, self.scale
+
+    def __str__(self) -> str:
+        """The content."""
+        members, count, gradients, lanes, scale = self.content
+        return f"members {members:#x} (count {count}, gradients {gradients}, lanes {lanes}, scale {scale})"
+
     def has(self, rank: int) -> bool:
         """Whether this rank's contribution is in the sum."""
         return bool(self.members >> rank & 1)
+
+
+def check_same(known: Result, other: Result) -> None:
+    """Two results of one block would make the replicas differ: ProtocolError, better no result than a wrong one."""
+    if known.content != other.content:
+        raise ProtocolError(
+            f"block {known.id.block} of iteration {known.id.iteration} has two results: {known} here, {other} there;"
+            " the replicas have parted"
+        )
+
+
+class Members(NamedTuple):
+    """Who was in the blocks of an iteration whose sums are forgotten."""
+
+    blocks: Sequence[int]
+    """Which they are: an iteration need not have all, nor this worker all of its results."""
+    members: Sequence[int]
 
 
 class History:
@@ -44,7 +73,7 @@ class History:
     def __init__(self, *, keep: int, keep_members: int) -> None:
         self._keep, self._keep_members = keep, keep_members
         self._whole: dict[int, dict[int, Result]] = {}
-        self._members: dict[int, array[int]] = {}
+        self._members: dict[int, Members] = {}
         self._first_whole = self._first_members = 0  # all before has been forgotten
 
     def of(self, iteration: int) -> dict[int, Result]:
@@ -55,8 +84,12 @@ class History:
         """Free what is too old for a worker that begins this iteration; iterations only grow."""
         for old in range(self._first_whole, iteration - self._keep):
             results = self._whole.pop(old, {})
-            if results and results.keys() == set(range(len(results))):  # else it was left with gaps
-                self._members[old] = array("Q", (results[block].members for block in range(len(results))))
+            if results:
+                blocks = sorted(results)
+                self._members[old] = Members(
+                    range(len(blocks)) if blocks[-1] == len(blocks) - 1 else array("I", blocks),
+                    array("Q", (results[block].members for block in blocks)),
+                )
         for old in range(self._first_members, iteration - self._keep_members):
             self._members.pop(old, None)
         self._first_whole = max(self._first_whole, iteration - self._keep)
@@ -65,7 +98,7 @@ class History:
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of iterations first..last, in order."""
         for iteration in sorted(known for known in self._members if first <= known <= last):
-            for block, members in enumerate(self._members[iteration]):
+            for block, members in zip(*self._members[iteration], strict=True):
                 yield _without_values(BlockId(iteration, block), members)
         for iteration in sorted(known for known in self._whole if first <= known <= last):
             for block in sorted(self._whole[iteration]):

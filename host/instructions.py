@@ -16,9 +16,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
-    """A block of the current iteration closed with this result."""
+    """A block of the current iteration closed with this result.
+
+    `hint`: the code of the lanes that the worker that closed it sends in by now, where they are narrower than planned.
+    """
 
     result: Result
+    hint: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeAgain:
-    """The slot sums at another scale: encode the block at this one and contribute it again."""
+    """The slot sums at another scale or in other lanes: encode the block as it does and contribute it again."""
 
     block: int
     scale: int

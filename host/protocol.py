@@ -10,7 +10,12 @@ same object.
                      +---------------- RESULT / LATE ---------------+ REFUSED: encode again, STALE: ask the peers
 
 A block closes by its result, whoever is in it.  Results of later iterations that arrive early are kept until their
-iteration begins; then everything that others have already finished closes at once.
+iteration begins; then everything that others have already finished closes at once.  An iteration has the blocks that
+begin() is told, the same for every worker.
+
+What a slot sums at, scale and lanes, its first contribution decides; it stays so as long as the slot has its block.
+So a REFUSED, which tells it, is always true, however late it comes and whichever attempt it answers: a request that is
+as the slot wants it is left alone, any other one is made anew.
 
 When the switch has lost its slots a new generation of them begins: after regroup() nothing is sent and no answer of an
 earlier generation is taken; after resume(), when every worker has heard of it and has fetched what the others hold,
@@ -18,15 +23,17 @@ everything that is still open is sent again.  Without that, a block that one wor
 again for the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from host.course import Course, check_words, course, hint
 from host.errors import ProtocolError
 from host.flights import Flight, Flights
-from host.history import BlockId, History, Result
+from host.history import BlockId, History, Result, check_same
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
-from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
+from host.shape import Shape
+from host.wire import EVERYONE, WORD_BYTES, Header, Kind, Lanes
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
@@ -55,14 +62,15 @@ class _Ready(NamedTuple):
     scale: int
     lanes: int
     gradients: int
+    flags: int
 
 
 class Protocol:
     """One worker's blocks of one job, iteration after iteration.
 
-    `blocks` a iteration, of `words` 256-byte words; `slots` of the job (a power of two); at most `window` blocks ahead
-    of the first open one; results of the last `keep` iterations stay available for peers, and who was in them for
-    `keep_members` iterations.
+    Blocks have the job's `shape`; `slots` of the job (a power of two); of an iteration's blocks at most `window` from
+    the first open one on are in flight; results of the last `keep` iterations stay available for peers, and who was in
+    them for `keep_members` iterations.
     """
 
     def __init__(
@@ -70,8 +78,7 @@ class Protocol:
         *,
         job: int,
         rank: int,
-        blocks: int,
-        words: int,
+        shape: Shape,
         slots: int,
         window: int,
         rto_s: float,
@@ -81,45 +88,64 @@ class Protocol:
         if not 1 <= window <= max(1, slots // 2):
             raise ProtocolError(f"window is {window}: 1 to {slots // 2} (slots / 2) is allowed")
         self.rank = rank
-        self.blocks = blocks
-        self.iteration = 0
         self.statistics = Statistics()
-        self._template = Header(job=job, worker=rank, words=words)
+        self._template = Header(job=job, worker=rank)
         self._slots = slots
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
         self._flights = Flights(rto_s)
         self._waiting: dict[int, _Ready] = {}  # by block
-        self._open: set[int] = set()
+        self._course = Course(shape=shape)
         self._newest = 0  # latest iteration of which any result was seen
         self.regrouping = False
         """Between regroup() and resume()."""
 
     # -- events
 
-    def begin(self, iteration: int, now: float) -> list[Instruction]:
-        """Start the next iteration; closes what others have already closed and pulls the rest of it."""
-        if self._open:
-            raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self._open}")
+    def begin(
+        self, iteration: int, now: float, blocks: Sequence[int] | None = None, lanes: int = Lanes.BITS_32
+    ) -> list[Instruction]:
+        """Start the next iteration; closes what others have already closed and pulls the rest of it.
+
+        `blocks`: which are sent in it, ascending (None: all); `lanes`: the code of those that are planned for them (the
+        summary block's are always 32 bits wide).  Both must be the same for every worker.
+        """
+        if self._course.open:
+            raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")
         if iteration <= self.iteration:
             raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
-        self.iteration = iteration
+        begun = course(self.shape, iteration, blocks, lanes)
         self._history.forget(iteration)
         known = self._history.of(iteration)
-        self._open = set(range(self.blocks)) - known.keys()
+        begun.check_known(known)
+        begun.open -= known.keys()
+        self._course = begun
         self._flights.begin(now if known else None)
         instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
-        if not self._open:
+        if not begun.open:
             instructions.append(Complete(iteration=iteration))
         return instructions + self._pull(now)
 
     def contribute(
-        self, block: int, values: bytes, *, scale: int, lanes: int, gradients: int, now: float
+        self,
+        block: int,
+        values: bytes,
+        *,
+        scale: int,
+        lanes: int,
+        gradients: int,
+        now: float,
+        uses: int | None = None,
     ) -> list[Instruction]:
-        """This worker's block is ready, with so many gradients in it; nothing happens when it has closed without it."""
-        if block not in self._open or self.left_behind:
+        """This worker's block is ready, with so many gradients in it; nothing happens when it has closed without it.
+
+        `uses`: the lanes that the worker sends in by now, where a slot wanted others for this block (None: `lanes`);
+        the others are told when they are narrower than planned.
+        """
+        if block not in self._course.open or self.left_behind:
             return []
-        self._waiting[block] = _Ready(values, scale, lanes, gradients)
+        flags = self._course.flags(lanes if uses is None else uses)
+        self._waiting[block] = _Ready(values, scale, lanes, gradients, flags)
         return self._fill_window(now)
 
     def packet_in(self, header: Header, values: bytes, now: float) -> list[Instruction]:
@@ -132,30 +158,32 @@ class Protocol:
             return []
         id = BlockId(header.iteration, header.block)
         if header.kind in (Kind.RESULT, Kind.LATE):
-            return self.result_in(_result(id, header, values), now)
+            return self._answered(_result(id, header, values), header, now)
         if id.iteration != self.iteration or id.block not in self._flights.by_block:
             return []
         if header.kind == Kind.STALE:
             return self._stale(id, now)
         return self._refused(id.block, header, now)
 
-    def result_in(self, result: Result, now: float) -> list[Instruction]:
+    def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
         """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
 
-        One without values says nothing that could be applied.
+        One without values says nothing that could be applied.  `hint`: as in Deliver.
         """
         iteration, block = result.id
-        if block >= self.blocks or iteration < self.iteration or not result.values:
+        if block >= self.shape.total or iteration < self.iteration or not result.values:
             return []
         known = self._history.of(iteration)
         if block in known:
-            _check_same(known[block], result)
+            check_same(known[block], result)
             return []
+        if iteration == self.iteration and block not in self._course.open:
+            self._course.check_known([block])
         known[block] = result
         self.others_reached(iteration)
         if iteration != self.iteration:
             return self._pull(now)
-        return self._close(result, now)
+        return self._close(result, hint, now)
 
     def timer(self, now: float) -> list[Instruction]:
         """Send again what has waited too long."""
@@ -165,12 +193,14 @@ class Protocol:
         """Speak of these slots, where none newer are known: before the first begin()."""
         self._template = self._template._replace(generation=max(generation, self.generation))
 
-    def jump(self, iteration: int, now: float) -> list[Instruction]:
+    def jump(
+        self, iteration: int, now: float, blocks: Sequence[int] | None = None, lanes: int = Lanes.BITS_32
+    ) -> list[Instruction]:
         """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
-        self._open.clear()
+        self._course.open.clear()
         self._flights.by_block.clear()
         self._waiting.clear()
-        return self.begin(iteration, now)
+        return self.begin(iteration, now, blocks, lanes)
 
     def others_reached(self, iteration: int) -> None:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
@@ -186,8 +216,9 @@ class Protocol:
         for block, flight in self._flights.by_block.items():
             if flight.header.kind == Kind.CONTRIBUTE:
                 mine = flight.header
-                self._waiting[block] = _Ready(flight.values, mine.scale, mine.lanes, mine.gradients)
+                self._waiting[block] = _Ready(flight.values, mine.scale, mine.lanes, mine.gradients, mine.flags)
         self._flights.by_block.clear()
+        self._course.slot_lanes.clear()
         self._flights.begin(None)
 
     def resume(self, now: float) -> list[Instruction]:
@@ -196,6 +227,21 @@ class Protocol:
         return self._fill_window(now)
 
     # -- state that callers look at
+
+    @property
+    def shape(self) -> Shape:
+        """Of the job's blocks."""
+        return self._course.shape
+
+    @property
+    def iteration(self) -> int:
+        """The current one; 0 before the first."""
+        return self._course.iteration
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Those of the current iteration, ascending."""
+        return self._course.blocks
 
     @property
     def generation(self) -> int:
@@ -215,12 +261,12 @@ class Protocol:
     @property
     def over(self) -> bool:
         """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
-        return not self._open or self.left_behind
+        return not self._course.open or self.left_behind
 
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        return sorted(self._open)
+        return sorted(self._course.open)
 
     @property
     def waiting(self) -> list[int]:
@@ -233,13 +279,19 @@ class Protocol:
 
     # -- inside
 
-    def _close(self, result: Result, now: float) -> list[Instruction]:
+    def _answered(self, result: Result, header: Header, now: float) -> list[Instruction]:
+        """The switch's result of a block."""
+        if result.id.block < self.shape.total:  # else of another job: nothing is done about it
+            check_words(self.shape, header)
+        return self.result_in(result, now, hint=hint(header) if header.kind == Kind.RESULT else None)
+
+    def _close(self, result: Result, hint: int | None, now: float) -> list[Instruction]:
         """The current iteration's block is done: whatever we wanted to say about it is void."""
         block = result.id.block
-        self._open.discard(block)
+        self._course.open.discard(block)
         self._waiting.pop(block, None)
-        instructions: list[Instruction] = [Deliver(result=result)]
-        if not self._open:
+        instructions: list[Instruction] = [Deliver(result=result, hint=hint)]
+        if not self._course.open:
             instructions.append(Complete(iteration=self.iteration))
         if block in self._flights.by_block:
             self._flights.answered(block, now)
@@ -262,22 +314,26 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        for block in sorted(self._open - self._flights.by_block.keys() - self._waiting.keys()):
-            if block >= min(self._open) + self._window:
+        end = self._course.window_end(self._window)
+        for block in sorted(self._course.open - self._flights.by_block.keys() - self._waiting.keys()):
+            if block >= end:
                 break
             self.statistics.pulls += 1
-            header = self._header(block)._replace(kind=Kind.PULL)
+            header = self._header(block, self._course.lanes(block))._replace(kind=Kind.PULL)
             instructions.append(self._launch(block, header, b"", now))
         return instructions
 
     def _fill_window(self, now: float) -> list[Instruction]:
-        """Send what waits and is less than a window ahead of the first open block."""
+        """Send what waits and is less than a window from the first open block."""
         instructions: list[Instruction] = []
+        end = self._course.window_end(self._window)
         for block in () if self.regrouping else sorted(self._waiting):
-            if block >= min(self._open) + self._window:
+            if block >= end:
                 break
             ready = self._waiting.pop(block)
-            header = self._header(block)._replace(scale=ready.scale, lanes=ready.lanes, gradients=ready.gradients)
+            header = self._header(block, ready.lanes)._replace(
+                scale=ready.scale, gradients=ready.gradients, flags=ready.flags
+            )
             instructions.append(self._launch(block, header, ready.values, now))
         return instructions + self._pull(now)
 
@@ -287,11 +343,16 @@ class Protocol:
         self._flights.launch(block, header, padded, now)
         return Send(header=header, values=padded)
 
-    def _header(self, block: int) -> Header:
-        """A contribution's header; all workers derive the same slot from the block's place in the stream of blocks."""
-        slot = (self.iteration * self.blocks + block) % self._slots
+    def _header(self, block: int, lanes: int) -> Header:
+        """A contribution's header."""
         return self._template._replace(
-            kind=Kind.CONTRIBUTE, owner=EVERYONE, iteration=self.iteration, block=block, slot=slot
+            kind=Kind.CONTRIBUTE,
+            owner=EVERYONE,
+            lanes=lanes,
+            words=self.shape.words_of(block, lanes),
+            iteration=self.iteration,
+            block=block,
+            slot=self._course.slot(block) % self._slots,
         )
 
     def _stale(self, id: BlockId, now: float) -> list[Instruction]:
@@ -308,30 +369,18 @@ class Protocol:
         return [AskPeers(id=BlockId(self.iteration, block))]
 
     def _refused(self, block: int, header: Header, now: float) -> list[Instruction]:
-        """The slot sums at another scale: encode at that one, or pull what the others have finished."""
+        """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
         self.statistics.refused += 1
+        check_words(self.shape, header)
         mine = self._flights.by_block[block].header
-        if header.flags & Flag.OTHER_WORDS:
-            raise ProtocolError(
-                f"block {block} of iteration {self.iteration} is summed with another number of words than {mine.words}:"
-                " all workers of a job must have the same job.words"
-            )
-        if mine.kind == Kind.PULL or (mine.scale, mine.lanes) == (header.scale, header.lanes):
-            return []  # a copy of an earlier answer: the network repeats packets, and a slot keeps its scale
+        pulls = mine.kind == Kind.PULL  # nobody looks at its scale
+        if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
+            return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
+        self._course.slot_lanes[block] = header.lanes
         del self._flights.by_block[block]
-        if self.left_behind:
+        if pulls or self.left_behind:
             return self._pull(now)
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
-
-
-def _check_same(known: Result, other: Result) -> None:
-    """Two results of one block would make the replicas differ: better no result than a wrong one."""
-    if (known.members, known.count, known.gradients) != (other.members, other.count, other.gradients):
-        raise ProtocolError(
-            f"block {known.id.block} of iteration {known.id.iteration} has two results: members {known.members:#x}"
-            f" (count {known.count}, gradients {known.gradients}) here, {other.members:#x} (count {other.count},"
-            f" gradients {other.gradients}) there; the replicas have parted"
-        )
 
 
 def _result(id: BlockId, header: Header, values: bytes) -> Result:

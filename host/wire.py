@@ -73,10 +73,10 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
-    """Bits of `flags`."""
+    """What `flags` say of an answer; in a CONTRIBUTE, and the RESULT that it causes, they are 0 or 1 + a lanes code."""
 
     OTHER_WORDS = 1
-    """In REFUSED: the slot's block has another number of words, so no scale would be accepted."""
+    """In REFUSED: the slot's block has another number of words, so it is summed in other lanes."""
 
 
 class Lanes(IntEnum):

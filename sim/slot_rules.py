@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from host.compress import Fixed
-from host.lanes import pack, unpack
-from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind
+from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind, Lanes
 
 Answer = tuple[int, Header, bytes]
 
@@ -49,19 +48,21 @@ class SlotRules:
             if header.kind == Kind.PULL:
                 return []
             slot = self.slots[index] = SlotState(
-                epoch, me, header.count, header.gradients, False, form, _numbers(values)
+                epoch, me, header.count, header.gradients, False, form, to_numbers(values, header.lanes)
             )
             return self._maybe_close(slot, header)
         if slot.format[1] != header.words:
             return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
         if slot.done:
-            return [_answer(self._state(slot, header), Kind.LATE, header.worker, _packed(slot))]
+            return [
+                _answer(self._state(slot, header), Kind.LATE, header.worker, to_values(slot.values, slot.format[2]))
+            ]
         if header.kind == Kind.PULL:
             return []
         if not slot.members & me:
             if slot.format != form:
                 return [self._refusal(slot, header)]
-            slot.values = slot.values + _numbers(values)
+            slot.values = slot.values + to_numbers(values, header.lanes)
             slot.members |= me
             slot.count += header.count
             slot.gradients += header.gradients
@@ -73,7 +74,7 @@ class SlotRules:
             return []
         slot.done = True
         ranks = range(self.workers) if header.owner == EVERYONE else [header.owner]
-        state, values = self._state(slot, header._replace(k=k)), _packed(slot)
+        state, values = self._state(slot, header._replace(k=k)), to_values(slot.values, slot.format[2])
         return [_answer(state, Kind.RESULT, rank, values) for rank in ranks]
 
     def _refusal(self, slot: SlotState, header: Header) -> Answer:
@@ -96,9 +97,17 @@ def _answer(header: Header, kind: Kind, rank: int, values: bytes) -> Answer:
     return rank, header._replace(kind=kind, worker=rank), values
 
 
-def _numbers(values: bytes) -> Fixed:
-    return unpack(values, 32).astype(np.int64)
+def to_numbers(values: bytes, lanes: int) -> Fixed:
+    """A packet's lanes, of this code, as signed numbers."""
+    if lanes == Lanes.BITS_4:
+        octets = np.frombuffer(values, np.int8)
+        return np.stack((octets >> 4, octets << 4 >> 4), axis=-1).ravel().astype(np.int64)
+    return np.frombuffer(values, f">i{4 >> lanes}").astype(np.int64)
 
 
-def _packed(slot: SlotState) -> bytes:
-    return pack(slot.values.astype(np.int32), 32)
+def to_values(numbers: Fixed, lanes: int) -> bytes:
+    """Numbers as lanes of this code; what does not fit is cut off, so unsigned ones are summed as signed ones are."""
+    if lanes == Lanes.BITS_4:
+        pairs = numbers.reshape(-1, 2) & 15
+        return (pairs[:, 0] << 4 | pairs[:, 1]).astype(np.uint8).tobytes()
+    return numbers.astype(f">i{4 >> lanes}").tobytes()

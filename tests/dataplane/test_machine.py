@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from host.wire import Header, Kind
-from sim.slot_rules import Answer, SlotRules
+from sim.slot_rules import Answer, SlotRules, to_numbers, to_values
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import frame, parse
 from tests.host.test_protocol_machine import ProtocolMachine
@@ -50,7 +50,9 @@ class Mirror(SlotRules):
     def handle(self, header: Header, values: bytes) -> list[Answer]:
         expected = super().handle(header, values)
         port = header.worker + 1
-        sent = frame(port, header._replace(generation=self._real(header.generation)), values.ljust(256, b"\0"))
+        sent = frame(
+            port, header._replace(generation=self._real(header.generation)), values.ljust(256 * header.words, b"\0")
+        )
         received = self.plane.lab.exchange(port, sent)
         answers = {to - 1: parse(frames[0]) for to, frames in received.items() if to <= self.workers}
         assert all(len(frames) == 1 for frames in received.values())
@@ -59,7 +61,8 @@ class Mirror(SlotRules):
             real = answers[rank]
             assert real.header._replace(checksum=0, generation=model.generation) == model
             if model.kind in (Kind.RESULT, Kind.LATE):
-                assert real.values[:LANES].astype(">i4").tobytes() == sums[: 4 * LANES]
+                summed = to_values(to_numbers(sums, model.lanes)[:LANES], model.lanes)
+                assert real.values.astype(">i4").tobytes().startswith(summed)
             Mirror.kinds[Kind(model.kind).name] += 1
         return expected
 

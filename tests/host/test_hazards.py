@@ -10,6 +10,7 @@ from host.errors import ProtocolError
 from host.instructions import EncodeAgain
 from host.lanes import pack, unpack
 from host.protocol import Protocol
+from host.shape import Shape
 from host.wire import Flag, Header, Kind
 from sim.slot_rules import SlotRules
 
@@ -76,7 +77,8 @@ def test_a_worker_rounds_late_is_not_taken_for_a_current_one(behind: int) -> Non
 
 def worker() -> Protocol:
     """With block 0 of iteration 1 in flight at scale 7."""
-    protocol = Protocol(job=1, rank=0, blocks=1, words=1, slots=8, window=2, rto_s=0.05)
+    shape = Shape(blocks=1, words=1, widest=32)
+    protocol = Protocol(job=1, rank=0, shape=shape, slots=8, window=2, rto_s=0.05)
     protocol.begin(1, 0.0)
     protocol.contribute(0, bytes(256), scale=7, lanes=0, gradients=1, now=0.0)
     return protocol

@@ -30,7 +30,10 @@ def test_old_results_become_members_and_then_nothing() -> None:
     ]
 
 
-def test_what_was_left_with_gaps_is_not_remembered_as_another_block() -> None:
-    kept = history({1: (0, 2), 2: (0, 1)})
+def test_members_are_remembered_of_the_right_blocks() -> None:
+    """Not all blocks are sent in an iteration, and a worker that jumps leaves some to the others."""
+    kept = history({1: (0, 2), 2: (0, 1), 3: (2,)})
     kept.forget(5)
-    assert [(one.id, one.members) for one in kept.results(0, 100)] == [(BlockId(2, 0), 1), (BlockId(2, 1), 2)]
+    found = {one.id: one.members for one in kept.results(0, 4) if not one.values}
+    assert found == {BlockId(1, 0): 1, BlockId(1, 2): 4, BlockId(2, 0): 1, BlockId(2, 1): 2}
+    assert [one.id for one in kept.results(3, 4)] == [BlockId(3, 2)]

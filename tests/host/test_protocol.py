@@ -17,8 +17,10 @@ from host.lanes import pack, unpack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
+from host.shape import Shape
 from host.wire import Flag, Header, Kind, Lanes
 from sim.slot_rules import SlotRules
+from tests.host.lab import books_of, send
 
 WORDS, LANES = 1, 64
 
@@ -53,10 +55,11 @@ class Cluster:
         self.switch = SlotRules(workers=workers, k=k, slots=slots)
         self.now, self.events, self.order = 0.0, [], 0
         codec = FixedPoint(workers=workers, gradient_range=4.0)
+        shape = Shape(blocks=blocks, words=WORDS, widest=32)
         self.workers = [
             Worker(
-                Protocol(job=1, rank=rank, blocks=blocks, words=WORDS, slots=slots, window=window, rto_s=0.05),
-                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank),
+                Protocol(job=1, rank=rank, shape=shape, slots=slots, window=window, rto_s=0.05),
+                books_of(Pages.in_memory(blocks=blocks, lanes=LANES), codec, rank),
                 codec,
                 [self.random.expovariate(200) * (50 if rank in slow else 1) for _ in range(iterations + 1)],
             )
@@ -92,7 +95,7 @@ class Cluster:
             return
         gradient = self.numbers.integers(-(2**39), 2**39, self.blocks * LANES)
         worker.residual.add(gradient, iteration)
-        worker.residual.sending(iteration, worker.codec)
+        send(worker.residual, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
             values, gradients = pack(worker.residual.sent[block], 32), worker.residual.sent_gradients(block)
@@ -222,9 +225,9 @@ def test_lowered_k_closes_waiting_blocks():
     assert all(result.members == 0b011 for result in cluster.workers[0].results.values())
 
 
-def protocol(**options) -> Protocol:
-    defaults = {"job": 1, "rank": 0, "blocks": 2, "words": 1, "slots": 8, "window": 2, "rto_s": 0.05}
-    return Protocol(**(defaults | options))
+def protocol(*, blocks: int = 2, words: int = 1, widest: int = 32, summary_words: int = 0, **options) -> Protocol:
+    shape = Shape(blocks=blocks, words=words, widest=widest, summary_words=summary_words)
+    return Protocol(**({"job": 1, "rank": 0, "shape": shape, "slots": 8, "window": 2, "rto_s": 0.05} | options))
 
 
 def answer(**fields) -> Header:
@@ -257,14 +260,14 @@ def test_a_contribution_keeps_its_number_of_gradients():
     assert (delivered.result.gradients, second.header.gradients) == (11, 7)
 
 
-@pytest.mark.parametrize("fields", [{"gradients": 6}, {"count": 3}, {"members": 5}])
+@pytest.mark.parametrize("fields", [{"gradients": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1}])
 def test_results_that_say_different_things_are_told(fields):
     p = protocol()
     p.begin(1, 0.0)
     seen = {"iteration": 2, "block": 0, "count": 2, "gradients": 5, "members": 3}
     p.packet_in(answer(**seen), bytes(256), 0.0)
     p.packet_in(answer(**seen), bytes(256), 0.0)
-    with pytest.raises(ProtocolError, match=r"count 2, gradients 5\) here.*the replicas have parted"):
+    with pytest.raises(ProtocolError, match=r"count 2, gradients 5, lanes 0, scale 0\) here.*replicas have parted"):
         p.packet_in(answer(**(seen | fields)), bytes(256), 0.0)
 
 

@@ -62,6 +62,7 @@ class Small(World):
             other.ledger = Ledger.__new__(Ledger)
             other.ledger.added = {id: dict(addends) for id, addends in self.ledger.added.items()}
             other.ledger.numbers = {id: dict(numbers) for id, numbers in self.ledger.numbers.items()}
+            other.ledger.formats = dict(self.ledger.formats)
             other.ledger.closed, other.ledger.slots = dict(self.ledger.closed), list(self.ledger.slots)
         for rank in range(WORKERS) if touched == ALL else {touched} - {SWITCH}:
             other.workers[rank] = self._clone_worker(self.workers[rank])
@@ -77,10 +78,12 @@ class Small(World):
         p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
         p._flights = copy(p._flights)
         p._flights.by_block = {block: copy(flight) for block, flight in p._flights.by_block.items()}
-        p._waiting, p._open = dict(p._waiting), set(p._open)
+        p._course = copy(p._course)
+        p._course.open, p._course.slot_lanes = set(p._course.open), dict(p._course.slot_lanes)
+        p._waiting = dict(p._waiting)
         pages = worker.residual._pages
         copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
-        other.residual = Residual(Pages(**copies), worker.residual._rank)
+        other.residual = Residual(Pages(**copies), worker.residual.rank, worker.residual._codecs)
         other.own, other.thrown = worker.own.copy(), worker.thrown.copy()
         other.waiting, other.summed = list(worker.waiting), list(worker.summed)
         return other
@@ -106,7 +109,8 @@ class Small(World):
         )
         known = tuple(result.id for result in p.results(0, LAST + 1))
         state = (p.iteration, worker.computed, worker.asking, p.regrouping, p.generation, *p.missing)
-        return (state, *flights, tuple(sorted(p._waiting)), known)
+        waiting = sorted((block, ready.scale, ready.lanes) for block, ready in p._waiting.items())
+        return (state, *flights, tuple(waiting), tuple(sorted(p._course.slot_lanes.items())), known)
 
     def tidy(self) -> None:
         """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
@@ -239,7 +243,7 @@ def explore(start: Small) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Setting:
-    """k and then the k it is changed to, faults allowed, workers' scales."""
+    """k and then the k it is changed to, faults allowed, workers' scales and lanes, one block in so many is sent."""
 
     k: tuple[int, ...]
     losses: int = 0
@@ -248,6 +252,8 @@ class Setting:
     blocks: int = BLOCKS
     slots: int = 2
     scales: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+    every: int = 1
 
 
 def small(setting: Setting) -> Small:
@@ -259,6 +265,8 @@ def small(setting: Setting) -> Small:
         window=setting.slots // 2,
         last=LAST,
         scales=setting.scales,
+        lanes=setting.lanes,
+        every=setting.every,
     )
     world.changes = setting.k[1:]
     world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts

@@ -33,9 +33,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         window=choice,
         stalled=st.permutations(range(4)),
         scales=st.lists(st.sampled_from([0, 0, 3]), min_size=4, max_size=4),
+        lanes=st.just([]) | st.lists(st.sampled_from([0, 0, 1, 3]), min_size=4, max_size=4),
+        planned=st.sampled_from([0, 0, 1]),
+        every=st.sampled_from([1, 1, 2, 3]),
         late=st.sampled_from(["finish", "abort", "drop"]),
     )
-    def begin(self, workers, blocks, slots, k, window, stalled, scales, late):
+    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, late):
         self.workers, self.stalled = workers, [rank for rank in stalled if rank < workers]
         self.world = World(
             workers=workers,
@@ -44,6 +47,9 @@ class ProtocolMachine(RuleBasedStateMachine):
             slots=slots,
             window=1 + window % (slots // 2),
             scales=scales,
+            lanes=lanes,
+            planned=planned,
+            every=every,
             late=late,
             switch=self.switch,
         )
@@ -161,6 +167,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 STEPS["pulls"] += statistics.pulls
                 STEPS["discarded"] += bool(np.any(kind.thrown))
                 STEPS["given up"] += self.world.late == "abort" and kind.entered < kind.computed
+            STEPS["hints"] += self.world.hints
             STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
             self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live
             STEPS["gradients"] += self.world.flush()
@@ -172,4 +179,4 @@ def test_whatever_the_network_does():
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
     wanted = ("gradients", "delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
-    assert all(STEPS[name] for name in (*wanted, "discarded", "given up"))
+    assert all(STEPS[name] for name in (*wanted, "discarded", "given up", "hints"))

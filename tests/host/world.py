@@ -4,6 +4,7 @@ Nothing happens by itself: no clock, no order, no chance.  Every step goes throu
 in the slots, not at the switch's bitmaps, and asserts docs/PROTOCOL.md's "What always holds".
 """
 
+import math
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,15 +15,19 @@ import numpy as np
 from host.compress import FixedPoint
 from host.history import BlockId, Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
-from host.lanes import pack, unpack
+from host.lanes import width_of
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
-from host.wire import Header, Kind
-from sim.slot_rules import SlotRules
+from host.shape import Shape
+from host.wire import Header, Kind, Lanes
+from sim.slot_rules import SlotRules, to_numbers, to_values
 
 SWITCH = -1
 LANES = 4
+"""The first of a block's elements are enough."""
+WORDS = 8
+"""At 32 bits a lane; 1 at 4."""
 
 
 class Packet(NamedTuple):
@@ -39,11 +44,16 @@ def gradient(rank: int, iteration: int, elements: int) -> np.ndarray:
     return np.random.default_rng((rank, iteration)).integers(-(2**39), 2**39, elements)
 
 
-def scaled(codec: FixedPoint, below: int) -> FixedPoint:
-    """A codec that sends at a scale below this one's."""
-    other = copy(codec)
-    other.exponent -= below
-    return other
+@lru_cache
+def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint:
+    """A codec for lanes of this code, whose own scale is so much below the usual one.
+
+    Narrow lanes are clipped rather than 0: the ledger must see that something was added.
+    """
+    codec = copy(FixedPoint(workers=workers, gradient_range=1.0))
+    codec.limit = (2 ** (width_of(lanes) - 1) - 1) // workers
+    codec.exponent = math.floor(math.log2(codec.limit)) + 6 * bool(lanes) - below
+    return codec
 
 
 class Ledger:
@@ -53,6 +63,8 @@ class Ledger:
         self.added: dict[BlockId, dict[int, np.ndarray]] = {}
         self.numbers: dict[BlockId, dict[int, int]] = {}
         """How many gradients each member said that it brought."""
+        self.formats: dict[BlockId, tuple[int, int]] = {}
+        """Scale and lanes of the first contribution to each block."""
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
 
@@ -65,7 +77,7 @@ class Ledger:
             new_epoch, new_total = slot.epoch, slot.values[:LANES]
             if new_epoch != epoch or not np.array_equal(new_total, total):
                 assert index == header.slot % len(switch.slots), "a foreign slot was touched"
-                self._enter(header, unpack(values, 32), epoch, total, new_epoch, new_total)
+                self._enter(header, to_numbers(values, header.lanes), epoch, total, new_epoch, new_total)
                 self.slots[index] = (new_epoch, new_total.copy())
         for _, answer, sums in answers:
             self._check_answer(answer, sums, k)
@@ -81,6 +93,8 @@ class Ledger:
         assert new_epoch[1:] == id, f"{id} was added to the foreign block {new_epoch}"
         assert id not in self.closed, f"{id} is closed: worker {rank} was added to it, or it was opened again"
         assert rank not in addends, f"worker {rank} was counted twice in {id}"
+        form = (header.scale, header.lanes)
+        assert self.formats.setdefault(id, form) == form, f"worker {rank} was added to {id} as something else"
         if new_epoch == epoch:
             assert np.array_equal(new_total, total + values), "the sum is not the old sum and the contribution"
         else:
@@ -95,7 +109,7 @@ class Ledger:
     def forget(self, held: set[BlockId]) -> None:
         """The slots are lost: what nobody has the result of was never summed."""
         for id in [known for known in self.added if known not in held]:
-            del self.added[id], self.numbers[id]
+            del self.added[id], self.numbers[id], self.formats[id]
             self.closed.pop(id, None)
 
     def _check_answer(self, answer: Header, sums: bytes, k: int) -> None:
@@ -110,7 +124,7 @@ class Ledger:
         assert answer.gradients == sum(self.numbers[id].values()), "gradients"
         if answer.kind == Kind.REFUSED:
             return
-        assert np.array_equal(unpack(sums, 32)[:LANES], sum(addends.values())), "values"
+        assert np.array_equal(to_numbers(sums, answer.lanes)[:LANES], sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
             assert answer.count >= k, f"closed by {answer.count} of k = {k}"
@@ -125,6 +139,8 @@ class Worker:
     protocol: Protocol
     residual: Residual
     codec: FixedPoint
+    lanes: int
+    """That it sends in, and `codec` is for."""
     computed: int = 0
     asking: bool = False
     delivered: int = 0
@@ -142,28 +158,49 @@ class Worker:
 
 
 class World:
-    """`workers` workers; worker r sends at `scales[r]` below the codec's scale; `late`: as policy.late."""
+    """`workers` workers; worker r sends at `scales[r]` below the codec's scale; `late`: as policy.late.
+
+    It sends in lanes of code `lanes[r]`, where `planned` is planned; one block in `every` is sent in an iteration.
+    """
 
     def __init__(
-        self, *, workers, k, blocks, slots, window, scales=(), last=1 << 30, late="finish", switch=SlotRules
+        self,
+        *,
+        workers,
+        k,
+        blocks,
+        slots,
+        window,
+        scales=(),
+        lanes=(),
+        planned=0,
+        every=1,
+        last=1 << 30,
+        late="finish",
+        switch=SlotRules,
     ) -> None:
         self.blocks, self.last, self.late = blocks, last, late
+        self.planned, self.every = planned, every
+        self.hints = 0
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
         self.ledger = Ledger(slots)
-        self.codec = FixedPoint(workers=workers, gradient_range=1.0)
+        lanes = lanes or (planned,) * workers
+        shape = Shape(blocks=blocks, words=WORDS, widest=32)
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
         self.generation = 0
         self.uninformed: frozenset[int] = frozenset()  # of the regroup that is going on
         self.resuming: frozenset[int] = frozenset()
+        codecs = {code: codec_in(code, workers) for code in Lanes}
         self.workers = [
             Worker(
-                Protocol(job=1, rank=rank, blocks=blocks, words=1, slots=slots, window=window, rto_s=0.05),
-                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank, drop=late == "drop"),
-                scaled(self.codec, scales[rank] if scales else 0),
+                Protocol(job=1, rank=rank, shape=shape, slots=slots, window=window, rto_s=0.05),
+                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank, codecs, drop=late == "drop"),
+                codec_in(lanes[rank], workers, scales[rank] if scales else 0),
+                lanes[rank],
                 own=np.zeros((blocks, LANES), np.int64),
                 thrown=np.zeros((blocks, LANES), np.int64),
                 waiting=[frozenset()] * blocks,
@@ -171,8 +208,17 @@ class World:
             )
             for rank in range(workers)
         ]
-        for rank, worker in enumerate(self.workers):
-            self.follow(rank, worker.protocol.begin(1, self.now))
+        for rank in range(workers):
+            self._begin(rank, 1)
+
+    def selection(self, iteration: int) -> tuple[int, ...]:
+        """Each block is sent once in any `every` iterations."""
+        chosen = (block for block in range(self.blocks) if (block - iteration) % self.every == 0)
+        return tuple(chosen) or (iteration % self.blocks,)
+
+    def _begin(self, rank: int, iteration: int) -> None:
+        protocol = self.workers[rank].protocol
+        self.follow(rank, protocol.begin(iteration, self.now, self.selection(iteration), self.planned))
 
     # -- what may happen
 
@@ -189,20 +235,19 @@ class World:
         for block in range(self.blocks):
             if worker.delivered >> block & 1:
                 self._too_late(worker, rank, block)
-        worker.residual.sending(worker.computed, worker.codec)
+        scale = np.full(self.blocks, worker.codec.exponent)
+        worker.residual.sending(worker.computed, np.array(worker.protocol.blocks), worker.lanes, scale)
         worker.residual.discard_late()
         for block in worker.protocol.missing:
-            self._contribute(rank, block, worker.codec.exponent, 0)
+            self._contribute(rank, block, worker.codec.exponent, worker.lanes)
         self.advance(rank)
 
     def _contribute(self, rank: int, block: int, scale: int, lanes: int) -> None:
         """What the books say that is sent."""
         worker = self.workers[rank]
-        values, gradients = pack(worker.residual.sent[block], 32), worker.residual.sent_gradients(block)
-        self.follow(
-            rank,
-            worker.protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=gradients, now=self.now),
-        )
+        values = to_values(worker.residual.sent[block].astype(np.int64), lanes)
+        says = {"gradients": worker.residual.sent_gradients(block), "uses": worker.lanes}
+        self.follow(rank, worker.protocol.contribute(block, values, scale=scale, lanes=lanes, **says, now=self.now))
 
     def deliver(self, packet: Packet) -> None:
         """A packet (already taken from the bag) arrives."""
@@ -263,7 +308,7 @@ class World:
         protocol = worker.protocol
         while not protocol.missing and worker.computed >= protocol.iteration and protocol.iteration < self.last:
             worker.delivered = 0
-            self.follow(rank, protocol.begin(protocol.iteration + 1, self.now))
+            self._begin(rank, protocol.iteration + 1)
             if protocol.left_behind:
                 worker.computed = protocol.iteration  # fast-forward: nothing is computed
 
@@ -275,18 +320,26 @@ class World:
                 case Send(header=header, values=values):
                     assert (header.worker, header.iteration) == (rank, worker.protocol.iteration)
                     self.bag.append(Packet(SWITCH, header, values))
-                case Deliver(result=result):
+                case Deliver(result=result, hint=hint):
+                    self._hinted(hint)
                     self._delivered(worker, rank, result)
                 case Complete(iteration=iteration):
                     assert iteration == worker.complete + 1, "iterations complete one by one, each once"
-                    assert worker.delivered == (1 << self.blocks) - 1, "complete without every block's result"
+                    sent = sum(1 << block for block in self.selection(iteration))
+                    assert worker.delivered == sent, "complete without every block's result"
                     worker.complete = iteration
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    worker.residual.send_again(block, worker.protocol.iteration, worker.codec, scale)
+                    scales = np.full(self.blocks, scale)
+                    worker.residual.send_again(np.array([block]), worker.protocol.iteration, lanes, scales)
                     self._contribute(rank, block, scale, lanes)
                 case AskPeers(id=id):
                     assert id in self.ledger.closed, "peers are asked for what is closed"
                     worker.asking = True
+
+    def _hinted(self, hint: int | None) -> None:
+        """What is told of lanes is that somebody uses them, and narrower than planned."""
+        assert hint is None or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
+        self.hints += hint is not None
 
     def _delivered(self, worker: Worker, rank: int, result: Result) -> None:
         """The worker applies a result: the same as all others, and counts what the ledger says is its own."""
@@ -298,10 +351,10 @@ class World:
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.ledger.added[id]
         assert result.members == self.ledger.closed[id] == sum(1 << member for member in addends)
-        assert np.array_equal(unpack(result.values, 32)[:LANES], sum(addends.values()))
+        assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
         worker.residual.settle(result)
         if result.has(rank):
-            worker.own[block] += self.codec.decode(addends[rank], result.scale, 1)
+            worker.own[block] += worker.codec.decode(addends[rank], result.scale, 1)
             self._summed(worker, rank, result)
         elif worker.entered == id.iteration:
             self._too_late(worker, rank, block)
@@ -364,11 +417,13 @@ class World:
         raise AssertionError(f"not ended in {bound} rounds: {[worker.protocol.missing for worker in workers]}")
 
     def flush(self) -> int:
-        """One more iteration with everyone in it: every gradient that was kept is in exactly one sum; how many are."""
+        """All blocks once more with everyone in them: every gradient kept is in exactly one sum; how many are."""
         self.switch.k = len(self.workers)
-        for _ in range(2):
+        for _ in range(1 + self.every):
             self.settle()
-        assert not any(gradients for worker in self.workers for gradients in worker.waiting), "in no sum"
+        newest = self.workers[0].complete - self.every  # of later ones there are blocks that have not been sent
+        waiting = set().union(*(gradients for worker in self.workers for gradients in worker.waiting))
+        assert all(iteration > newest for iteration in waiting), "in no sum"
         held = sum(result.gradients for result in self.results.values())
         assert held == sum(len(gradients) for worker in self.workers for gradients in worker.summed), "nor in two"
         return held

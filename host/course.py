@@ -1,0 +1,86 @@
+"""One iteration's blocks: which are sent in it, which of them are open, in which slots, and in what lanes."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from host.errors import ProtocolError
+from host.shape import Shape
+from host.wire import Flag, Header, Kind, Lanes
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """An iteration of blocks of `shape`; `planned`: the code of the lanes planned for all but the summary block."""
+
+    shape: Shape
+    iteration: int = 0
+    blocks: Sequence[int] = ()
+    """Sent in this iteration, ascending."""
+    planned: int = Lanes.BITS_32
+    open: set[int] = field(default_factory=set)
+    slot_lanes: dict[int, int] = field(default_factory=dict)
+    """Lanes that slots have said that they sum in, by block."""
+
+    def check_known(self, blocks: Iterable[int]) -> None:
+        """ProtocolError when others sum blocks in this iteration that are not sent in it."""
+        if foreign := sorted(set(blocks) - set(self.blocks)):
+            raise ProtocolError(
+                f"blocks {foreign[:8]} of iteration {self.iteration} were summed, which this worker was not told to"
+                " send in it: the workers' plans have parted"
+            )
+
+    def window_end(self, window: int) -> int:
+        """The first block that is `window` or more places after the first open one."""
+        end = self._place(min(self.open, default=0)) + window
+        return self.blocks[end] if end < len(self.blocks) else self.shape.total
+
+    def slot(self, block: int) -> int:
+        """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same.
+
+        From its place in the iteration, not from its number: blocks of one window must have different slots.
+        """
+        return self.iteration * self.shape.total + self._place(block)
+
+    def lanes(self, block: int) -> int:
+        """The lanes that a block is summed in: as its slot has said, else as planned."""
+        planned = Lanes.BITS_32 if block == self.shape.summary else self.planned
+        return self.slot_lanes.get(block, planned)
+
+    def flags(self, uses: int) -> int:
+        """What a contribution says of the lanes that its sender uses: 0 unless they are narrower than planned."""
+        return 1 + uses if uses > self.planned else 0
+
+    def _place(self, block: int) -> int:
+        return bisect_left(self.blocks, block)
+
+
+def course(shape: Shape, iteration: int, blocks: Sequence[int] | None, lanes: int) -> Course:
+    """An iteration with these blocks (None: all) in these lanes, all open; ProtocolError where that cannot be."""
+    total = shape.total
+    chosen: Sequence[int] = range(total) if blocks is None else tuple(map(int, blocks))
+    if list(chosen) != sorted(set(chosen)) or not chosen or not 0 <= chosen[0] <= chosen[-1] < total:
+        raise ProtocolError(
+            f"blocks of iteration {iteration} are {chosen}: one or more of 0 to {total - 1}, ascending, are allowed"
+        )
+    shape.words_of(0, lanes)  # refuses lanes that no block can be sent in
+    return Course(shape=shape, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen))
+
+
+def hint(answer: Header) -> int | None:
+    """Lanes that the worker that closed a block uses by now, as its RESULT says; None where they are as planned."""
+    return answer.flags - 1 if 1 < answer.flags <= len(Lanes) else None
+
+
+def check_words(shape: Shape, answer: Header) -> None:
+    """ProtocolError when the block in a slot has not the words that this worker's has in the same lanes.
+
+    An answer has as many words as what it answers: those of the slot's block, unless it is REFUSED for having others.
+    """
+    block, lanes = answer.block, answer.lanes
+    other = answer.kind == Kind.REFUSED and answer.flags == Flag.OTHER_WORDS
+    if not shape.allows(block, lanes) or other == (answer.words == shape.words_of(block, lanes)):
+        raise ProtocolError(
+            f"block {block} of iteration {answer.iteration} is summed in lanes of code {lanes} with another number of"
+            f" words than by {shape}: all workers of a job must have the same job.words and compress.codec"
+        )
