@@ -33,7 +33,7 @@ class Compressed:
         return cls(
             wire_bytes=sum(line.wire_bytes or 0 for line in known),
             wire_ratio=fmean(line.wire_ratio or 0.0 for line in known),
-            ratio=_mean(known, lambda line: line.ratio),
+            ratio=_mean(known, planned_ratio),
             gradient_norm=_mean(known, lambda line: None if line.gradient_norm2 is None else line.gradient_norm2**0.5),
             error_norm=_mean(known, lambda line: line.error_norm),
             residual_norm=_mean(known, lambda line: line.residual_norm),
@@ -54,6 +54,11 @@ class Compressed:
         """Bytes and ratio, for people."""
         planned = "" if self.ratio is None else f", planned {self.ratio:.2f}"
         return f"{self.wire_bytes / 1e6:.1f} MB, ratio {self.wire_ratio:.2f}{planned}"
+
+
+def planned_ratio(line: Iteration) -> float | None:
+    """The share of the gradient's bytes that was planned: what was asked for, or less where the lanes are narrower."""
+    return None if line.ratio is None or line.width is None else min(line.ratio, line.width / 32)
 
 
 def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from run.compressed import planned_ratio
 from run.folder import PassFolder
 from run.metrics import Iteration, WorkerMetrics, read_pass
 from run.plots import Floats, Panel, PassSeries, Series, WorkerSeries
@@ -45,7 +46,7 @@ def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
     if not sent:
         return ()
     nothing: list[tuple[float, float]] = []
-    planned = _means(workers, lambda line: line.ratio)
+    planned = _means(workers, planned_ratio)
     return tuple(
         Panel(title=title, unit=unit, measured=_series(measured), planned=_series(dashed))
         for title, unit, measured, dashed in (

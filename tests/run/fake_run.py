@@ -106,7 +106,8 @@ def compress(fake: FakePass, *, ratio: float = 0.25) -> FakePass:
             line |= {
                 "wire_bytes": round(4 * PARAMETERS * ratio),
                 "wire_ratio": ratio,
-                "ratio": 0.5,
+                "ratio": 0.8,
+                "width": 16,
                 "gradient_norm2": 4.0,
                 "error_norm": 1.0 / line["iteration"],
                 "residual_norm": 1.0 + rank,
