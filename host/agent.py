@@ -309,7 +309,9 @@ class Agent:
                 case Send(header=header, values=values):
                     if header.kind == wire.Kind.CONTRIBUTE:
                         self.encoder.left(header.block, values)
-                    self._transport.send(self._packets.encode(header, values))
+                    leaves_s = self._transport.send(self._packets.encode(header, values))
+                    if leaves_s is not None:
+                        self.protocol.leaves(header, leaves_s)
                 case Deliver(result=result, hint=hint):
                     self._delivered[result.id.block] = result
                     self.encoder.settle(result, self._loop.time(), hint)

@@ -2,8 +2,24 @@
 
 import math
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from host.transport import Clock, Timer
+
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def cancel(self) -> None:
+        """Not any more."""
+
+
+class Clock(Protocol):
+    """What is needed of an event loop."""
+
+    def time(self) -> float:
+        """Seconds, monotonic."""
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call later."""
 
 
 class Alarm:

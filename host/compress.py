@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from host.errors import CodecError, GradientError
 from host.kernel import Floats32, Floats64, kernel
-from host.lanes import WIDTHS, code_of
+from host.lanes import WIDTHS, code_of, pack, unpack
 from host.wire import Values
 
 FRACTION_BITS = 40
@@ -131,16 +131,30 @@ class FixedPoint:
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
         """Rounded and clipped."""
-        if self._calls is None:
-            return kernel().round(values, FRACTION_BITS - scale, self.limit)
-        self._calls += 1
-        seed = (self._calls + _sample(values)) * 0x9E3779B97F4A7C15 >> 32 & 0xFFFFFFFF
-        return kernel().round_by_chance(values, FRACTION_BITS - scale, self.limit, seed)
+        seed, shift = self._seed(values), FRACTION_BITS - scale
+        if seed is None:
+            return kernel().round(values, shift, self.limit)
+        return kernel().round_by_chance(values, shift, self.limit, seed)
 
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """A sum of steps, however many addends it has."""
         return kernel().spread(lanes, FRACTION_BITS - scale)
+
+    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+        """encode() and pack() in one pass."""
+        return kernel().encode(values, FRACTION_BITS - scale, self.limit, self._seed(values), self.width, keep)
+
+    def decode_packed(self, data: bytes | memoryview, scale: Exponents) -> Fixed:
+        """unpack() and decode() in one pass."""
+        return kernel().decode(data, FRACTION_BITS - scale, self.width, signed=True)
+
+    def _seed(self, values: Fixed) -> int | None:
+        """32 bits for this call; None where nothing is left to chance."""
+        if self._calls is None:
+            return None
+        self._calls += 1
+        return (self._calls + _sample(values)) * 0x9E3779B97F4A7C15 >> 32 & 0xFFFFFFFF
 
 
 class OneBit:
@@ -169,6 +183,24 @@ class OneBit:
         """Votes for plus less votes for minus, in steps."""
         more: Values = 2 * lanes - np.asarray(count, np.int32)
         return kernel().spread(more, FRACTION_BITS - scale)
+
+
+def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
+    """Blocks (B, L) as on the wire, `scale` (B, 1), in one pass where that can be; their lanes into `keep` as well."""
+    if type(codec) is FixedPoint:  # one that is derived from it may encode in another way
+        return codec.encode_packed(values, scale, keep)
+    lanes = codec.encode(values, scale)
+    if keep is not None:
+        keep[...] = lanes
+    return pack(lanes, codec.width)
+
+
+def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
+    """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
+    if type(codec) is FixedPoint:
+        return codec.decode_packed(data, scale)
+    lanes = unpack(data, codec.width, signed=codec.signed)
+    return codec.decode(lanes.reshape(len(scale), -1), scale, count)
 
 
 def limit_of(width: int, workers: int) -> int:

@@ -20,7 +20,7 @@ class Flight:
     values: bytes
     order: int  # of sending, among all requests
     first_sent: float
-    sent: float
+    sent: float  # to come, while it waits for its turn to leave
     deadline: float = math.inf  # finite once a request that was sent later has been answered
     attempts: int = 1
     asked_peers: bool = False
@@ -41,6 +41,7 @@ class Flights:
         self._probes = 0  # since the last answer
         self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
+        self._all_left_at = 0.0  # when the last flight leaves that did not leave at once
 
     @property
     def deadline(self) -> float | None:
@@ -60,11 +61,20 @@ class Flights:
         self._order += 1
         self.by_block[block] = Flight(header=header, values=values, order=self._order, first_sent=now, sent=now)
 
+    def leaves(self, flight: Flight, at: float) -> None:
+        """A request that was launched or repeated just now leaves later, after all those before it."""
+        flight.sent = at
+        if flight.attempts == 1:
+            flight.first_sent = at
+        self._all_left_at = at
+        if all(other.sent >= at for other in self.by_block.values()):
+            self.probe_at = at + self._silence_s()
+
     def heard(self, now: float) -> None:
         """The switch has answered something, or nothing was asked before."""
         self._probes = 0
         self._heard_at = now
-        self.probe_at = now + self._silence_s()
+        self.probe_at = self._since(now) + self._silence_s()
 
     def answered(self, block: int, now: float) -> None:
         """Learn from an answer: how long answers take, and which requests are hardly waited for any more.
@@ -75,12 +85,14 @@ class Flights:
         flight = self.by_block.pop(block)
         if self._moving_since is None:
             self._moving_since = now
-            self._waiting_timeout.sample(now - flight.first_sent)
+            self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
         elif not self._probes:
             self._moving_timeout.sample(now - self._heard_at)
-        if flight.attempts == 1:  # Karn: else nobody knows which attempt was answered
+        left = flight.sent <= now  # else others have closed the block without it
+        if flight.attempts == 1 and left:  # Karn: else nobody knows which attempt was answered
             self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
-        self._patience.answer(now - flight.sent, again=flight.attempts > 1)
+        if flight.attempts > 1 or left:
+            self._patience.answer(now - flight.sent, again=flight.attempts > 1)
         self.heard(now)
         for other in self.by_block.values():
             if other.order < flight.order:
@@ -90,10 +102,11 @@ class Flights:
         """The blocks to ask for again: what was overtaken long ago; in silence the oldest, twice as many each time."""
         due = [block for block, flight in self.by_block.items() if flight.deadline <= now]
         if self.probe_at <= now:
-            oldest = sorted(self.by_block, key=lambda block: self.by_block[block].order)
+            left = [block for block, flight in self.by_block.items() if flight.sent <= now]
+            oldest = sorted(left, key=lambda block: self.by_block[block].order)
             due += [block for block in oldest[: 2 ** min(self._probes, 10)] if block not in due]
-            self._probes += 1
-            self.probe_at = now + self._silence_s()
+            self._probes += bool(oldest)
+            self.probe_at = self._since(now) + self._silence_s()
         return due
 
     def again(self, block: int, now: float) -> Flight:
@@ -106,8 +119,14 @@ class Flights:
 
     def _patience_ends(self, flight: Flight, now: float) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
-        soon = now + self._patience.window_s
+        soon = max(now, flight.sent) + self._patience.window_s
         return soon if flight.attempts == 1 else max(soon, flight.sent + self._answer_timeout.usual_s)
+
+    def _since(self, now: float) -> float:
+        """From when on an answer can be missed: now, or once the first request leaves where none has left yet."""
+        if self._all_left_at <= now:
+            return now
+        return max(now, min((flight.sent for flight in self.by_block.values()), default=now))
 
     def _silence_s(self) -> float:
         """How long silence may last.

@@ -94,49 +94,104 @@ void kernel_magnitudes(const int64_t *values, int64_t rows, int64_t lanes, uint6
 }
 
 /* Lanes to the wire: the first in the high bits. */
-void kernel_pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
+static void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
     for (int64_t i = 0; i < size; i++)
         out[i] = __builtin_bswap32((uint32_t)lanes[i]);
 }
 
-void kernel_pack_16(const int32_t *lanes, int64_t size, uint16_t *out) {
+static void pack_16(const int32_t *lanes, int64_t size, uint16_t *out) {
     for (int64_t i = 0; i < size; i++)
         out[i] = __builtin_bswap16((uint16_t)lanes[i]);
 }
 
-void kernel_pack_8(const int32_t *lanes, int64_t size, uint8_t *out) {
+static void pack_8(const int32_t *lanes, int64_t size, uint8_t *out) {
     for (int64_t i = 0; i < size; i++)
         out[i] = (uint8_t)lanes[i];
 }
 
-void kernel_pack_4(const int32_t *lanes, int64_t size, uint8_t *out) {
+static void pack_4(const int32_t *lanes, int64_t size, uint8_t *out) {
     for (int64_t i = 0; i < size / 2; i++)
         out[i] = (uint8_t)((uint32_t)lanes[2 * i] << 4 | ((uint32_t)lanes[2 * i + 1] & 15));
 }
 
 /* And back. */
-void kernel_unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
+static void unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
     (void)is_signed; /* 32 bits are all there is */
     for (int64_t i = 0; i < size; i++)
         lanes[i] = (int32_t)__builtin_bswap32(in[i]);
 }
 
-void kernel_unpack_16(const uint16_t *in, int64_t size, int is_signed, int32_t *lanes) {
+static void unpack_16(const uint16_t *in, int64_t size, int is_signed, int32_t *lanes) {
     const int32_t sign = is_signed ? 1 << 15 : 0;
     for (int64_t i = 0; i < size; i++)
         lanes[i] = ((int32_t)__builtin_bswap16(in[i]) ^ sign) - sign;
 }
 
-void kernel_unpack_8(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
+static void unpack_8(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
     const int32_t sign = is_signed ? 1 << 7 : 0;
     for (int64_t i = 0; i < size; i++)
         lanes[i] = ((int32_t)in[i] ^ sign) - sign;
 }
 
-void kernel_unpack_4(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
+static void unpack_4(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
     const int32_t sign = is_signed ? 1 << 3 : 0;
     for (int64_t i = 0; i < size / 2; i++) {
         lanes[2 * i] = ((int32_t)(in[i] >> 4) ^ sign) - sign;
         lanes[2 * i + 1] = ((int32_t)(in[i] & 15) ^ sign) - sign;
+    }
+}
+
+void kernel_pack(const int32_t *lanes, int64_t size, int width, void *out) {
+    switch (width) {
+    case 32: pack_32(lanes, size, out); break;
+    case 16: pack_16(lanes, size, out); break;
+    case 8: pack_8(lanes, size, out); break;
+    default: pack_4(lanes, size, out);
+    }
+}
+
+void kernel_unpack(const void *in, int64_t size, int width, int is_signed, int32_t *lanes) {
+    switch (width) {
+    case 32: unpack_32(in, size, is_signed, lanes); break;
+    case 16: unpack_16(in, size, is_signed, lanes); break;
+    case 8: unpack_8(in, size, is_signed, lanes); break;
+    default: unpack_4(in, size, is_signed, lanes);
+    }
+}
+
+enum { CHUNK_LANES = 1024 };
+
+/* Rows from the first on that have the same shift, at most a chunk of them: they are done as one. */
+static int64_t alike(const int64_t *shift, int64_t rows, int64_t lanes) {
+    int64_t most = CHUNK_LANES / lanes, found = 1;
+    while (found < rows && found < most && shift[found] == shift[0])
+        found++;
+    return found;
+}
+
+/* kernel_round (seed < 0) or kernel_round_by_chance, and packed while the lanes are in the cache: `keep`, or where that
+ * is null `buffer`, with room for a row and for CHUNK_LANES lanes. */
+void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
+                   int64_t seed, int width, int32_t *keep, int32_t *buffer, uint8_t *packed) {
+    for (int64_t row = 0, run; row < rows; row += run) {
+        run = alike(shift + row, rows - row, lanes);
+        const int64_t at = row * lanes, size = run * lanes;
+        int32_t *out = keep ? keep + at : buffer;
+        if (seed < 0)
+            kernel_round(values + at, 1, size, shift + row, limit, out);
+        else
+            kernel_round_by_chance(values + at, 1, size, shift + row, limit, (uint32_t)(seed + at), out);
+        kernel_pack(out, size, width, packed + at * width / 8);
+    }
+}
+
+/* Unpacked and kernel_spread; `buffer` as above. */
+void kernel_decode(const uint8_t *packed, int64_t rows, int64_t lanes, const int64_t *shift, int width, int is_signed,
+                   int32_t *buffer, int64_t *values) {
+    for (int64_t row = 0, run; row < rows; row += run) {
+        run = alike(shift + row, rows - row, lanes);
+        const int64_t at = row * lanes, size = run * lanes;
+        kernel_unpack(packed + at * width / 8, size, width, is_signed, buffer);
+        kernel_spread(buffer, 1, size, shift + row, values + at);
     }
 }

@@ -37,15 +37,19 @@ class Kernel:
         """Floats in units of 1 / `unit`, and the first that is not finite or above `most` in magnitude (-1: none)."""
         if not np.max(np.abs(gradient), initial=0.0) <= most:
             return np.zeros(0, np.int64), int(np.argmax(~(np.abs(gradient) <= most)))
-        return np.rint(gradient.astype(np.float64) * unit).astype(np.int64), -1
+        exact = gradient.astype(np.float64)
+        exact *= unit
+        return np.rint(exact, out=exact).astype(np.int64), -1
 
     def round(self, values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
         """Values in steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
+        shift = _one(shift)
         return _clipped(values + (np.left_shift(1, shift) >> 1), shift, limit)
 
     def round_by_chance(self, values: Int64s, shift: PER_BLOCK, limit: int, seed: int) -> Values:
         """The same, up or down by chance so that the mean is the value; `seed`: 32 bits."""
         chance = np.left_shift(_mixed(values.size, seed), 8, dtype=np.int64).reshape(values.shape)
+        shift = _one(shift)
         chance >>= SHIFT_MAX - shift
         chance += values
         return _clipped(chance, shift, limit)
@@ -53,7 +57,7 @@ class Kernel:
     def spread(self, lanes: Values, shift: PER_BLOCK) -> Int64s:
         """Lanes times 2**shift."""
         values: Int64s = lanes.astype(np.int64)
-        values <<= shift
+        values <<= _one(shift)
         return values
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
@@ -65,8 +69,11 @@ class Kernel:
         """Of each block the mean and the largest magnitude (B,): the exact ones, rounded to float64."""
         sizes = np.abs(values)
         largest = sizes.max(axis=1)
-        high, low = (sizes >> 32).sum(axis=1), (sizes & 0xFFFFFFFF).sum(axis=1)
-        return mean_of(high, low, values.shape[1]), largest.astype(np.float64)
+        if int(largest.max(initial=0)) < 2**63 // values.shape[1]:
+            mean: Floats64 = sizes.sum(axis=1) / values.shape[1]
+        else:
+            mean = mean_of((sizes >> 32).sum(axis=1), (sizes & 0xFFFFFFFF).sum(axis=1), values.shape[1])
+        return mean, largest.astype(np.float64)
 
     def pack(self, lanes: Values, width: int) -> bytes:
         """Of each lane the low `width` bits, as on the wire."""
@@ -80,14 +87,22 @@ class Kernel:
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
         """Lanes of `width` bits each, shape (lanes,)."""
-        if width > 4:
-            return np.frombuffer(data, f">{'i' if signed else 'u'}{width // 8}").astype(np.int32)
-        pairs = np.frombuffer(data, np.uint8).astype("<u2")
-        octets = (pairs >> 4 | (pairs & 15) << 8).view(np.int8)
-        if signed:
-            octets ^= 8
-            octets -= 8
-        return octets.astype(np.int32)
+        return _unpacked(data, width, signed=signed).astype(np.int32)
+
+    def encode(
+        self, values: Int64s, shift: Int64s, limit: int, seed: int | None, width: int, keep: Values | None
+    ) -> bytes:
+        """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes; `keep`: the lanes too."""
+        lanes = self.round(values, shift, limit) if seed is None else self.round_by_chance(values, shift, limit, seed)
+        if keep is not None:
+            keep[...] = lanes
+        return self.pack(lanes, width)
+
+    def decode(self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool) -> Int64s:
+        """unpack() and spread() of as many blocks as there are shifts (B, 1), of whole bytes."""
+        values: Int64s = _unpacked(data, width, signed=signed).astype(np.int64).reshape(len(shift), -1)
+        values <<= _one(shift)
+        return values
 
 
 def _clipped(values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
@@ -95,6 +110,25 @@ def _clipped(values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
     values >>= shift
     np.clip(values, -limit, limit, out=values)
     return values.astype(np.int32)
+
+
+def _one(shift: PER_BLOCK) -> PER_BLOCK:
+    """One number where it is the same for all blocks: NumPy is twice as fast with it."""
+    if isinstance(shift, int) or not shift.size or shift.min() != shift.max():
+        return shift
+    return int(shift.flat[0])
+
+
+def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDArray[np.integer]:
+    """Lanes of `width` bits in the narrowest type that holds them."""
+    if width > 4:
+        return np.frombuffer(data, f">{'i' if signed or width == 32 else 'u'}{width // 8}")
+    pairs = np.frombuffer(data, np.uint8).astype("<u2")
+    octets = (pairs >> 4 | (pairs & 15) << 8).view(np.int8)
+    if signed:
+        octets ^= 8
+        octets -= 8
+    return octets
 
 
 def _mixed(size: int, seed: int) -> npt.NDArray[np.uint32]:

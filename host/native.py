@@ -1,7 +1,7 @@
 """kernel.c through ctypes: the steps of host.kernel in native code."""
 
 import ctypes
-from ctypes import c_double, c_float, c_int, c_int64, c_uint32, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_ssize_t, c_uint32, c_void_p, py_object
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,14 @@ from switch.compiler.compile import compile_file
 
 SOURCE = Path(__file__).with_name("kernel.c")
 
+_allocate = ctypes.pythonapi.PyBytes_FromStringAndSize
+_allocate.restype, _allocate.argtypes = py_object, [c_char_p, c_ssize_t]
+_address = ctypes.pythonapi.PyBytes_AsString
+_address.restype, _address.argtypes = c_void_p, [py_object]
+
+CHUNK_LANES = 1024
+"""As in kernel.c."""
+
 ROWS = [c_void_p, c_int64, c_int64]
 """The array, blocks, lanes of a block."""
 
@@ -24,8 +32,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
-    **{f"kernel_pack_{width}": (None, [c_void_p, c_int64, c_void_p]) for width in (32, 16, 8, 4)},
-    **{f"kernel_unpack_{width}": (None, [c_void_p, c_int64, c_int, c_void_p]) for width in (32, 16, 8, 4)},
+    "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
+    "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
+    "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_decode": (None, [*ROWS, c_void_p, c_int, c_int, c_void_p, c_void_p]),
 }
 
 
@@ -83,15 +93,50 @@ class NativeKernel(Kernel):
 
     def pack(self, lanes: Values, width: int) -> bytes:
         """As Kernel.pack."""
-        lanes, packed = np.ascontiguousarray(lanes), np.empty(lanes.size * width // 8, np.uint8)
-        getattr(self._library, f"kernel_pack_{width}")(lanes.ctypes.data, lanes.size, packed.ctypes.data)
-        return packed.tobytes()
+        lanes = np.ascontiguousarray(lanes)
+        packed, at = _new_bytes(lanes.size * width // 8)
+        self._library.kernel_pack(lanes.ctypes.data, lanes.size, width, at)
+        return packed
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
         """As Kernel.unpack."""
         packed, lanes = np.frombuffer(data, np.uint8), np.empty(len(data) * 8 // width, np.int32)
-        getattr(self._library, f"kernel_unpack_{width}")(packed.ctypes.data, lanes.size, signed, lanes.ctypes.data)
+        self._library.kernel_unpack(packed.ctypes.data, lanes.size, width, signed, lanes.ctypes.data)
         return lanes
+
+    def encode(
+        self, values: Int64s, shift: Int64s, limit: int, seed: int | None, width: int, keep: Values | None
+    ) -> bytes:
+        """As Kernel.encode."""
+        if keep is not None and not keep.flags.c_contiguous:
+            return super().encode(values, shift, limit, seed, width, keep)
+        values, by, buffer = np.ascontiguousarray(values), np.ascontiguousarray(shift), _buffer(values.shape[1])
+        packed, at = _new_bytes(values.size * width // 8)
+        into = None if keep is None else keep.ctypes.data
+        chance = -1 if seed is None else seed
+        numbers = (by.ctypes.data, limit, chance, width, into, buffer.ctypes.data, at)
+        self._library.kernel_encode(*_rows(values), *numbers)
+        return packed
+
+    def decode(self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool) -> Int64s:
+        """As Kernel.decode."""
+        packed, by = np.frombuffer(data, np.uint8), np.ascontiguousarray(shift)
+        values = np.empty((len(by), len(data) * 8 // width // max(len(by), 1)), np.int64)
+        buffer = _buffer(values.shape[1])
+        rows = (packed.ctypes.data, *values.shape)
+        self._library.kernel_decode(*rows, by.ctypes.data, width, signed, buffer.ctypes.data, values.ctypes.data)
+        return values
+
+
+def _buffer(lanes: int) -> Values:
+    """Room for a row and for a chunk."""
+    return np.empty(max(lanes, CHUNK_LANES), np.int32)
+
+
+def _new_bytes(size: int) -> tuple[bytes, int]:
+    """Bytes that are still to be filled, and where they are: nobody else has seen them yet."""
+    new: bytes = _allocate(None, size)
+    return new, _address(new)
 
 
 def _rows(array: npt.NDArray[Any]) -> tuple[int, int, int]:

@@ -189,6 +189,12 @@ class Protocol:
         """Send again what has waited too long."""
         return [instruction for block in self._flights.due(now) for instruction in self._send_again(block, now)]
 
+    def leaves(self, header: Header, at: float) -> None:
+        """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
+        flight = self._flights.by_block.get(header.block)
+        if flight is not None and flight.header is header:
+            self._flights.leaves(flight, at)
+
     def enter(self, generation: int) -> None:
         """Speak of these slots, where none newer are known: before the first begin()."""
         self._template = self._template._replace(generation=max(generation, self.generation))

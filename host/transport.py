@@ -8,9 +8,11 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
+from host.alarm import Clock, Timer
 from host.faults import Copy, Faults
+from host.pacing import Pacer, TokenBucket
 from host.wire import PACKET_BYTES_MAX, PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
@@ -36,23 +38,6 @@ class Traffic:
     packets_sent: int = 0
     packets_received: int = 0
     send_failures: int = 0
-
-
-class Timer(Protocol):
-    """Something that will be called."""
-
-    def cancel(self) -> None:
-        """Not any more."""
-
-
-class Clock(Protocol):
-    """What a line needs of an event loop."""
-
-    def time(self) -> float:
-        """Seconds, monotonic."""
-
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Call later."""
 
 
 class _Held(NamedTuple):
@@ -116,9 +101,18 @@ class Transport:
     """A non-blocking UDP socket connected to `service`, bound to the protocol's port of `local` (all addresses)."""
 
     def __init__(
-        self, service: str, local: str = "", *, sending: Faults | None = None, receiving: Faults | None = None
+        self,
+        service: str,
+        local: str = "",
+        *,
+        sending: Faults | None = None,
+        receiving: Faults | None = None,
+        bucket: TokenBucket | None = None,
     ) -> None:
+        """Packets leave at the bucket's rate, before anything happens to them; None: as they come."""
         self.traffic = Traffic()
+        self._bucket = bucket
+        self._pacer: Pacer[bytes] | None = None
         self._sending, self._receiving = sending, receiving
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
@@ -133,17 +127,27 @@ class Transport:
         self._loop, self._take = loop, take
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
+        self._pacer = Pacer(self._bucket, loop, self._leave) if self._bucket else None
         loop.add_reader(self._socket, self._readable)
 
-    def send(self, datagram: bytes) -> None:
-        """Hand a datagram to the network, which may have faults; only after listen()."""
+    def send(self, datagram: bytes) -> float | None:
+        """Let a datagram go, only after listen(): now (None), or in its turn, with the time when that will be."""
+        if self._pacer is not None:
+            return self._pacer.send(datagram, len(datagram))
+        self._leave(datagram)
+        return None
+
+    def _leave(self, datagram: bytes) -> None:
+        """Hand a datagram to the network, which may have faults."""
         if self._out is None:
             self._send(datagram)
         else:
             self._out.carry([datagram])
 
     def close(self) -> None:
-        """Stop listening and give the port back; what is delayed is lost."""
+        """Stop listening and give the port back; what waits or is delayed is lost."""
+        if self._pacer is not None:
+            self._pacer.close()
         if self._socket.fileno() >= 0:
             if self._loop is not None:
                 self._loop.remove_reader(self._socket)

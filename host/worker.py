@@ -15,6 +15,7 @@ from host.agent import Agent
 from host.faults import Faults
 from host.member import Member
 from host.metrics import Metrics
+from host.pacing import bucket_for
 from host.record import Recorder
 from host.train import Training
 from host.transport import Transport
@@ -98,12 +99,13 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
 
 
 def _transport(config: Config, place: Place) -> Transport:
-    """The worker's socket, with the faults that the run asks for."""
+    """The worker's socket, with the pace and the faults that the run asks for."""
     sending, receiving = (
         Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
         for direction in ("send", "receive")
     )
-    return Transport(place.service, sending=sending, receiving=receiving)
+    bucket = bucket_for(config.pace_mbps, config.job.words)
+    return Transport(place.service, sending=sending, receiving=receiving, bucket=bucket)
 
 
 async def _member(config: Config, place: Place, agent: Agent, training: Training, certs: Path | None) -> Member:

@@ -200,6 +200,20 @@ class Event(Section, frozen=True):
         return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
 
+class Link(Section, frozen=True):
+    """Another rate of some workers' links, in both directions, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    mbps: Mbps
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    after_s: NotNegative = 0.0  # so much later, in the middle of an iteration for instance
+
+    def check(self) -> None:
+        """That there is something to change."""
+        if not self.workers:
+            raise ConfigError("link.workers is empty: one or more numbers are allowed")
+
+
 class Run(Section, frozen=True):
     """What is done: passes over the same seed and stragglers, one after another."""
 
@@ -227,6 +241,7 @@ class Config(Section, frozen=True):
     straggler: tuple[Straggler, ...] = ()
     shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
+    link: tuple[Link, ...] = ()
     event: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
@@ -293,6 +308,9 @@ class Config(Section, frozen=True):
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
             fault.check(self.network.target)
+        for link in self.link:
+            self._check_ranks(link.workers, "link.workers")
+            link.check()
 
     def _check_event(self, event: Event) -> None:
         """One action, on something that is there."""

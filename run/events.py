@@ -1,6 +1,8 @@
-"""What is due of a job's [[event]] entries, and what was done about them.  No I/O and no clock: times come in.
+"""What is due of a job's [[event]] and [[link]] entries, and what was done about them.
 
->>> schedule = Schedule(config.event)
+No I/O and no clock: times come in.
+
+>>> schedule = Schedule([*config.event, *config.link])
 >>> schedule.reached(40, now)          # some worker has finished iteration 40
 >>> for event in schedule.due(now): ...
 """
@@ -8,10 +10,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from run.config import CONTROL_PLANE, Event, Job
+from run.config import CONTROL_PLANE, Event, Job, Link
 from run.errors import ConfigError
 
 
@@ -20,8 +23,8 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float  # Unix
     iteration: int  # the newest one that any worker had finished
-    action: str  # "kill", "start" or "objective"; "late": what was started could not join any more
-    name: str  # of the process, or the objective
+    action: str  # "kill", "start", "objective" or "link"; "late": what was started could not join any more
+    name: str  # of the process, or the objective, or whose link has which rate
     missed: str = ""  # why nothing came of it; empty: it was done
 
     @property
@@ -29,17 +32,23 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
         """For a person: "worker-2 killed at iteration 40"."""
         if self.action == "late":
             return f"{self.name} came too late: {self.missed}"
-        done = {"kill": "killed", "start": "started", "objective": "set"}[self.action]
-        what = f"objective {self.name}" if self.action == "objective" else self.name
+        done = {"kill": "killed", "start": "started"}.get(self.action, "set")
+        what = {"objective": f"objective {self.name}", "link": f"link of {self.name}"}.get(self.action, self.name)
         return f"{what} not {done}: {self.missed}" if self.missed else f"{what} {done} at iteration {self.iteration}"
+
+
+Due = Event | Link
+"""What happens once an iteration is reached."""
+
+Timed = TypeVar("Timed", bound=Due)
 
 
 class Schedule:
     """A job's events, each due once, in the order of their iterations and delays."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[Due]) -> None:
         """Nothing has been reached."""
-        self._waiting = in_order(events)
+        self._waiting: list[Due] = in_order(events)
         self._reached_s: dict[int, float] = {}
 
     def reached(self, iteration: int, now_s: float) -> None:
@@ -48,33 +57,36 @@ class Schedule:
             if event.at_iteration <= iteration:
                 self._reached_s.setdefault(event.at_iteration, now_s)
 
-    def due(self, now_s: float) -> list[Event]:
+    def due(self, now_s: float) -> list[Due]:
         """What is to be done now, each only once."""
         due = [event for event in self._waiting if self._when(event) <= now_s]
         self._waiting = [event for event in self._waiting if event not in due]
         return sorted(due, key=self._when)
 
     @property
-    def waiting(self) -> Sequence[Event]:
+    def waiting(self) -> Sequence[Due]:
         """Everything that is still to come, if its iteration comes."""
         return self._waiting
 
     @property
     def starting(self) -> bool:
         """Whether a start is certain to come: its iteration is reached, its delay is not over."""
-        return any(event.start is not None and event.at_iteration in self._reached_s for event in self._waiting)
+        certain = (event for event in self._waiting if event.at_iteration in self._reached_s)
+        return any(isinstance(event, Event) and event.start is not None for event in certain)
 
-    def _when(self, event: Event) -> float:
+    def _when(self, event: Due) -> float:
         return self._reached_s.get(event.at_iteration, float("inf")) + event.after_s
 
 
-def in_order(events: Iterable[Event]) -> list[Event]:
+def in_order(events: Iterable[Timed]) -> list[Timed]:
     """By iteration, then delay; as in the file where both are equal."""
     return sorted(events, key=lambda event: (event.at_iteration, event.after_s))
 
 
-def action(event: Event) -> tuple[str, str]:
-    """What is done, and to which process or with which objective."""
+def action(event: Due) -> tuple[str, str]:
+    """What is done, and to which process, with which objective or to whose link."""
+    if isinstance(event, Link):
+        return "link", f"{', '.join(f'worker-{rank}' for rank in event.workers)} ({event.mbps:g} Mbit/s)"
     (given,) = event.actions().items()  # the configuration is checked: exactly one
     return given
 

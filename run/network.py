@@ -31,6 +31,7 @@ class Host(msgspec.Struct, frozen=True):
     management: str
     port: int
     interface: str
+    mbps: float | None = None  # its link's rate as the topology has it; None: not shaped
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -157,6 +158,11 @@ class Network:
             exits = [self._future("exited", name) for name in alive]
             if not exits or not (await asyncio.wait(exits, timeout=timeout_s))[1]:
                 return
+
+    async def shape(self, host: str, mbps: float | None, timeout_s: float = 10.0) -> None:
+        """Change the rate of a host's link in both directions; None takes the limit away.  One at a time."""
+        await self._send(do="shape", host=host, mbps=mbps)
+        await self._wait("shaped", "", timeout_s)
 
     async def check(self, timeout_s: float = 60.0) -> list[Check]:
         """Verify reachability and link rates."""

@@ -49,6 +49,7 @@ class Pass:
                 config,
                 entry,
                 self._processes,
+                network,
                 hosts=[next(hosts) for _ in range(config.job.workers)],
                 prefix=_prefix(folder, config.job.id),
                 title=title,

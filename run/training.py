@@ -8,14 +8,14 @@ import msgspec
 
 from rpc.document import document
 from run.commands import ENVIRONMENT, Commands
-from run.config import CONTROL_PLANE, Config, Event
+from run.config import CONTROL_PLANE, Config, Link
 from run.errors import RunError
-from run.events import Happening, Schedule, action, late_joiners
+from run.events import Due, Happening, Schedule, action, late_joiners
 from run.folder import JobFolder, PassFolder
 from run.inspector import Inspector
 from run.live import PassView
 from run.logs import tail
-from run.network import Host, Program
+from run.network import Host, Network, Program
 from run.port_faults import port_rules
 from run.processes import Processes, State
 from switch.faults import FaultRule
@@ -39,6 +39,7 @@ class Training:
         config: Config,
         folder: PassFolder,
         processes: Processes,
+        network: Network,
         *,
         hosts: Sequence[tuple[str, Host]],
         prefix: str,
@@ -55,9 +56,9 @@ class Training:
         )
         self.neighbours: list[PassView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
-        self._processes = processes
+        self._processes, self._network = processes, network
         self._hosts = hosts
-        self._schedule = Schedule(config.event)
+        self._schedule = Schedule([*config.event, *config.link])
         self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
         self._prefix = prefix
         self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
@@ -71,7 +72,10 @@ class Training:
         return port_rules(self.config.fault, [host.port for _, host in self._hosts])
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
-        """Launch every worker that does not join late."""
+        """Launch every worker that does not join late; links have their first rates again."""
+        for rank in sorted({rank for link in self.config.link for rank in link.workers}):
+            node, host = self._hosts[rank]
+            await self._network.shape(node, host.mbps)
         late = late_joiners(self.config.event)
         for rank, (node, host) in enumerate(self._hosts):
             name = f"worker-{rank}"
@@ -144,8 +148,12 @@ class Training:
                 if status is not None:
                     out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
-    async def _carry_out(self, event: Event, inspector: Inspector) -> str:
+    async def _carry_out(self, event: Due, inspector: Inspector) -> str:
         """Do it; why not, where there is nothing to do."""
+        if isinstance(event, Link):
+            for rank in event.workers:
+                await self._network.shape(self._hosts[rank][0], event.mbps)
+            return ""
         what, value = action(event)
         if what == "objective":
             if self._processes.state("controller") is not State.RUNNING:
@@ -165,7 +173,7 @@ class Training:
             )
         return ""
 
-    def _note(self, event: Event, missed: str) -> None:
+    def _note(self, event: Due, missed: str) -> None:
         what, name = action(event)
         words = self._write(what, name, missed)
         for view in self.neighbours if name in CONTROL_PLANE else ():

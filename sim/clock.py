@@ -23,7 +23,7 @@ class Handle:
 
 
 class Clock:
-    """Seconds since the beginning; has what host.transport.Line needs of an event loop."""
+    """Seconds since the beginning; has what host.alarm.Clock needs of an event loop."""
 
     def __init__(self) -> None:
         self._now = 0.0

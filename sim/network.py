@@ -1,7 +1,10 @@
 """The star between workers and switch: a full-duplex link each, packets in the order in which they were sent."""
 
+from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
+from host import pacing
 from host.errors import WireError
 from host.faults import Faults
 from host.transport import Line
@@ -10,11 +13,19 @@ from sim.clock import Clock
 
 Take = Callable[[Header, bytes], None]
 
-FRAME_BYTES = 42 + 24
+FRAME_BYTES = pacing.FRAME_BYTES + 24
 """Ethernet, IPv4 and UDP headers; preamble, checksum and gap."""
 
 LATENCY_S = 50e-6
 """From one end to the other, queues of the kernel included."""
+
+
+class _Underway(NamedTuple):
+    """A packet that waits for the link or is on it."""
+
+    leaves_s: float  # when its last byte does
+    header: Header
+    values: bytes
 
 
 class Link:
@@ -24,6 +35,7 @@ class Link:
         self._clock, self._take = clock, take
         self._byte_s = 8e-6 / mbps if mbps else 0.0
         self._free_s = 0.0
+        self._underway: deque[_Underway] = deque()
         self._line = Line(faults, clock, self._decode) if faults else None
         self.packets = self.bytes = 0
 
@@ -33,10 +45,28 @@ class Link:
         self.packets += 1
         self.bytes += size
         self._free_s = max(self._free_s, self._clock.time()) + (size + FRAME_BYTES) * self._byte_s
-        self._clock.after(self._free_s + LATENCY_S, self._arrive, header, values)
+        self._underway.append(_Underway(self._free_s, header, values))
+        self._clock.after(self._free_s + LATENCY_S, self._arrive)
 
-    def _arrive(self, header: Header, values: bytes) -> None:
-        """At the other end, but for what the configuration's faults do to it."""
+    def shape(self, mbps: float) -> None:
+        """Another rate from now on, for what is underway as well."""
+        now, before_s, self._byte_s = self._clock.time(), self._byte_s, 8e-6 / mbps
+        if self._free_s <= now:
+            return
+        longer = self._byte_s / before_s
+        for _ in range(len(self._underway)):
+            packet = self._underway.popleft()
+            if packet.leaves_s > now:
+                packet = packet._replace(leaves_s=now + (packet.leaves_s - now) * longer)
+                self._clock.after(packet.leaves_s + LATENCY_S, self._arrive)
+            self._underway.append(packet)
+        self._free_s = now + (self._free_s - now) * longer
+
+    def _arrive(self) -> None:
+        """At the other end, but for what the configuration's faults do to it; later if the rate has fallen."""
+        if not self._underway or self._underway[0].leaves_s + LATENCY_S > self._clock.time():
+            return
+        _, header, values = self._underway.popleft()
         if self._line is None:
             self._take(header, values)
         else:

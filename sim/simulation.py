@@ -6,11 +6,13 @@ from typing import Any
 
 from controller.decide import Decider
 from controller.journal import Journal
-from controller.measure import Arrival
+from controller.measure import Arrival, Report
 from host.faults import Faults
 from host.wire import Header, Kind
 from run.config import Config
+from run.config import Link as Rate
 from run.errors import RunError
+from run.events import in_order
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, Controller
 from sim.costs import Costs
@@ -48,6 +50,7 @@ class Simulation:
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
+    _changes: list[Rate] = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
@@ -70,10 +73,11 @@ class Simulation:
             clock=self.clock,
             machine=self._machine,
             costs=self.costs,
-            report=self.controller.report,
+            report=self._report,
             ask_peers=self._ask_peers,
             finished=self._finished,
         )
+        self._changes = in_order(config.link)
         ranks = range(job.workers)
         self._arrived = [0 for _ in ranks]
         self.uplinks = [self._link(rank, "send", self._arrive) for rank in ranks]
@@ -130,6 +134,18 @@ class Simulation:
             worker=header.worker, iteration=header.iteration, verdict=verdict, timestamp_us=int(1e6 * now_s)
         )
         self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
+
+    def _report(self, rank: int, report: Report) -> None:
+        """A worker has finished an iteration: links may get other rates, once; and the controller is told."""
+        for change in [change for change in self._changes if change.at_iteration <= report.iteration]:
+            self._changes.remove(change)
+            self.clock.after(self.clock.time() + change.after_s, self._shape, change)
+        self.controller.report(rank, report)
+
+    def _shape(self, change: Rate) -> None:
+        for rank in change.workers:
+            self.uplinks[rank].shape(change.mbps)
+            self.downlinks[rank].shape(change.mbps)
 
     def _set_k(self, k: int) -> None:
         self._switch.k = k

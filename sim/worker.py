@@ -9,10 +9,11 @@ from host.alarm import Alarm
 from host.encoder import Finished, Packed
 from host.history import Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.pacing import Pacer, bucket_for
 from host.protocol import Protocol
 from host.stragglers import Blocking
 from host.train import Step, Work
-from host.wire import Header, Kind
+from host.wire import HEADER_BYTES, Header, Kind
 from run.config import Config
 from sim.clock import Clock, Handle
 from sim.costs import Costs
@@ -49,6 +50,8 @@ class Worker:
             window=job.window,
             rto_s=job.rto_ms / 1000,
         )
+        bucket = bucket_for(around.config.pace_mbps, pupil.shape.words)
+        self._pacer = Pacer[Send](bucket, around.clock, self._leave) if bucket else None
         self._blocking = Blocking(around.config, rank)
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
@@ -204,7 +207,7 @@ class Worker:
                 case Send(header=header, values=values):
                     if header.kind == Kind.CONTRIBUTE:
                         encoder.left(header.block, values)
-                    self._around.machine.work(self._around.costs.packet_s, self._link.send, header, values)
+                    self._around.machine.work(self._around.costs.packet_s, self._send, instruction)
                 case Deliver(result=result, hint=hint):
                     self._delivered[result.id.block] = result
                     encoder.settle(result, self._around.clock.time(), hint)
@@ -215,3 +218,16 @@ class Worker:
                     self._contribute(block, encoder.again(block, self.protocol.iteration, scale, lanes))
                 case AskPeers():
                     self._around.ask_peers(self._rank)
+
+    def _send(self, packet: Send) -> None:
+        """The host has made it: it leaves now, or in its turn."""
+        if self._pacer is None:
+            self._leave(packet)
+            return
+        leaves_s = self._pacer.send(packet, HEADER_BYTES + len(packet.values))
+        if leaves_s is not None:
+            self.protocol.leaves(packet.header, leaves_s)
+
+    def _leave(self, packet: Send) -> None:
+        """A packet goes to the link."""
+        self._link.send(packet.header, packet.values)

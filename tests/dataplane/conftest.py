@@ -50,6 +50,10 @@ class DataPlane:
         self._slots.layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
         self.loop.run(self._slots.admit(generation, k))
 
+    def crowd(self, workers: int) -> None:
+        """Let ranks speak for which there is no port: `workers` in all, in turn from the ports that there are."""
+        self.loop.run(self._link._switch.insert([member_entry(rank) for rank in range(HOSTS, workers)]))
+
     def set_k(self, k: int) -> None:
         self.loop.run(self._slots.set_k(k))
 
@@ -86,6 +90,13 @@ class DataPlane:
         async with asyncio.timeout(30):
             while not done():
                 await asyncio.sleep(0.005)
+
+
+def member_entry(rank: int) -> fy.P4TableEntry:
+    """That a rank is admitted at the port of rank modulo HOSTS."""
+    match = {"standard_metadata.ingress_port": rank % HOSTS + 1, "hdr.kofn.job": 1, "hdr.kofn.worker": rank}
+    action = fy.P4TableAction("ingress.admission.admit", most=1)
+    return fy.P4TableEntry("ingress.admission.members", match=fy.P4TableMatch(match), action=action)
 
 
 @pytest.fixture(scope="module", params=TARGETS)

@@ -168,31 +168,6 @@ def test_every_length(plane: DataPlane, words: int) -> None:
     assert np.array_equal(answers[1].values, values.sum(axis=0))
 
 
-@pytest.mark.parametrize(("code", "kind"), [(0, ">i4"), (1, ">i2"), (2, ">i1")])
-def test_lanes_do_not_carry_into_their_neighbours(plane: DataPlane, code: int, kind: str) -> None:
-    plane.install(k=3)
-    bits = np.dtype(kind).itemsize * 8
-    limit = (2 ** (bits - 1) - 1) // 3
-    lanes = np.random.default_rng(code).integers(-limit, limit + 1, (3, 1024 * 8 // bits))
-    for worker in range(3):
-        words = np.frombuffer(lanes[worker].astype(kind).tobytes(), ">i4")
-        answers = exchange(plane, contribution(worker, 1, 0, words, lanes=code))
-    summed = np.frombuffer(answers[1].values.astype(">i4").tobytes(), kind)
-    assert np.array_equal(summed, lanes.sum(axis=0))
-
-
-def test_four_bit_lanes(plane: DataPlane) -> None:
-    plane.install(k=3)
-    lanes = np.random.default_rng(4).integers(-2, 3, (3, 2048))
-    for worker in range(3):
-        nibbles = (lanes[worker] & 15).astype(np.uint8)
-        words = np.frombuffer((nibbles[0::2] << 4 | nibbles[1::2]).tobytes(), ">i4")
-        answers = exchange(plane, contribution(worker, 1, 0, words, lanes=3))
-    packed = np.frombuffer(answers[1].values.astype(">i4").tobytes(), np.uint8)
-    summed = np.stack([packed >> 4, packed & 15], axis=1).ravel().astype(np.int64)
-    assert np.array_equal((summed ^ 8) - 8, lanes.sum(axis=0))
-
-
 def header(**fields: int) -> Header:
     return Header(job=1, generation=GENERATION, worker=0, words=1, iteration=1)._replace(**fields)
 

@@ -10,13 +10,16 @@ import pytest
 
 from host import wire
 from host.agent import Agent, Aggregate
+from host.coding import Coding
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.history import Result
+from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
 from host.transport import Transport
 from host.worker import EventLoop
+from run.compression import Compress
 from run.config import Average, Job
 from sim.slot_rules import SlotRules
 
@@ -61,18 +64,32 @@ def address(rank: int) -> str:
 
 
 class Cluster:
-    def __init__(self, job: Job, k: int, lose: int = 0, drop: bool = False, average: Average = "gradients") -> None:
+    def __init__(
+        self,
+        job: Job,
+        k: int,
+        lose: int = 0,
+        drop: bool = False,
+        average: Average = "gradients",
+        compress: Compress = Compress(),  # noqa: B008  # frozen
+        pace_mbps: float = 0.0,
+    ) -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
-        self.recorders = [Recorder() for _ in range(job.workers)]
-        self.transports = [Transport(SWITCH, local=address(rank)) for rank in range(job.workers)]
+        coding = Coding.of(job, compress, ELEMENTS)
+        self.recorders = [Recorder(coding) for _ in range(job.workers)]
+        self.transports = [
+            Transport(SWITCH, local=address(rank), bucket=bucket_for(pace_mbps, job.words))
+            for rank in range(job.workers)
+        ]
         self.agents = [
             Agent(
                 job,
                 rank=rank,
                 elements=ELEMENTS,
                 transport=transport,
+                compress=compress,
                 average=average,
                 drop=drop,
                 recorder=recorder,
@@ -95,10 +112,14 @@ class Cluster:
         self.switch.close()
 
 
-@pytest.fixture(params=[("fast", 0), ("fast", 15), ("scapy", 0)], ids=["fast", "fast-lossy", "scapy"])
+@pytest.fixture(
+    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("scapy", 0, 0.0)],
+    ids=["fast", "fast-lossy", "fast-lossy-paced", "scapy"],
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    packets, lose = request.param
-    running = Cluster(Job(workers=3, words=1, slots=32, window=8, packets=packets), k=2, lose=lose)
+    packets, lose, pace_mbps = request.param
+    job = Job(workers=3, words=1, slots=32, window=8, packets=packets)
+    running = Cluster(job, k=2, lose=lose, pace_mbps=pace_mbps)
     yield running
     running.close()
 
@@ -227,7 +248,8 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
             for _ in range(12):
                 list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
         away._receive()
-        cluster.replica = State(iteration=12, arrays={"parameters": gradient})
+        plan = cluster.agents[2].encoder.plan.to_arrays()
+        cluster.replica = State(iteration=12, arrays={"parameters": gradient, **plan})
         loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
         late = cluster.agents[2]
         _, updates = late.all_reduce(gradient)

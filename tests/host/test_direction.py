@@ -8,15 +8,21 @@ from scipy import stats
 
 from host.aggregate import aggregate
 from host.alignment import ELEMENTS_MAX, LAGS, Alignment
+from host.coding import Coding
 from host.compress import FRACTION_BITS
+from host.encoder import Finished
 from host.evaluation import Evaluator
 from host.history import BlockId, Result
 from host.lanes import pack
 from host.metrics import fingerprint, norm2
 from host.model import Batch, Momentum, Perceptron, load_shard
+from host.plan import Planner
 from host.replica import Replica
 from host.stragglers import DRAWN, Blocking, _quantile
+from run.compression import Compress
 from run.config import Average, Config, Job, Run, Straggler
+
+PLAN = Planner(blocks=1, widths=(32,)).first()
 
 # -- products
 
@@ -87,7 +93,10 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, 
         result(0, [6, -9], scale=0, members=0b101, gradients=4),
         result(1, [8], scale=2, members=0b10110, gradients=7),
     ]
-    done = aggregate(results, rank=1, elements=66, average=average)
+    coding = Coding.of(Job(words=1), Compress(), 66)
+    plan = coding.planner.first()
+    finished = Finished(results, plan, plan, None)
+    done = aggregate(finished, coding, rank=1, average=average)
     assert done.mean.dtype == np.float32
     np.testing.assert_allclose(done.mean[:3], [6 / by[0], -9 / by[0], 0])
     np.testing.assert_allclose(done.mean[64:], [2 / by[1], 0], rtol=1e-6)
@@ -96,7 +105,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, 
     assert (done.gradients, done.contributors) == (5.5, 2.5)
     assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
     assert (done.missed, done.late) == (1, True)
-    assert aggregate(results, rank=2, elements=66, average=average).missed == 0
+    assert aggregate(finished, coding, rank=2, average=average).missed == 0
 
 
 # -- what has been learnt
@@ -140,16 +149,16 @@ def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
         model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
         evaluators.append(Evaluator(model, held_out, [], over=4))
         optimizer = Momentum(model.parameters, rate=0.5, momentum=0.9)
-        replicas.append(Replica(model.parameters, optimizer, evaluators[-1], 8))
+        replicas.append(Replica(model.parameters, optimizer, evaluators[-1], 8, PLAN))
     random = np.random.default_rng(1)
     gradients = random.normal(size=(7, len(model.parameters))).astype(np.float32)
     for iteration in range(1, 7):
-        replicas[0].apply(iteration, gradients[iteration - 1], np.zeros(8, np.int64))
+        replicas[0].apply(iteration, gradients[iteration - 1], np.zeros(8, np.int64), PLAN)
     state = replicas[0].state()
     assert state is not None
     replicas[1].restore(state)
     assert evaluators[1].accuracy(6) == evaluators[0].accuracy(6) > 0
-    first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64)) for replica in replicas)
+    first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64), PLAN) for replica in replicas)
     assert first == second
 
 

@@ -110,5 +110,5 @@ def test_a_refusal_of_what_others_have_finished_is_followed_by_a_pull() -> None:
 def test_other_words_are_said_by_the_switch() -> None:
     """It was guessed from the scale, wrongly for a PULL, whose scale nobody looks at."""
     protocol = worker()
-    with pytest.raises(ProtocolError, match="another number of words than 1"):
+    with pytest.raises(ProtocolError, match="another number of words"):
         protocol.packet_in(REFUSED._replace(flags=Flag.OTHER_WORDS), bytes(256), 0.01)

@@ -16,7 +16,7 @@ def result(iteration: int, block: int) -> Result:
     return Result(
         id=BlockId(iteration, block),
         scale=-3,
-        lanes=0,
+        lanes=1,
         k=2,
         count=2,
         gradients=7,

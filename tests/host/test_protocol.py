@@ -260,15 +260,17 @@ def test_a_contribution_keeps_its_number_of_gradients():
     assert (delivered.result.gradients, second.header.gradients) == (11, 7)
 
 
-@pytest.mark.parametrize("fields", [{"gradients": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1}])
+@pytest.mark.parametrize(
+    "fields", [{"gradients": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1, "words": 1}]
+)
 def test_results_that_say_different_things_are_told(fields):
-    p = protocol()
+    p = protocol(words=2)
     p.begin(1, 0.0)
-    seen = {"iteration": 2, "block": 0, "count": 2, "gradients": 5, "members": 3}
-    p.packet_in(answer(**seen), bytes(256), 0.0)
-    p.packet_in(answer(**seen), bytes(256), 0.0)
+    seen = {"iteration": 2, "block": 0, "words": 2, "count": 2, "gradients": 5, "members": 3}
+    p.packet_in(answer(**seen), bytes(512), 0.0)
+    p.packet_in(answer(**seen), bytes(512), 0.0)
     with pytest.raises(ProtocolError, match=r"count 2, gradients 5, lanes 0, scale 0\) here.*replicas have parted"):
-        p.packet_in(answer(**(seen | fields)), bytes(256), 0.0)
+        p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
 
 
 def test_window_holds_blocks_back():

@@ -281,6 +281,8 @@ def small(setting: Setting) -> Small:
         (Setting(k=(2,)), 7952),
         (Setting(k=(2,), slots=4), 13844),
         (Setting(k=(2,), restarts=1, blocks=1), 12442),
+        (Setting(k=(2,), blocks=1, lanes=(0, 1, 0)), 4905),
+        (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 4945),
     ],
 )
 def test_every_interleaving(setting: Setting, states: int) -> None:
@@ -301,6 +303,9 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(2, 3)), 18425),
         (Setting(k=(2,), restarts=1), 59821),
         (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 47558),
+        (Setting(k=(3,), losses=1, duplications=1, blocks=1, lanes=(0, 1, 0)), 27369),
+        (Setting(k=(2,), duplications=1, blocks=1, lanes=(0, 1, 0)), 60066),
+        (Setting(k=(2,), blocks=4, every=2), 7952),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:

@@ -166,7 +166,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 STEPS["refused"] += statistics.refused
                 STEPS["pulls"] += statistics.pulls
                 STEPS["discarded"] += bool(np.any(kind.thrown))
-                STEPS["given up"] += self.world.late == "abort" and kind.entered < kind.computed
+            STEPS["given up"] += self.world.given_up
             STEPS["hints"] += self.world.hints
             STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
             self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live

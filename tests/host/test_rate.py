@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host.errors import RateError
+from host.faults import Faults
+from host.pacing import Pacer, bucket_for
 from host.rate import HOLD, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
+from host.wire import HEADER_BYTES, Header
+from sim.clock import Clock
+from sim.network import FRAME_BYTES, Link
 
 PACKET = 1106
 GRADIENT = 1024
@@ -209,3 +214,32 @@ def test_what_cannot_be_measured_is_refused() -> None:
         RateEstimator("mine", threshold=0.1)
     with pytest.raises(RateError, match="gradient_bytes is 0: 1 or more is allowed"):
         estimator(blocks=0)
+
+
+@pytest.mark.parametrize("pace_mbps", [0.0, MBPS])
+def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: float) -> None:
+    """All blocks are handed over at once; what comes back is as fast as the link, whatever waits where."""
+    clock, rate = Clock(), estimator()
+    size = HEADER_BYTES + GRADIENT + FRAME_BYTES
+    seen = list[tuple[float, float]]()
+
+    def answered(header: Header, values: bytes) -> None:
+        rate.answered(header.block, clock.time())
+        seen.append((mbps(rate) if rate.rate_bps else 0.0, rate.wish))
+
+    faults = Faults((), rank=0, direction="send", seed=1)
+    link = Link(clock, MBPS, faults, answered)
+    bucket = bucket_for(pace_mbps, GRADIENT // 256)
+    pacer = Pacer[int](bucket, clock, lambda block: link.send(Header(block=block), bytes(GRADIENT))) if bucket else None
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=size, gradient_bytes=GRADIENT)
+        if pacer is None:
+            link.send(Header(block=block), bytes(GRADIENT))
+        else:
+            pacer.send(block, HEADER_BYTES + GRADIENT)
+    clock.after(BLOCKS / 2 * size * 8e-6 / MBPS, link.shape, MBPS / 4)
+    clock.run()
+    assert seen[BLOCKS // 2 - 1] == (pytest.approx(MBPS, rel=0.01), 1)
+    assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4, rel=0.01))
+    found = next(number for number, (now_mbps, _) in enumerate(seen) if 0 < now_mbps < MBPS / 2)
+    assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD

@@ -181,7 +181,7 @@ class World:
     ) -> None:
         self.blocks, self.last, self.late = blocks, last, late
         self.planned, self.every = planned, every
-        self.hints = 0
+        self.hints = self.given_up = 0
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
@@ -227,6 +227,7 @@ class World:
         worker = self.workers[rank]
         worker.computed = worker.protocol.iteration
         if self.late == "abort" and worker.protocol.over:
+            self.given_up += 1
             self.advance(rank)
             return
         worker.entered = worker.computed
@@ -354,7 +355,7 @@ class World:
         assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
         worker.residual.settle(result)
         if result.has(rank):
-            worker.own[block] += worker.codec.decode(addends[rank], result.scale, 1)
+            worker.own[block] += worker.codec.decode(addends[rank].astype(np.int32), result.scale, 1)
             self._summed(worker, rank, result)
         elif worker.entered == id.iteration:
             self._too_late(worker, rank, block)

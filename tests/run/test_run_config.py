@@ -30,8 +30,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, event are"
-        " allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, link,"
+        " event are allowed",
     ),
     (
         "[run]\npasses = ['best']",
@@ -100,6 +100,10 @@ BAD = [
     (f"{SHARD}\n[[shard]]\nworker = 2\nclasses = [4]", "shard.worker 2 is there twice"),
     (f"[job]\nworkers = 3\n{SHARDS}", "shard leaves no worker for the classes [6, 7, 8, 9]"),
     (f"{SHARDS}\n[[shard]]\nworker = 3\nclasses = [6, 7, 8, 9]\n[job]\nworkers = 5", "no class for the workers [4]"),
+    ("[[link]]\nworkers = [4]\nmbps = 5\nat_iteration = 1", "link.workers has 4: 0 to 3 (job.workers - 1) is allowed"),
+    ("[[link]]\nworkers = []\nmbps = 5\nat_iteration = 1", "link.workers is empty: one or more numbers are allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 0\nat_iteration = 1", "link[0].mbps is 0: 0.1 to 100000 is allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration is missing: a whole number (1 or more) is needed"),
     ("[straggler]\nworkers = [0]", "straggler is a table: an array of tables is allowed"),
     ("job = 3", "job is 3: a table is allowed"),
     ("[job]\nworkers = true", "job.workers is true: a whole number"),
@@ -228,7 +232,8 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
     path = tmp_path / "c.toml"
     path.write_text(
         '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
-        '\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
+        "\n[[link]]\nworkers = [3]\nmbps = 12.5\nat_iteration = 4\nafter_s = 0.5"
+        '\n[compress]\nratio = 0.5\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
     )
     config = Config.load(path)
     path.write_text(to_toml(config))

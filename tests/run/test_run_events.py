@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from run.config import Event, Job
+from run.config import Event, Job, Link
 from run.errors import ConfigError
 from run.events import (
     Happening,
@@ -53,6 +53,16 @@ def test_what_comes_due_together_is_done_in_order() -> None:
     schedule = Schedule(events)
     schedule.reached(7, 1.0)
     assert [action(event)[1] for event in schedule.due(1.0)] == ["fixed:1", "fixed:2", "fixed:3"]
+
+
+def test_links_change_in_their_turn_and_start_nobody() -> None:
+    slow, fast = (Link(workers=(0, 2), mbps=mbps, at_iteration=40, after_s=mbps) for mbps in (2.5, 200.0))
+    schedule = Schedule([fast, KILL, slow])
+    schedule.reached(40, 10.0)
+    assert not schedule.starting
+    assert schedule.due(12.5) == [KILL, slow]
+    assert schedule.due(210.0) == [fast]
+    assert action(slow) == ("link", "worker-0, worker-2 (2.5 Mbit/s)")
 
 
 def test_equal_events_happen_each_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fake_run import append, simulate
 
 from run.commands import Commands
-from run.config import Config, Event, Job
+from run.config import Config, Event, Job, Link
 from run.config import Network as Settings
 from run.errors import RunError
 from run.events import read_happenings
@@ -26,6 +26,7 @@ class FakeNetwork:
 
     def __init__(self) -> None:
         self.launched: list[str] = []
+        self.shaped: list[tuple[str, float | None]] = []
         self.closing = ExitStack()
         self._exits: dict[str, asyncio.Future[int]] = {}
 
@@ -36,6 +37,9 @@ class FakeNetwork:
 
     async def exit_of(self, name: str) -> int:
         return await asyncio.shield(self._exits[name])
+
+    async def shape(self, host: str, mbps: float | None) -> None:
+        self.shaped.append((host, mbps))
 
     async def kill(self, name: str) -> None:
         self.exit(name, -9)
@@ -128,7 +132,9 @@ def test_a_process_that_does_not_die_is_not_waited_for_for_ever(monkeypatch: pyt
     in_loop(test)
 
 
-HOSTS = [(f"h{rank + 1}", Host(ip="", mac="", management="", port=rank + 1, interface="")) for rank in range(3)]
+HOSTS = [
+    (f"h{rank + 1}", Host(ip="", mac="", management="", port=rank + 1, interface="", mbps=40.0)) for rank in range(3)
+]
 
 
 async def started(
@@ -136,13 +142,14 @@ async def started(
     network: FakeNetwork,
     processes: Processes,
     *events: Event,
+    links: tuple[Link, ...] = (),
     start_workers: int = 3,
     prefix: str = "",
 ) -> tuple[RunFolder, Training]:
     folder = RunFolder.create(tmp_path / "run", ["all"])
-    config = Config(job=Job(workers=3, start_workers=start_workers), event=events)
+    config = Config(job=Job(workers=3, start_workers=start_workers), event=events, link=links)
     (entry,) = folder.jobs[0].passes
-    training = Training(config, entry, processes, hosts=HOSTS, prefix=prefix, title="all")
+    training = Training(config, entry, processes, cast(Network, network), hosts=HOSTS, prefix=prefix, title="all")
     network.closing.callback(training.view.close)
     await training.start(Commands(network=Settings(), topology=tmp_path, certificates=None), folder.jobs[0])
     return folder, training
@@ -184,6 +191,35 @@ def test_a_story_is_carried_out(tmp_path: Path) -> None:
             "worker-1 not killed: no worker finished iteration 900",
         ]
         assert len(training.view.news()) == 5
+
+    in_loop(test)
+
+
+def test_links_get_another_rate_in_mid_run_and_their_first_one_at_the_start_of_a_pass(tmp_path: Path) -> None:
+    links = (
+        Link(workers=(0, 2), mbps=10.0, at_iteration=2),
+        Link(workers=(2,), mbps=20.0, at_iteration=2, after_s=0.05),
+        Link(workers=(2,), mbps=5.0, at_iteration=9),
+    )
+
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes, links=links)
+        assert network.shaped == [("h1", 40.0), ("h3", 40.0)], "an earlier pass may have changed them"
+        append(folder, 0, simulate().lines[0][0])
+        await training.step(cast(Inspector, FakeInspector()))
+        assert network.shaped[2:] == []
+        append(folder, 0, simulate().lines[0][1])
+        await training.step(cast(Inspector, FakeInspector()))
+        assert network.shaped[2:] == [("h1", 10.0), ("h3", 10.0)]
+        await asyncio.sleep(0.06)
+        await training.step(cast(Inspector, FakeInspector()))
+        assert network.shaped[4:] == [("h3", 20.0)]
+        training.conclude()
+        assert [entry.words for entry in read_happenings(folder.jobs[0].passes[0].events)] == [
+            "link of worker-0, worker-2 (10 Mbit/s) set at iteration 2",
+            "link of worker-2 (20 Mbit/s) set at iteration 2",
+            "link of worker-2 (5 Mbit/s) not set: no worker finished iteration 9",
+        ]
 
     in_loop(test)
 

@@ -83,7 +83,8 @@ class Trained:
         self.learning = Learning(config)
         ranks = range(config.job.workers)
         self.students = [Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks]
-        self.students[-1]._codec.exponent -= other_scale
+        if other_scale:
+            self.students[-1]._coding.codecs[0].exponent -= other_scale  # type: ignore[attr-defined]
         clock = Clock()
         journal = Journal(self.entry.decisions, clock.time)
         self.simulation = Simulation(config=config, pupils=self.students, costs=costs, clock=clock, journal=journal)

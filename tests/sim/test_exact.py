@@ -52,6 +52,31 @@ def lines(run: Trained, rank: int = 0) -> list[dict[str, object]]:
     return [json.loads(line) for line in run.entry.metrics(rank).read_text().splitlines()][:-1]
 
 
+LINKS = """
+[network]
+link_mbps = 20
+[[link]]
+workers = [1]
+mbps = 0.4
+at_iteration = 10
+[[link]]
+workers = [1]
+mbps = 20
+at_iteration = 20
+after_s = 0.01
+"""
+
+
+def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path) -> None:
+    """A packet of two words lasts 12 ms at 0.4 Mbit/s, each way."""
+    run = trained(tmp_path, LINKS, objective="all", iterations=40)
+    run.check()
+    took_s = {int(str(line["iteration"])): float(str(line["iteration_s"])) for line in lines(run)}
+    slow = [took_s[iteration] for iteration in range(12, 20)]
+    assert min(slow) > run.students[0].blocks * 2 * 8 * 256 / 0.4e6
+    assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
+
+
 @pytest.mark.parametrize("late", POLICIES)
 @pytest.mark.parametrize("more", ["", FAULTS, EVENTS, FAULTS + EVENTS], ids=["plain", "faults", "events", "both"])
 def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, late: str, more: str) -> None:
@@ -169,7 +194,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
-    assert run.students[0].blocks == 1
+    assert run.students[0].shape.blocks == 1
     means = averages(run, monkeypatch)
     run.run().check()
     workers, most = read_pass(run.entry, 3), 0

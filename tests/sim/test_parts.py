@@ -4,6 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from controller.decide import Decider
@@ -79,6 +81,47 @@ def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
     assert [block for block, _ in seen] == [0, 1, 2]
     assert [when for _, when in seen] == pytest.approx([(i + 1) * one_s + LATENCY_S for i in range(3)])
     assert (link.packets, link.bytes) == (3, 3 * (HEADER_BYTES + 256))
+
+
+@given(
+    first_mbps=st.floats(0.5, 50),
+    rates=st.lists(st.tuples(st.floats(1e-5, 0.01), st.floats(0.5, 50)), max_size=5),
+    packets=st.integers(1, 30),
+)
+def test_a_transfer_takes_as_long_as_the_links_rates_say(
+    first_mbps: float, rates: list[tuple[float, float]], packets: int
+) -> None:
+    """A packet arrives when all bytes up to its end have been carried, each at the rate of its time."""
+    clock, seen = Clock(), list[tuple[int, float]]()
+    faults = Faults((), rank=0, direction="send", seed=1)
+    link = Link(clock, first_mbps, faults, lambda header, values: seen.append((header.block, clock.time())))
+    for block in range(packets):
+        link.send(Header(block=block), bytes(256))
+    moment, steps = 0.0, [(0.0, first_mbps)]
+    for gap_s, mbps in rates:
+        moment += gap_s
+        steps.append((moment, mbps))
+        clock.after(moment, link.shape, mbps)
+    clock.run()
+    assert [block for block, _ in seen] == list(range(packets))
+    for block, arrived_s in seen:
+        until = [*(begin for begin, _ in steps[1:]), float("inf")]
+        left_s = arrived_s - LATENCY_S
+        carried = sum(
+            max(0.0, min(end, left_s) - begin) * mbps for (begin, mbps), end in zip(steps, until, strict=True)
+        )
+        assert carried * 1e6 / 8 == pytest.approx((block + 1) * (HEADER_BYTES + 256 + FRAME_BYTES), rel=1e-6)
+
+
+def test_a_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
+    clock, seen = Clock(), list[float]()
+    link = Link(clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append(clock.time()))
+    one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
+    link.send(Header(), bytes(256))
+    clock.after(one_s / 2, link.shape, 4.0)
+    clock.after(one_s, link.send, Header(), bytes(256))
+    clock.run()
+    assert seen == pytest.approx([1.5 * one_s + LATENCY_S, 3.5 * one_s + LATENCY_S])
 
 
 @pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])

@@ -1,0 +1,137 @@
+"""What codecs cost: encode and decode of a gradient beside a NumPy copy of it, in NumPy and in native code.
+
+    python -m bench.codec
+    python -m bench.codec --codec int8 --codec module:name
+    python -m bench.codec --elements 1048576 --workers 7 --repetitions 200 --json
+
+`encode`: books (int64) to packed lanes; `decode`: packed sums to values (int64). `of_copy`: what a copy of the float32
+gradient takes, divided by what encode and decode take together. `whole`: a worker's iteration, from the gradient into
+the books and onto the wire, and from the sum to the mean gradient and the books again. A row's calls take turns, the
+copy among them; medians.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from bench.tables import Row, say, show
+from bench.timing import medians_ms
+from host import kernel
+from host.codecs import load_codecs
+from host.compress import Codec, Fixed, Rounding, decode_packed, encode_packed, statistics, to_fixed, to_mean
+from host.kernel import Floats32, Kernel
+from host.wire import WORD_BYTES
+
+CODECS: tuple[tuple[str, Rounding], ...] = (
+    ("int32", "nearest"),
+    ("int16", "nearest"),
+    ("int16", "stochastic"),
+    ("int8", "nearest"),
+    ("int8", "stochastic"),
+    ("int4", "nearest"),
+    ("int4", "stochastic"),
+    ("onebit", "nearest"),
+)
+
+WORDS = 4
+"""256-byte words in a packet."""
+
+WARM_UP = 3
+"""Calls of each that are not timed: caches and allocator see everything once."""
+
+FREED_BYTES = 30 << 20
+"""Memory that is taken and given back once: from then on glibc keeps what is freed, as in a process that runs for long,
+and calls do not pay for new pages. (Its threshold follows the largest block that was freed, up to 32 MiB.)"""
+
+
+class Way:
+    """One codec and one kernel, and a gradient on its way through them."""
+
+    def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats32) -> None:
+        self._codec, self._kernel, self._gradient = codec, chosen, gradient
+        lanes = WORDS * WORD_BYTES * 8 // codec.width
+        self._values: Fixed = to_fixed(gradient).reshape(-1, lanes)
+        self._scale = codec.scale(*statistics(self._values))[:, None]
+        self._counts = np.ones_like(self._scale)
+        self._packed = encode_packed(codec, self._values, self._scale)
+        self._pending, self._lanes = np.zeros_like(self._values), np.empty(self._values.shape, np.int32)
+
+    def encode(self) -> None:
+        """Values to bytes."""
+        with kernel.using(self._kernel):
+            encode_packed(self._codec, self._values, self._scale)
+
+    def decode(self) -> None:
+        """Bytes to values."""
+        with kernel.using(self._kernel):
+            self._sum()
+
+    def _sum(self) -> Fixed:
+        """What the switch says, which here is what one worker has said."""
+        return decode_packed(self._codec, self._packed, self._scale, self._counts)
+
+    def whole(self) -> None:
+        """An iteration: gradient, books, wire; sum, mean, books."""
+        codec = self._codec
+        with kernel.using(self._kernel):
+            self._pending += to_fixed(self._gradient).reshape(self._pending.shape)
+            scale = codec.scale(*statistics(self._pending))[:, None]
+            encode_packed(codec, self._pending, scale, self._lanes)
+            to_mean(self._sum(), 1)
+            self._pending -= codec.decode(self._lanes, scale, 1)
+
+
+def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:
+    """A row for each codec and kernel."""
+    gradient = np.random.default_rng(1).laplace(0, 0.01, elements).astype(np.float32)
+    np.empty(FREED_BYTES, np.uint8)
+    native = kernel.native()
+    if native is None:
+        say("no C compiler: NumPy alone")
+    rows = []
+    for name, rounding in codecs:
+        (codec,) = load_codecs(name, workers=workers, rounding=rounding).values()
+        for chosen in filter(None, (kernel.NUMPY, native)):
+            say(f"{name}, {rounding}, {chosen.name}")
+            figures = timed(Way(codec, chosen, gradient), gradient, repetitions)
+            rows.append({"codec": name, "rounding": rounding, "kernel": chosen.name} | figures)
+    return rows
+
+
+def timed(way: Way, gradient: Floats32, repetitions: int) -> Row:
+    """Times, and what a copy takes as a share of them."""
+    works = {"copy": gradient.copy, "encode": way.encode, "decode": way.decode, "whole": way.whole}
+    medians_ms(works, WARM_UP)
+    times = medians_ms(works, repetitions)
+    copy, encode, decode, whole = times.values()
+    return {
+        "copy_ms": copy,
+        "encode_ms": encode,
+        "decode_ms": decode,
+        "of_copy": copy / (encode + decode),
+        "whole_ms": whole,
+        "whole_of_copy": copy / whole,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--codec", action="append", help="as compress.codec, repeat for several (default: all built in)"
+    )
+    parser.add_argument("--elements", type=int, default=1 << 20, help="of the gradient, whole blocks (default 2**20)")
+    parser.add_argument("--workers", type=int, default=4, help="whose lanes are to fit a sum (default 4)")
+    parser.add_argument("--repetitions", type=int, default=50, help="medians are of so many calls (default 50)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    options = parser.parse_args()
+    blocks = WORDS * WORD_BYTES * 2
+    if options.elements < 1 or options.elements % blocks or options.repetitions < 1 or not 1 <= options.workers <= 7:
+        parser.error(f"--elements is a multiple of {blocks}, --repetitions at least 1, --workers 1 to 7 (4-bit lanes)")
+    codecs = CODECS if options.codec is None else tuple((name, "nearest") for name in options.codec)
+    show({"codecs": measure(codecs, options.elements, options.workers, options.repetitions)}, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

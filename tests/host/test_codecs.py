@@ -1,0 +1,370 @@
+"""Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from host import kernel
+from host.codecs import check_codec, load_codecs
+from host.compress import (
+    FRACTION_BITS,
+    FixedPoint,
+    OneBit,
+    decode_packed,
+    encode_packed,
+    limit_of,
+    statistics,
+    to_fixed,
+    to_mean,
+)
+from host.errors import CodecError, GradientError
+from host.lanes import WIDTHS, code_of, pack, unpack, width_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "codecs"
+
+LANES = 8
+VALUES = st.integers(-(2**62), 2**62) | st.integers(-(2**42), 2**42) | st.integers(-9, 9)
+BLOCKS = arrays(np.int64, st.tuples(st.integers(1, 3), st.just(LANES)), elements=VALUES)
+WORKERS = st.integers(1, 64)
+
+
+@st.composite
+def codecs(draw):
+    """Any that there is room for, with its number of workers."""
+    workers = draw(WORKERS)
+    fixed = [
+        FixedPoint(workers=workers, width=width, rounding=rounding)
+        for width in WIDTHS
+        if limit_of(width, workers)
+        for rounding in ("nearest", "stochastic")
+    ]
+    return draw(st.sampled_from([*fixed, OneBit(workers=workers)])), workers
+
+
+def addends(data, workers):
+    """Blocks of each worker: a few of their own, then the same again."""
+    shape = data.draw(BLOCKS).shape
+    own = [data.draw(arrays(np.int64, shape, elements=VALUES)) for _ in range(min(workers, 3))]
+    return [own[worker % len(own)] for worker in range(workers)]
+
+
+@given(codecs(), st.data())
+def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_workers, data):
+    codec, workers = codec_and_workers
+    values = addends(data, workers)
+    blocks = len(values[0])
+    scale = data.draw(arrays(np.int64, (blocks, 1), elements=st.integers(0, FRACTION_BITS)))
+    lanes = [codec.encode(block, scale) for block in values]
+    total = np.sum(lanes, axis=0, dtype=np.int64)
+    least, most = (-(2 ** (codec.width - 1)), 2 ** (codec.width - 1) - 1) if codec.signed else (0, 2**codec.width - 1)
+    assert least <= total.min() and total.max() <= most
+    onto_the_wire_and_back = unpack(pack(total.astype(np.int32), codec.width), codec.width, signed=codec.signed)
+    assert np.array_equal(onto_the_wire_and_back, total.ravel())
+    counts = [np.ones((blocks, 1), np.int64)] * workers
+    decoded = [codec.decode(lane, scale, count) for lane, count in zip(lanes, counts, strict=True)]
+    whole = codec.decode(total.astype(np.int32), scale, sum(counts))
+    assert np.array_equal(whole, decode_packed(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts)))
+    assert whole.dtype == np.int64
+    assert np.array_equal(whole, np.sum(decoded, axis=0))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_there_is_room_for_as_many_workers_as_are_said_and_none_is_wasted(width):
+    extremes = np.array([[-(2**62), 2**62]])
+    for workers in range(1, 65):
+        if limit_of(width, workers) == 0:
+            assert 2 ** (width - 1) - 1 < workers
+            with pytest.raises(CodecError, match=rf"lanes of {width} bits leave none for a sum of {workers} workers"):
+                FixedPoint(workers=workers, width=width)
+            continue
+        codec = FixedPoint(workers=workers, width=width)
+        total = workers * codec.encode(extremes, FRACTION_BITS).astype(np.int64)
+        assert -(2 ** (width - 1)) <= total[0, 0] == -total[0, 1]
+        assert 2 ** (width - 1) - 1 - workers < total[0, 1] <= 2 ** (width - 1) - 1
+        votes = OneBit(workers=workers)
+        assert workers * votes.encode(extremes, 0).max() <= 2**votes.width - 1
+
+
+@given(st.sampled_from(WIDTHS), st.booleans(), st.data())
+def test_lanes_come_back_from_the_wire(width, signed, data):
+    least, most = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed or width == 32 else (0, 2**width - 1)
+    lanes = data.draw(arrays(np.int32, 2 * LANES, elements=st.integers(least, most)))
+    packed = pack(lanes, width)
+    number = sum((int(lane) & 2**width - 1) << width * (2 * LANES - 1 - at) for at, lane in enumerate(lanes))
+    assert packed == number.to_bytes(2 * LANES * width // 8), "the first lane is in the high bits"
+    assert np.array_equal(unpack(packed, width, signed=signed), lanes)
+    assert np.array_equal(unpack(memoryview(packed), width, signed=signed), lanes)
+    assert width_of(code_of(width)) == width
+
+
+def both(step):
+    """What NumPy and the native kernel make of the same."""
+    found = kernel.native()
+    assert found is not None, "this machine has a C compiler: the embedded switch needs it"
+    return [step(one) for one in (kernel.NUMPY, found)]
+
+
+def assert_same(step):
+    ours, theirs = both(step)
+    assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+
+
+@st.composite
+def chances(draw):
+    """A source of numbers of every size, for blocks longer than a vector register and not."""
+    return np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([2, 8, 66, 256]))
+
+
+@given(chances(), st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
+def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
+    random, size = chance
+    values = random.integers(-(2**62), 2**62, (3, size)) >> random.integers(0, 62, (3, size))
+    shift, factor = random.integers(0, 41, (3, 1)), np.exp(random.uniform(-30, 0, (3, 1)))
+    for by in (shift, int(shift[0, 0])):
+        assert_same(lambda one, by=by: one.round(values, by, limit))
+        assert_same(lambda one, by=by: one.round_by_chance(values, by, limit, seed))
+        assert_same(lambda one, by=by: one.spread(values.astype(np.int32), by))
+    assert_same(lambda one: one.round(values[:, ::2], shift, limit))
+    assert_same(lambda one: one.round(values[0], 40, limit))
+    assert_same(lambda one: one.scaled(values, factor))
+    assert_same(lambda one: one.scaled(values, 0.3))
+    assert_same(lambda one: np.stack(one.magnitudes(values)))
+
+
+@given(st.sampled_from(WIDTHS), chances(), st.none() | st.integers(0, 2**32 - 1), st.booleans())
+def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance, seed, alike):
+    random, size = chance
+    values = random.integers(-(2**62), 2**62, (20, size)) >> random.integers(0, 62, (20, size))
+    shift, limit = random.integers(0, 1 if alike else 41, (20, 1)), 2 ** (width - 1) - 1
+    for one in (kernel.NUMPY, kernel.native()):
+        lanes = one.round(values, shift, limit) if seed is None else one.round_by_chance(values, shift, limit, seed)
+        packed, kept = one.pack(lanes, width), np.zeros((40, size), np.int32)
+        for keep in (None, kept[::2], kept[20:]):
+            assert one.encode(values, shift, limit, seed, width, keep) == packed
+        assert np.array_equal(kept[20:], lanes)
+        assert np.array_equal(kept[:20:2], lanes[:10])
+        for signed in (True, False):
+            apart = one.unpack(packed, width, signed=signed).reshape(20, size)
+            together = one.decode(packed, shift, width, signed=signed)
+            assert np.array_equal(together, one.spread(apart, shift))
+
+
+@given(st.sampled_from(WIDTHS), st.booleans(), chances())
+def test_native_code_packs_as_numpy(width, signed, chance):
+    random, size = chance
+    lanes = random.integers(-(2**31), 2**31, size, dtype=np.int32)
+    packed, same = both(lambda one: one.pack(lanes, width))
+    assert packed == same
+    assert_same(lambda one: one.unpack(packed, width, signed=signed))
+
+
+@given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32)))
+def test_native_code_refuses_and_converts_as_numpy(gradient):
+    (ours, bad), (theirs, same) = both(lambda one: one.fix(gradient, 2.0**40, 2.0**20))
+    assert bad == same
+    if bad < 0:
+        assert np.array_equal(ours, theirs)
+    else:
+        assert not abs(gradient[bad]) <= 2.0**20
+        assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
+
+
+@pytest.mark.parametrize("chosen", [kernel.NUMPY, kernel.native()], ids=["numpy", "native"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
+def test_bad_gradients_are_refused_by_either(chosen, bad):
+    gradient = np.full(10_000, 2.0**20, np.float32)
+    gradient[[7_000, 9_999]] = bad
+    with kernel.using(chosen), pytest.raises(GradientError, match=r"element 7000 is .*: finite, at most 2\*\*20"):
+        to_fixed(gradient)
+
+
+def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    kernel.native.cache_clear()
+    try:
+        assert kernel.native() is None
+        assert kernel.kernel() is kernel.NUMPY
+    finally:
+        monkeypatch.undo()
+        kernel.native.cache_clear()
+    assert kernel.kernel().name == "native"
+
+
+@given(codecs(), BLOCKS)
+def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
+    """Of all there is, at most what is beyond 2 * sqrt(limit) times the mean is clipped."""
+    codec, _ = codec_and_workers
+    mean, largest = statistics(values)
+    scale = codec.scale(mean, largest)
+    assert scale.dtype == np.int64 and scale.shape == mean.shape
+    assert scale.min() >= 0 and scale.max() <= FRACTION_BITS
+    if codec.width < 32 and codec.signed:
+        reach = codec.limit * 2.0**-scale
+        needed = np.minimum(largest, 2 * np.sqrt(codec.limit) * mean * np.sqrt(0.5))
+        assert np.all((reach >= needed * (1 - 1e-12)) | (scale == 0))
+        assert np.all((reach <= 2 * needed + 2.0**-39) | (reach <= 2 * np.maximum(needed, codec.limit * 2.0**-40)))
+
+
+@given(BLOCKS)
+def test_statistics_are_exact(values):
+    mean, largest = statistics(values)
+    for row, found, most in zip(values, mean, largest, strict=True):
+        sizes = [abs(int(value)) for value in row]
+        assert found == float(sum(sizes)) / LANES * 2.0**-40
+        assert most == float(max(sizes)) * 2.0**-40
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nearest_leaves_half_a_step_and_stochastic_less_than_one(width):
+    values = np.random.default_rng(1).integers(-(2**39), 2**39, (16, 512))
+    for rounding, bound in (("nearest", 0.5), ("stochastic", 1.0)):
+        codec = FixedPoint(workers=2, width=width, rounding=rounding)
+        scale = codec.scale(*statistics(values))[:, None]
+        left = np.abs(values - codec.decode(codec.encode(values, scale), scale, 1)) / 2.0 ** (40 - scale)
+        inside = np.abs(values) < codec.limit << 40 - scale
+        assert inside.mean() > 0.7
+        assert left[inside].max() <= bound
+
+
+def test_stochastic_rounding_is_right_on_average_and_drawn_anew():
+    """Over 400 draws a mean is off by 0.025 of a step (standard error); nearest would be off by up to half."""
+    values = np.random.default_rng(2).integers(-(2**41), 2**41, (4, 256))
+    codec = FixedPoint(workers=4, width=8, rounding="stochastic")
+    draws = np.stack([codec.encode(values, 0) for _ in range(400)])
+    off = draws.mean(axis=0) - values / 2.0**40
+    assert 0.01 < np.sqrt((off**2).mean()) < 0.03
+    assert abs(off.mean()) < 0.003
+    again = FixedPoint(workers=4, width=8, rounding="stochastic")
+    assert np.array_equal(draws, [again.encode(values, 0) for _ in range(400)]), "two runs are the same"
+    other = FixedPoint(workers=4, width=8, rounding="stochastic").encode(values + 1, 0)
+    assert np.mean(other != draws[0]) > 0.1, "two workers are not"
+
+
+def test_the_mean_of_a_sum():
+    total = np.array([[3 << 40], [3 << 40]])
+    assert to_mean(total, np.array([[3], [2]])).ravel().tolist() == [1.0, 1.5]
+    assert to_mean(total, 4).ravel().tolist() == [0.75, 0.75]
+
+
+def test_votes_are_a_majority_times_the_mean_magnitude():
+    codec = OneBit(workers=3)
+    values = [np.array([[5, -5, 5, 0]]) << 38, np.array([[5, -5, -5, 0]]) << 38, np.array([[1, -1, -1, -1]]) << 38]
+    scale = codec.scale(*statistics(values[0]))[:, None]
+    assert scale.tolist() == [[0]], "0.94 is nearest to 1"
+    votes = sum(codec.encode(value, scale) for value in values)
+    assert votes.tolist() == [[3, 0, 1, 2]]
+    assert (codec.decode(votes, scale, 3) >> 40).tolist() == [[3, -3, -1, 1]]
+    assert [OneBit(workers=workers).width for workers in (1, 15, 16, 64)] == [4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            lambda: FixedPoint(workers=8, width=4),
+            "lanes of 4 bits leave none for a sum of 8 workers: .* 32, 16, 8 bits",
+        ),
+        (lambda: FixedPoint(workers=2, width=12), "a lane width of 12 bits: 32, 16, 8, 4 are allowed"),
+        (lambda: FixedPoint(workers=2, rounding="up"), 'rounding is "up": "nearest" and "stochastic" are allowed'),
+        (lambda: pack(np.zeros(8, np.int32), 64), "a lane width of 64 bits"),
+        (lambda: pack(np.zeros(3, np.int32), 4), "3 lanes of 4 bits: whole bytes"),
+        (lambda: unpack(bytes(3), 16), "3 bytes: a whole number of lanes of 16 bits"),
+        (lambda: unpack(bytes(3), 0), "a lane width of 0 bits"),
+        (lambda: width_of(4), "lanes of code 4: 0 to 3"),
+        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
+        (lambda: load_codecs("int64", workers=4), r'"int64": int32, .*onebit, auto and "module:name" are allowed'),
+        (lambda: load_codecs("tests.host.none:x", workers=4), "failed: ModuleNotFoundError: No module named"),
+        (lambda: load_codecs("tests.host.test_codecs:x", workers=4), "failed: AttributeError"),
+        (lambda: load_codecs("tests.host.test_codecs:LANES", workers=4), "LANES is a int: a callable"),
+        (
+            lambda: load_codecs("tests.host.test_codecs:crowded", workers=4),
+            r"crowded.*no head-room.*-32 to 32 from each of 4 workers",
+        ),
+    ],
+)
+def test_what_does_not_exist_or_does_not_fit_is_named(call, reason):
+    with pytest.raises(CodecError, match=reason):
+        call()
+
+
+def crowded(workers, rounding):
+    """Leaves room for one worker more than there is room for."""
+    codec = FixedPoint(workers=workers, width=8, rounding=rounding)
+    codec.limit = 127 // workers + 1
+    return codec
+
+
+def test_codecs_by_name():
+    found = load_codecs("auto", workers=8)
+    assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
+    assert load_codecs("int32", workers=4, gradient_range=16.0)[32].scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
+    for name, width in (("int16", 16), ("int8", 8), ("int4", 4), ("onebit", 4)):
+        (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
+        assert codec.width == width
+        check_codec(codec, 4)
+
+
+def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert len((EXAMPLES / "narrow.py").read_text().splitlines()) <= 30
+    for workers in (1, 4, 64):
+        (codec,) = load_codecs("narrow:Narrow", workers=workers).values()
+        values = np.random.default_rng(3).laplace(0, 2.0**38, (4, 512)).astype(np.int64)
+        scale = codec.scale(*statistics(values))[:, None]
+        kept = np.zeros(values.shape, np.int32)
+        packed = encode_packed(codec, values, scale, kept)
+        assert np.array_equal(unpack(packed, 8).reshape(kept.shape), kept)
+        left = values - decode_packed(codec, packed, scale, np.ones_like(scale))
+        assert np.linalg.norm(left) < np.linalg.norm(values)
+
+
+class Wrong(FixedPoint):
+    """Keeps everything but one."""
+
+    def __init__(self, fault):
+        super().__init__(workers=4, width=8)
+        self._fault, self._asked = fault, 0
+
+    def scale(self, mean, largest):
+        self._asked += 1
+        scale = super().scale(mean, largest)
+        faults = {
+            "floats": scale.astype(float),
+            "shape": scale[:1],
+            "range": scale + 40,
+            "chance": scale + self._asked % 2,
+        }
+        return faults.get(self._fault, scale)
+
+    def encode(self, values, scale):
+        lanes = super().encode(values, scale)
+        if self._fault == "changes":
+            values += 1
+        return lanes.astype(np.int8) if self._fault == "type" else lanes
+
+    def decode(self, lanes, scale, count):
+        values = super().decode(lanes, scale, count)
+        return values // 2 if self._fault == "sums" else values + 1 if self._fault == "offset" else values
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("floats", r"scale gave float64 \(8,\): int64 \(8,\)"),
+        ("shape", r"scale gave int64 \(1,\)"),
+        ("range", "scale gave .*: 0 to 40 are allowed"),
+        ("chance", "scale gave two answers"),
+        ("changes", "encode changed the values"),
+        ("type", "encode gave int8"),
+        ("sums", "is not the sum of decode of each"),
+        ("offset", "is not the sum of decode of each"),
+    ],
+)
+def test_what_a_codec_does_not_keep_is_named(fault, reason):
+    check_codec(Wrong(None), 4)
+    with pytest.raises(CodecError, match=reason):
+        check_codec(Wrong(fault), 4)

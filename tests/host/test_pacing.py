@@ -1,0 +1,237 @@
+"""Packets leave at the rate that is asked for, in order, none is lost; and what has not left is not sent again."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host.flights import Flights
+from host.instructions import Instruction, Send
+from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, Pacer, TokenBucket, bucket_for
+from host.protocol import Protocol
+from host.timeout import PATIENCE_MIN_S
+from host.transport import Transport
+from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header
+from sim.clock import Clock, Handle
+from sim.slot_rules import SlotRules
+
+BURST = 4000
+
+
+class LateClock(Clock):
+    """Every timer rings late."""
+
+    def __init__(self, late_s: float) -> None:
+        super().__init__()
+        self._late_s = late_s
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
+        return super().call_at(when + self._late_s, callback, *args)
+
+
+def paced(
+    packets: list[tuple[float, int]], *, mbps: float, late_s: float = 0.0
+) -> tuple[list[tuple[float, int]], list[float]]:
+    """(time, number) of the packets that have left, and when each was expected to; they come (gap, frame's size)."""
+    clock, left, expected = LateClock(late_s), list[tuple[float, int]](), list[float]()
+    bucket = TokenBucket(mbps=mbps, burst_bytes=BURST)
+    pacer = Pacer[int](bucket, clock, lambda number: left.append((clock.time(), number)))
+
+    def send(number: int, size: int) -> None:
+        leaves_s = pacer.send(number, size - FRAME_BYTES)
+        expected.append(clock.time() if leaves_s is None else leaves_s)
+
+    now = 0.0
+    for number, (gap_s, size) in enumerate(packets):
+        now += gap_s
+        clock.after(now, send, number, size)
+    clock.run()
+    return left, expected
+
+
+PACKETS = st.lists(st.tuples(st.one_of(st.just(0.0), st.floats(0, 0.05)), st.integers(FRAME_BYTES, BURST)), max_size=40)
+
+
+@given(packets=PACKETS, mbps=st.floats(0.1, 1000), late_s=st.sampled_from([0.0, 0.001, 0.1]))
+def test_no_interval_has_more_than_rate_and_burst(packets: list[tuple[float, int]], mbps: float, late_s: float) -> None:
+    left, _ = paced(packets, mbps=mbps, late_s=late_s)
+    assert [number for _, number in left] == list(range(len(packets))), "in order, and each once"
+    for first, (begin_s, _) in enumerate(left):
+        total = 0
+        for end_s, number in left[first:]:
+            total += packets[number][1]
+            assert total <= BURST + (end_s - begin_s) * mbps * 1e6 / 8 * (1 + 1e-9) + 1e-3
+
+
+@given(packets=PACKETS, mbps=st.floats(0.1, 1000))
+def test_packets_leave_when_they_were_expected_to_and_no_later_than_they_must(
+    packets: list[tuple[float, int]], mbps: float
+) -> None:
+    left, expected = paced(packets, mbps=mbps)
+    assert [when for when, _ in left] == pytest.approx(expected)
+    whole, _ = paced([(0.0, size) for _, size in packets], mbps=mbps)
+    total = sum(size for _, size in packets)
+    if packets:
+        assert whole[-1][0] == pytest.approx(max(0.0, (total - BURST) * 8e-6 / mbps))
+
+
+def test_what_waits_at_the_end_is_thrown_away() -> None:
+    clock, left = Clock(), list[int]()
+    pacer = Pacer[int](TokenBucket(mbps=1.0, burst_bytes=BURST), clock, left.append)
+    for number in range(10):
+        pacer.send(number, BURST - FRAME_BYTES)
+    clock.after(0.1, pacer.close)
+    clock.run()
+    assert left == [0, 1, 2, 3], "32 ms each"
+    pacer.close()
+
+
+def test_a_burst_is_a_few_packets_or_what_leaves_while_a_timer_is_late() -> None:
+    packet = FRAME_BYTES + HEADER_BYTES + WORD_BYTES
+    for mbps, burst in ((1.0, BURST_PACKETS * packet), (1000.0, 1000e6 / 8 * BURST_S)):
+        bucket = bucket_for(mbps, 1)
+        assert bucket is not None
+        assert bucket.due_s(int(burst), 0.0) == 0
+        assert bucket.due_s(int(burst) + packet, 0.0) > 0
+    assert bucket_for(0.0, 1) is None
+
+
+def test_a_socket_that_is_closed_sends_nothing_that_waits() -> None:
+    async def test(sink: socket.socket) -> None:
+        transport = Transport("127.0.78.254", local="127.0.78.1", bucket=bucket_for(1.0, 1))
+        transport.listen(asyncio.get_running_loop(), lambda datagrams: None)
+        for number in range(2 * BURST_PACKETS):
+            transport.send(bytes([number]) * (HEADER_BYTES + WORD_BYTES))
+        transport.close()
+        got = list[int]()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                got.append(sink.recv(1 << 16)[0])
+        assert got == list(range(BURST_PACKETS))
+        assert transport.traffic.packets_sent == BURST_PACKETS
+        assert transport.traffic.bytes_sent == BURST_PACKETS * (HEADER_BYTES + WORD_BYTES)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.bind(("127.0.78.254", PORT))
+        sink.setblocking(False)
+        asyncio.run(test(sink))
+
+
+@dataclass
+class Alone:
+    """One worker's protocol behind a pacer, and its switch a millisecond away; `lose`: packets, counted from 1."""
+
+    mbps: float
+    blocks: int = 24
+    lose: frozenset[int] = frozenset()
+    clock: Clock = field(default_factory=Clock)
+    left: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.protocol = Protocol(job=1, rank=0, blocks=self.blocks, words=1, slots=64, window=16, rto_s=0.05)
+        self.switch = SlotRules(workers=1, k=1, slots=64)
+        bucket = TokenBucket(mbps=self.mbps, burst_bytes=FRAME_BYTES + HEADER_BYTES + WORD_BYTES)
+        self.pacer = Pacer[Send](bucket, self.clock, self.leave)
+
+    def run(self) -> "Alone":
+        self.follow(self.protocol.begin(1, 0.0))
+        for block in range(self.blocks):
+            fields = {"scale": 1, "lanes": 0, "gradients": 1}
+            self.follow(self.protocol.contribute(block, bytes(WORD_BYTES), **fields, now=0.0))
+        self.tick()
+        self.clock.run()
+        return self
+
+    def follow(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                leaves_s = self.pacer.send(instruction, HEADER_BYTES + WORD_BYTES)
+                if leaves_s is not None:
+                    self.protocol.leaves(instruction.header, leaves_s)
+
+    def leave(self, packet: Send) -> None:
+        self.left.append(self.clock.time())
+        if len(self.left) not in self.lose:
+            for _, answer, values in self.switch.handle(packet.header, packet.values):
+                self.clock.after(self.clock.time() + 0.001, self.take, answer, values)
+
+    def take(self, header: Header, values: bytes) -> None:
+        self.follow(self.protocol.packet_in(header, values, self.clock.time()))
+
+    def tick(self) -> None:
+        """The timer is looked at each millisecond."""
+        self.follow(self.protocol.timer(self.clock.time()))
+        if self.protocol.missing:
+            self.clock.after(self.clock.time() + 0.001, self.tick)
+
+
+@pytest.mark.parametrize("mbps", [0.025, 0.1, 1.0, 10.0])
+def test_what_waits_for_its_turn_is_not_sent_again(mbps: float) -> None:
+    """At the lowest rate a packet lasts 112 ms, more than twice the first timeout."""
+    alone = Alone(mbps).run()
+    assert not alone.protocol.missing
+    assert alone.protocol.statistics.retransmissions == 0
+    assert len(alone.left) == alone.blocks
+
+
+@pytest.mark.parametrize("mbps", [0.025, 1.0, 10.0])
+def test_what_was_lost_is_sent_again(mbps: float) -> None:
+    lost = frozenset({1, 5, 6, 24})
+    alone = Alone(mbps, lose=lost).run()
+    assert not alone.protocol.missing
+    assert len(alone.left) == alone.blocks + len(lost), "and nothing else is"
+    gaps = [later - earlier for earlier, later in pairwise(alone.left)]
+    assert min(gaps) >= (FRAME_BYTES + HEADER_BYTES + WORD_BYTES) * 8e-6 / mbps - 1e-9
+
+
+def flights(*leaves_s: float) -> Flights:
+    """Blocks 0, 1, ... handed out at 0, each of which leaves then; their first timeout is 50 ms."""
+    made = Flights(0.05)
+    for block, at in enumerate(leaves_s):
+        made.launch(block, Header(block=block), b"", 0.0)
+        if at:
+            made.leaves(made.by_block[block], at)
+    return made
+
+
+def test_silence_counts_from_when_the_first_packet_leaves() -> None:
+    assert flights(0.0, 0.5).deadline == pytest.approx(0.05)
+    assert flights(0.04, 0.5).deadline == pytest.approx(0.04 + 0.05)
+
+
+def test_silence_counts_from_the_next_packet_when_all_that_have_left_are_answered() -> None:
+    made = flights(0.0, 0.5, 0.6)
+    made.answered(0, 0.01)
+    assert made.deadline == pytest.approx(0.5 + 0.05)
+
+
+def test_only_what_has_left_is_repeated_in_silence() -> None:
+    made = flights(0.0, 0.5, 0.6)
+    for _ in range(2):
+        assert made.deadline is not None
+        assert made.deadline < 0.5
+        assert made.due(made.deadline) == [0]
+
+
+def test_what_has_not_left_is_not_overtaken() -> None:
+    made = flights(0.4, 0.5)
+    made.answered(1, 0.01)
+    assert made.by_block[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
+
+
+def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
+    made = flights(0.5)
+    made.answered(0, 0.01)
+    for block in (1, 2):
+        made.launch(block, Header(block=block), b"", float(block))
+    made.answered(1, 1.01)
+    made.again(2, 2.05)
+    made.answered(2, 2.051)
+    assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"
