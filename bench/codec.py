@@ -20,6 +20,7 @@ from bench.timing import medians_ms
 from host import kernel
 from host.codecs import load_codecs
 from host.compress import Codec, Fixed, Rounding, decode_packed, encode_packed, statistics, to_fixed, to_mean
+from host.errors import CodecError
 from host.kernel import Floats32, Kernel
 from host.wire import WORD_BYTES
 
@@ -91,11 +92,11 @@ def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int,
         say("no C compiler: NumPy alone")
     rows = []
     for name, rounding in codecs:
-        (codec,) = load_codecs(name, workers=workers, rounding=rounding).values()
-        for chosen in filter(None, (kernel.NUMPY, native)):
-            say(f"{name}, {rounding}, {chosen.name}")
-            figures = timed(Way(codec, chosen, gradient), gradient, repetitions)
-            rows.append({"codec": name, "rounding": rounding, "kernel": chosen.name} | figures)
+        for width, codec in load_codecs(name, workers=workers, rounding=rounding).items():
+            for chosen in filter(None, (kernel.NUMPY, native)):
+                row: Row = {"codec": name, "bits": width, "rounding": rounding, "kernel": chosen.name}
+                say(" ".join(map(str, row.values())))
+                rows.append(row | timed(Way(codec, chosen, gradient), gradient, repetitions))
     return rows
 
 
@@ -127,10 +128,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     blocks = WORDS * WORD_BYTES * 2
-    if options.elements < 1 or options.elements % blocks or options.repetitions < 1 or not 1 <= options.workers <= 7:
-        parser.error(f"--elements is a multiple of {blocks}, --repetitions at least 1, --workers 1 to 7 (4-bit lanes)")
+    if options.elements < 1 or options.elements % blocks or min(options.repetitions, options.workers) < 1:
+        parser.error(f"--elements is a multiple of {blocks}, --repetitions and --workers are at least 1")
     codecs = CODECS if options.codec is None else tuple((name, "nearest") for name in options.codec)
-    show({"codecs": measure(codecs, options.elements, options.workers, options.repetitions)}, as_json=options.json)
+    try:
+        rows = measure(codecs, options.elements, options.workers, options.repetitions)
+    except CodecError as error:
+        parser.error(str(error))
+    show({"codecs": rows}, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A worker: gradients in, aggregates out.
 
-One gradient's way through the files: `train` -> `residual` -> `compress` -> `protocol` -> `wire` -> `transport`.
+One gradient's way through the files: `train` -> `residual` -> `compress` -> `lanes` -> `protocol` -> `wire`
+-> `transport`.
 """
 
 import os

@@ -9,7 +9,7 @@ Knows nothing of packets (host.lanes packs lanes) and of what is sent when.  hos
 """
 
 import math
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,14 @@ Fixed = npt.NDArray[np.int64]
 Exponents = npt.NDArray[np.int64]
 """Of each block: one step of a lane stands for 2**-exponent, 0 to FRACTION_BITS."""
 
+Scale = TypeVar("Scale", Exponents, int | Exponents)
+"""One exponent for each block, or where it says so one for all."""
+
 Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
+
+CLIP_LEAST = 8.0
+"""Magnitudes up to so many times a block's mean are not clipped."""
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -121,17 +127,19 @@ class FixedPoint:
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """The finer of two steps: the least one that clips nothing, and one that clips a tail of the distribution.
 
-        That clips at 2 * sqrt(limit) times the mean magnitude: 2.0, 3.5 and 5.3 times for limits of 1, 3 and 7, which
-        are the best for a Laplace distribution (2.0, 3.5, 5.0), and generous for more, where a fine step is worth less.
+        That clips at CLIP_LEAST times the mean magnitude, and for many steps further off, where a fine one is worth
+        less.  For a single gradient 2 to 5 times would leave least over; but what is clipped is sent later, and an
+        element that is large in every iteration would come ever later, while roundings make up for each other.
         """
         if self.width == 32:
             return np.full(mean.shape, self.exponent, np.int64)
-        tail = _exponent(self.limit, 2 * math.sqrt(self.limit) * mean, math.sqrt(0.5))
+        clip = max(CLIP_LEAST, 2 * math.sqrt(self.limit))
+        tail = _exponent(self.limit, clip * mean, math.sqrt(0.5))
         return np.maximum(_exponent(self.limit, largest, 1.0), tail)
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
         """Rounded and clipped."""
-        seed, shift = self._seed(values), FRACTION_BITS - scale
+        seed, shift = self._seed(values), _shift(scale)
         if seed is None:
             return kernel().round(values, shift, self.limit)
         return kernel().round_by_chance(values, shift, self.limit, seed)
@@ -139,15 +147,15 @@ class FixedPoint:
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """A sum of steps, however many addends it has."""
-        return kernel().spread(lanes, FRACTION_BITS - scale)
+        return kernel().spread(lanes, _shift(scale))
 
     def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
         """encode() and pack() in one pass."""
-        return kernel().encode(values, FRACTION_BITS - scale, self.limit, self._seed(values), self.width, keep)
+        return kernel().encode(values, _shift(scale), self.limit, self._seed(values), self.width, keep)
 
     def decode_packed(self, data: bytes | memoryview, scale: Exponents) -> Fixed:
         """unpack() and decode() in one pass."""
-        return kernel().decode(data, FRACTION_BITS - scale, self.width, signed=True)
+        return kernel().decode(data, _shift(scale), self.width, signed=True)
 
     def _seed(self, values: Fixed) -> int | None:
         """32 bits for this call; None where nothing is left to chance."""
@@ -182,7 +190,7 @@ class OneBit:
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
         """Votes for plus less votes for minus, in steps."""
         more: Values = 2 * lanes - np.asarray(count, np.int32)
-        return kernel().spread(more, FRACTION_BITS - scale)
+        return kernel().spread(more, _shift(scale))
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
@@ -197,10 +205,20 @@ def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | 
 
 def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
     """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
+    if not len(scale) or not len(data) or len(data) % len(scale):
+        raise CodecError(f"{len(data)} bytes of {len(scale)} blocks: as many, and at least one, are needed of each")
     if type(codec) is FixedPoint:
         return codec.decode_packed(data, scale)
     lanes = unpack(data, codec.width, signed=codec.signed)
     return codec.decode(lanes.reshape(len(scale), -1), scale, count)
+
+
+def _shift(scale: Scale) -> Scale:
+    """Bits of a value below a step; CodecError for a scale that no block has."""
+    least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
+    if least < 0 or most > FRACTION_BITS:
+        raise CodecError(f"a scale of {least} to {most}: 0 to {FRACTION_BITS} are allowed")
+    return FRACTION_BITS - scale
 
 
 def limit_of(width: int, workers: int) -> int:

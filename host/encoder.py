@@ -84,6 +84,7 @@ class Encoder:
         """Of all values that have left."""
         self._shape, self._codecs, self._planner, self._rate = coding.shape, coding.codecs, coding.planner, rate
         self._wanted = self.plan.lanes
+        self._wish = coding.planner.ratio
         self._packed: dict[int, bytes] = {}
         self._fresh: set[int] = set()  # blocks that were encoded in this iteration, and have never left
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
@@ -103,6 +104,7 @@ class Encoder:
         self._error_norm = None
         self._began_at_bytes = self.sent_bytes
         if self._rate is not None:
+            self._look_at_rate(self._rate)
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
 
     def enter(self, gradient: Floats, iteration: int) -> None:
@@ -113,13 +115,13 @@ class Encoder:
         """What this iteration sends of the books."""
         residual, plan = self.residual, self.plan
         self._packed.clear()
+        self._fresh.clear()
         if self._shape.summary is not None:
             mean, largest = statistics(residual.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
-            self._packed[self._shape.summary] = pack(summary.lanes(self._wish, self._magnitudes), 32)
+            self._pack_summary(self._shape.summary)
         self.uses = self._wanted
-        fresh = residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses))
-        self._fresh = set(fresh.tolist())
+        self._fresh.update(residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses)).tolist())
         self._pack(plan.blocks)
         self._error_norm = self._sampled_error()
 
@@ -156,19 +158,23 @@ class Encoder:
             self._wanted = max(self._wanted, hint)
         if self._rate is not None:
             self._rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
+            self._look_at_rate(self._rate)
             self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
         """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.
 
-        Only blocks that have never left: of any other a result may be on its way.
+        Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
+        them, tells the newest wish.
         """
         if self._wanted == self.uses:
             return []
         self.uses = self._wanted
         blocks = sorted(self._fresh.intersection(waiting))
-        if blocks:
-            self._encode_again(np.array(blocks), iteration, self.uses, self._scale(self.uses))
+        if blocks and blocks[-1] == self._shape.summary:
+            self._pack_summary(blocks[-1])
+        if narrower := [block for block in blocks if block != self._shape.summary]:
+            self._encode_again(np.array(narrower), iteration, self.uses, self._scale(self.uses))
         return blocks
 
     def follow(self, results: Sequence[Result]) -> Finished:
@@ -180,10 +186,15 @@ class Encoder:
         self.plan = self._planner.after(plan, said)
         return Finished(results, plan, self.plan, encoding)
 
-    @property
-    def _wish(self) -> float:
-        """The share of the gradient's bytes that this worker would send next, more than 0 up to 1."""
-        return self._planner.ratio if self._rate is None else min(self._planner.ratio, self._rate.wish)
+    def _look_at_rate(self, rate: RateEstimator) -> None:
+        """What to wish for: until an iteration has a rate of its own, by the one before."""
+        self._wish = min(self._planner.ratio, rate.wish)
+
+    def _pack_summary(self, block: int) -> None:
+        """The newest wish, and the magnitudes before anything was sent."""
+        assert self._magnitudes is not None
+        self._packed[block] = pack(summary.lanes(self._wish, self._magnitudes), 32)
+        self._fresh.add(block)
 
     @property
     def _block_bytes(self) -> int:

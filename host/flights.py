@@ -88,6 +88,8 @@ class Flights:
             self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
         elif not self._probes:
             self._moving_timeout.sample(now - self._heard_at)
+        else:
+            self._moving_timeout.back_off()
         left = flight.sent <= now  # else others have closed the block without it
         if flight.attempts == 1 and left:  # Karn: else nobody knows which attempt was answered
             self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))

@@ -52,7 +52,7 @@ class NativeKernel(Kernel):
 
     def fix(self, gradient: Floats32, unit: float, most: float) -> tuple[Int64s, int]:
         """As Kernel.fix."""
-        gradient, fixed = np.ascontiguousarray(gradient), np.empty(gradient.shape, np.int64)
+        gradient, fixed = np.ascontiguousarray(gradient, np.float32), np.empty(gradient.shape, np.int64)
         bad = self._library.kernel_fix(gradient.ctypes.data, gradient.size, unit, most, fixed.ctypes.data)
         return fixed, int(bad)
 
@@ -66,26 +66,28 @@ class NativeKernel(Kernel):
 
     def _lanes(self, name: str, values: Int64s, shift: PER_BLOCK, *numbers: int) -> Values:
         """int64 to int32, block by block."""
-        values, by, lanes = np.ascontiguousarray(values), _blocks(values, shift), np.empty(values.shape, np.int32)
+        values, by = np.ascontiguousarray(values, np.int64), _blocks(values, shift)
+        lanes = np.empty(values.shape, np.int32)
         getattr(self._library, name)(*_rows(values), by.ctypes.data, *numbers, lanes.ctypes.data)
         return lanes
 
     def spread(self, lanes: Values, shift: PER_BLOCK) -> Int64s:
         """As Kernel.spread."""
-        lanes, by, values = np.ascontiguousarray(lanes), _blocks(lanes, shift), np.empty(lanes.shape, np.int64)
+        lanes, by = np.ascontiguousarray(lanes, np.int32), _blocks(lanes, shift)
+        values = np.empty(lanes.shape, np.int64)
         self._library.kernel_spread(*_rows(lanes), by.ctypes.data, values.ctypes.data)
         return values
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
         """As Kernel.scaled."""
-        values, by = np.ascontiguousarray(values), _blocks(values, factor, np.float64)
+        values, by = np.ascontiguousarray(values, np.int64), _blocks(values, factor, np.float64)
         scaled = np.empty(values.shape, np.float32)
         self._library.kernel_scale(*_rows(values), by.ctypes.data, scaled.ctypes.data)
         return scaled
 
     def magnitudes(self, values: Int64s) -> tuple[Floats64, Floats64]:
         """As Kernel.magnitudes."""
-        values = np.ascontiguousarray(values)
+        values = np.ascontiguousarray(values, np.int64)
         found = np.empty((3, len(values)), np.uint64)
         self._library.kernel_magnitudes(*_rows(values), *(row.ctypes.data for row in found))
         high, low, largest = found
@@ -93,7 +95,7 @@ class NativeKernel(Kernel):
 
     def pack(self, lanes: Values, width: int) -> bytes:
         """As Kernel.pack."""
-        lanes = np.ascontiguousarray(lanes)
+        lanes = np.ascontiguousarray(lanes, np.int32)
         packed, at = _new_bytes(lanes.size * width // 8)
         self._library.kernel_pack(lanes.ctypes.data, lanes.size, width, at)
         return packed
@@ -108,9 +110,9 @@ class NativeKernel(Kernel):
         self, values: Int64s, shift: Int64s, limit: int, seed: int | None, width: int, keep: Values | None
     ) -> bytes:
         """As Kernel.encode."""
-        if keep is not None and not keep.flags.c_contiguous:
+        if keep is not None and not (keep.flags.c_contiguous and keep.dtype == np.int32 and keep.shape == values.shape):
             return super().encode(values, shift, limit, seed, width, keep)
-        values, by, buffer = np.ascontiguousarray(values), np.ascontiguousarray(shift), _buffer(values.shape[1])
+        values, by, buffer = np.ascontiguousarray(values, np.int64), _blocks(values, shift), _buffer(values.shape[1])
         packed, at = _new_bytes(values.size * width // 8)
         into = None if keep is None else keep.ctypes.data
         chance = -1 if seed is None else seed
@@ -120,8 +122,8 @@ class NativeKernel(Kernel):
 
     def decode(self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool) -> Int64s:
         """As Kernel.decode."""
-        packed, by = np.frombuffer(data, np.uint8), np.ascontiguousarray(shift)
-        values = np.empty((len(by), len(data) * 8 // width // max(len(by), 1)), np.int64)
+        packed, by = np.frombuffer(data, np.uint8), np.ascontiguousarray(shift, np.int64)
+        values = np.empty((len(by), len(data) * 8 // width // len(by)), np.int64)
         buffer = _buffer(values.shape[1])
         rows = (packed.ctypes.data, *values.shape)
         self._library.kernel_decode(*rows, by.ctypes.data, width, signed, buffer.ctypes.data, values.ctypes.data)

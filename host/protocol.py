@@ -107,8 +107,8 @@ class Protocol:
     ) -> list[Instruction]:
         """Start the next iteration; closes what others have already closed and pulls the rest of it.
 
-        `blocks`: which are sent in it, ascending (None: all); `lanes`: the code of those that are planned for them (the
-        summary block's are always 32 bits wide).  Both must be the same for every worker.
+        `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
+        of those planned for them, but for the summary block.  Both must be the same for every worker.
         """
         if self._course.open:
             raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")

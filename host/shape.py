@@ -47,6 +47,11 @@ class Shape:
         """Blocks with the summary block."""
         return self.blocks + (self.summary is not None)
 
+    @property
+    def words_most(self) -> int:
+        """Words of the longest packet."""
+        return max(self.words, self.summary_words)
+
     def words_of(self, block: int, lanes_code: int) -> int:
         """Words of a block in lanes of this code (host.wire.Lanes); ProtocolError where it cannot be sent in them."""
         if not self.allows(block, lanes_code):

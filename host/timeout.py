@@ -24,6 +24,13 @@ class Timeout:
             self._smoothed_s += (wait_s - self._smoothed_s) / 8
         self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
 
+    def back_off(self) -> None:
+        """An answer came after its request was repeated: nobody knows for how long it was waited for, but for longer.
+
+        Without this a wait that has become longer would never be learnt: every request is repeated before its answer.
+        """
+        self.rto_s = min(RTO_MAX_S, 2 * self.rto_s)
+
     @property
     def usual_s(self) -> float:
         """Most answers are here by then."""

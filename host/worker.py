@@ -17,6 +17,7 @@ from host.member import Member
 from host.metrics import Metrics
 from host.pacing import bucket_for
 from host.record import Recorder
+from host.shape import Shape
 from host.train import Training
 from host.transport import Transport
 from rpc.security import Credentials, worker_name
@@ -69,7 +70,8 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
     Killed and started again with the same arguments it goes on where it was: its books are in metrics_path's .books
     file until it ends well, and lines are added to its metrics.
     """
-    training, transport = Training(config, place.rank), _transport(config, place)
+    training = Training(config, place.rank)
+    transport = _transport(config, place, training.coding.shape)
     recorder = Recorder(training.coding) if config.run.record else None
     books = metrics_path.with_suffix(".books")
     agent = Agent(
@@ -98,13 +100,13 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
     return reason
 
 
-def _transport(config: Config, place: Place) -> Transport:
+def _transport(config: Config, place: Place, shape: Shape) -> Transport:
     """The worker's socket, with the pace and the faults that the run asks for."""
     sending, receiving = (
         Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
         for direction in ("send", "receive")
     )
-    bucket = bucket_for(config.pace_mbps, config.job.words)
+    bucket = bucket_for(config.pace_mbps, shape.words_most)
     return Transport(place.service, sending=sending, receiving=receiving, bucket=bucket)
 
 

@@ -50,7 +50,7 @@ class Worker:
             window=job.window,
             rto_s=job.rto_ms / 1000,
         )
-        bucket = bucket_for(around.config.pace_mbps, pupil.shape.words)
+        bucket = bucket_for(around.config.pace_mbps, pupil.shape.words_most)
         self._pacer = Pacer[Send](bucket, around.clock, self._leave) if bucket else None
         self._blocking = Blocking(around.config, rank)
         self._delivered: dict[int, Result] = {}

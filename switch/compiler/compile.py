@@ -24,7 +24,7 @@ RUNTIME = Path(__file__).parents[1] / "runtime"
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")
 KEPT = 32
 MISSING = (
-    "no C compiler ({command}) was found; the embedded switch compiles each P4 program to native code. "
+    "no C compiler ({command}) was found; P4 programs are compiled to native code, and codecs where they can be. "
     "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
 )
 

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,5 +264,61 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
         assert np.all(late.residual.pending == 0), "all that is left of its gradients is counted"
+    finally:
+        cluster.close()
+
+
+COMPRESSED = [
+    Compress(codec="int16", ratio=0.25, every=4),
+    Compress(codec="int8", rounding="stochastic"),
+    Compress(codec="onebit", feedback=False),
+    Compress(codec="auto", ratio=0.1, adapt="deliverable"),
+]
+
+
+@pytest.mark.parametrize("compress", COMPRESSED, ids=lambda compress: compress.codec)
+def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compress: Compress) -> None:
+    """Its books say what it had sent, in which lanes; packets are lost all the while."""
+    job = Job(workers=3, words=8 if compress.codec == "auto" else 1, slots=32, window=8)
+    cluster = Cluster(job, k=2, lose=10, compress=compress)
+    numbers = np.random.default_rng(5)
+
+    def iterate(*ranks: int) -> None:
+        gradients = numbers.normal(size=(3, ELEMENTS)).astype(np.float32)
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank])[1], ranks))
+        for updates in found[1:]:
+            for one, other in zip(updates, found[0], strict=False):
+                assert isinstance(one, Aggregate)
+                assert isinstance(other, Aggregate)
+                assert np.array_equal(one.mean, other.mean)
+
+    def comes(state: State | None) -> Agent:
+        transport = Transport(SWITCH, local=address(2))
+        agent = Agent(job, rank=2, elements=ELEMENTS, transport=transport, compress=compress, books=tmp_path / "books")
+        begun = agent.residual.begun
+        for result in cluster.agents[0].protocol.results(begun - 1, begun):
+            agent.residual.settle(result)
+        assert agent.residual.unsettled(begun) == []
+        cluster.loop.run(agent.start(1 if state is None else state.iteration + 1, 0, cluster, state=state))
+        return agent
+
+    try:
+        cluster.loop.run(cluster.agents[2].close())
+        state = None
+        for _ in range(3):
+            cluster.agents[2] = comes(state)
+            for _ in range(3):
+                iterate(0, 1, 2)
+            cluster.agents[2].catch_up()
+            cluster.loop.run(cluster.agents[2].close())
+            for _ in range(2):
+                iterate(0, 1)
+            first = cluster.agents[0]
+            state = State(iteration=first.iteration - 1, arrays={**first.encoder.plan.to_arrays()})
+        plans = [agent.encoder.plan.to_arrays() for agent in cluster.agents[:2]]
+        assert all(np.array_equal(plans[0][name], plans[1][name]) for name in plans[0])
+        assert all(agent.residual.books().conserved for agent in cluster.agents)
+        assert cluster.agents[2].residual.books().counted.any()
     finally:
         cluster.close()

@@ -196,7 +196,7 @@ def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, tmp_path):
 
 @given(codecs(), BLOCKS)
 def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
-    """Of all there is, at most what is beyond 2 * sqrt(limit) times the mean is clipped."""
+    """Of all there is, at most what is far beyond the mean is clipped."""
     codec, _ = codec_and_workers
     mean, largest = statistics(values)
     scale = codec.scale(mean, largest)
@@ -204,9 +204,17 @@ def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
     assert scale.min() >= 0 and scale.max() <= FRACTION_BITS
     if codec.width < 32 and codec.signed:
         reach = codec.limit * 2.0**-scale
-        needed = np.minimum(largest, 2 * np.sqrt(codec.limit) * mean * np.sqrt(0.5))
+        needed = np.minimum(largest, max(8, 2 * np.sqrt(codec.limit)) * mean * np.sqrt(0.5))
         assert np.all((reach >= needed * (1 - 1e-12)) | (scale == 0))
         assert np.all((reach <= 2 * needed + 2.0**-39) | (reach <= 2 * np.maximum(needed, codec.limit * 2.0**-40)))
+
+
+def test_no_blocks_are_none():
+    none, scale = np.zeros((0, LANES), np.int64), np.zeros((0, 1), np.int64)
+    for codec in (FixedPoint(workers=2, width=8), OneBit(workers=2)):
+        assert codec.decode(codec.encode(none, scale), scale, scale).shape == (0, LANES)
+        assert encode_packed(codec, none, scale) == b""
+        assert codec.scale(*statistics(none)).shape == (0,)
 
 
 @given(BLOCKS)
@@ -275,6 +283,16 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
         (lambda: unpack(bytes(3), 16), "3 bytes: a whole number of lanes of 16 bits"),
         (lambda: unpack(bytes(3), 0), "a lane width of 0 bits"),
         (lambda: width_of(4), "lanes of code 4: 0 to 3"),
+        (
+            lambda: OneBit(workers=3).decode(np.zeros((1, 8), np.int32), 41, 1),
+            "a scale of 41 to 41: 0 to 40 are allowed",
+        ),
+        (lambda: FixedPoint(workers=3).encode(np.zeros((2, 8), np.int64), np.array([[-1], [4]])), "a scale of -1 to 4"),
+        (
+            lambda: decode_packed(FixedPoint(workers=1), bytes(9), np.zeros((2, 1), np.int64), None),
+            "9 bytes of 2 blocks",
+        ),
+        (lambda: decode_packed(FixedPoint(workers=1), b"", np.zeros((0, 1), np.int64), None), "0 bytes of 0 blocks"),
         (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
         (lambda: load_codecs("int64", workers=4), r'"int64": int32, .*onebit, auto and "module:name" are allowed'),
         (lambda: load_codecs("tests.host.none:x", workers=4), "failed: ModuleNotFoundError: No module named"),

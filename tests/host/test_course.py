@@ -192,6 +192,9 @@ def test_who_uses_narrower_lanes_than_planned_says_so() -> None:
     assert [header.flags for header in contribute(protocol, 3, lanes=2, uses=1)] == [0]
     protocol.regroup(9)
     assert [header.flags for header in headers(protocol.resume(0.0))] == [0, 3, 3, 0]
+    protocol = worker()
+    protocol.begin(1, 0.0, lanes=2)
+    assert [header.flags for header in contribute(protocol, 0, lanes=1)] == [0], "wider than planned is no hint"
 
 
 @pytest.mark.parametrize(

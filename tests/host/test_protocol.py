@@ -405,3 +405,23 @@ def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
     assert p.deadline - now > 0.4, "nothing is sent again while the others are waited for"
     p.packet_in(answer(iteration=30, block=0), bytes(256), now + 0.3)
     assert p.deadline - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
+
+
+def test_a_network_that_became_slower_is_learnt():
+    """Answers come every 8 ms where they came every 1 ms: for a while requests are repeated in vain, not for ever."""
+    p = protocol(blocks=30, slots=64, window=30, rto_s=0.01)
+    now, repeated = 0.0, []
+    for iteration in range(1, 9):
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        before = p.statistics.retransmissions
+        for block in range(30):
+            arrives = now + (0.001 if iteration < 5 else 0.008)
+            while p.deadline is not None and p.deadline < arrives:
+                p.timer(p.deadline)
+            now = arrives
+            p.packet_in(answer(iteration=iteration, block=block), bytes(256), now)
+        repeated.append(p.statistics.retransmissions - before)
+    assert repeated[:4] == [0] * 4
+    assert 0 < repeated[4] < 90
+    assert repeated[5:] == [0] * 3

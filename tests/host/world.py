@@ -28,6 +28,8 @@ LANES = 4
 """The first of a block's elements are enough."""
 WORDS = 8
 """At 32 bits a lane; 1 at 4."""
+KEEP = 1 << 20
+"""Iterations: nobody here takes a peer's replica when sums are gone."""
 
 
 class Packet(NamedTuple):
@@ -197,7 +199,7 @@ class World:
         codecs = {code: codec_in(code, workers) for code in Lanes}
         self.workers = [
             Worker(
-                Protocol(job=1, rank=rank, shape=shape, slots=slots, window=window, rto_s=0.05),
+                Protocol(job=1, rank=rank, shape=shape, slots=slots, window=window, rto_s=0.05, keep=KEEP),
                 Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank, codecs, drop=late == "drop"),
                 codec_in(lanes[rank], workers, scales[rank] if scales else 0),
                 lanes[rank],

@@ -1,0 +1,294 @@
+"""From gradients to lanes and from results to the next plan: several workers' encoders and a switch that adds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from host.aggregate import Aggregate, aggregate
+from host.coding import Coding
+from host.encoder import Encoder, Packed
+from host.errors import AgentError
+from host.history import BlockId, Result
+from host.lanes import pack, unpack, width_of
+from host.pages import Pages
+from host.rate import RateEstimator
+from host.residual import Residual
+from run.compression import Compress
+from run.config import Job
+
+ELEMENTS = 3000
+JOB = Job(workers=3, words=8)
+
+
+class Team:
+    """Some workers; `sum_up` is the switch."""
+
+    def __init__(self, elements: int = ELEMENTS, **compress: Any) -> None:
+        self.compress = Compress(**compress)
+        self.codings = [Coding.of(JOB, self.compress, elements) for _ in range(JOB.workers)]
+        self.coding = self.codings[0]
+        self.pages = [self._pages() for _ in self.codings]
+        self.encoders = [self.encoder(rank) for rank in range(JOB.workers)]
+        random = np.random.default_rng(3)
+        self.draw: Callable[[int], np.ndarray] = lambda size: random.normal(size=size)
+        self.iteration, self.spread = 0, 2.0
+
+    def _pages(self) -> Pages:
+        return Pages.in_memory(blocks=self.coding.shape.blocks, lanes=self.coding.shape.elements)
+
+    def encoder(self, rank: int) -> Encoder:
+        """With the worker's books as they are."""
+        coding = self.codings[rank]
+        return Encoder(coding, Residual(self.pages[rank], rank, coding.codecs, feedback=self.compress.feedback))
+
+    def encode(self) -> list[np.ndarray]:
+        """Everybody's next gradient, which is returned, encoded."""
+        self.iteration += 1
+        gradients = [
+            self.draw(self.coding.elements).astype(np.float32) * np.float32(self.spread**rank)
+            for rank in range(JOB.workers)
+        ]
+        for encoder, gradient in zip(self.encoders, gradients, strict=True):
+            encoder.begin()
+            encoder.enter(gradient, self.iteration)
+            encoder.encode(self.iteration)
+        return gradients
+
+    def sum_up(self, block: int, ranks: Sequence[int]) -> Result:
+        """The first one claims the slot; others follow its lanes and scale, as told when they are refused."""
+        claim = self.encoders[ranks[0]].packed(block)
+        addends = [claim, *(self._as(claim, block, rank) for rank in ranks[1:])]
+        width = width_of(claim.lanes)
+        lanes = sum(unpack(addend.values, width, signed=False).astype(np.int64) for addend in addends)
+        for rank, addend in zip(ranks, addends, strict=True):
+            self.encoders[rank].left(block, addend.values)
+        return Result(
+            id=BlockId(self.iteration, block),
+            scale=claim.scale,
+            lanes=claim.lanes,
+            k=len(ranks),
+            count=len(ranks),
+            gradients=sum(addend.gradients for addend in addends),
+            members=sum(1 << rank for rank in ranks),
+            values=pack(lanes.astype(np.uint32).view(np.int32) if width == 32 else lanes.astype(np.int32), width),
+        )
+
+    def _as(self, claim: Packed, block: int, rank: int) -> Packed:
+        own = self.encoders[rank].packed(block)
+        if (own.scale, own.lanes) == (claim.scale, claim.lanes):
+            return own
+        return self.encoders[rank].again(block, self.iteration, claim.scale, claim.lanes)
+
+    def finish(self, results: list[Result]) -> list[Aggregate]:
+        """Everybody has the results."""
+        done = []
+        for rank, (encoder, coding) in enumerate(zip(self.encoders, self.codings, strict=True)):
+            for result in results:
+                encoder.settle(result, 0.0)
+            done.append(aggregate(encoder.follow(results), coding, rank=rank, average="gradients"))
+        return done
+
+    def iterate(self, ranks: Sequence[int] = range(JOB.workers)) -> list[Aggregate]:
+        """A whole iteration."""
+        self.encode()
+        return self.finish([self.sum_up(block, ranks) for block in self.encoders[0].blocks])
+
+    def check(self, totals: np.ndarray) -> None:
+        """Nothing is lost, and all go on alike."""
+        books = [encoder.residual.books() for encoder in self.encoders]
+        assert all(one.conserved for one in books)
+        assert np.array_equal(totals.ravel(), sum(one.counted for one in books))
+        plans = [encoder.plan.to_arrays() for encoder in self.encoders]
+        for plan in plans[1:]:
+            assert all(np.array_equal(plan[name], plans[0][name]) for name in plan)
+
+
+CASES: list[dict[str, Any]] = [
+    {"codec": "int32"},
+    {"codec": "int32", "ratio": 0.3},
+    {"codec": "int16"},
+    {"codec": "int8", "rounding": "stochastic"},
+    {"codec": "int4", "feedback": False},
+    {"codec": "onebit", "ratio": 0.05, "every": 5},
+    {"codec": "auto", "ratio": 0.2},
+]
+
+
+@pytest.mark.parametrize("compress", CASES, ids=str)
+def test_sums_are_what_was_counted_and_all_plan_alike(compress: dict[str, Any]) -> None:
+    team = Team(**compress)
+    totals = np.zeros((team.coding.shape.blocks, team.coding.shape.elements), np.int64)
+    for iteration in range(1, 10):
+        done = team.iterate(range(3) if iteration % 2 else [2, 0])
+        assert all(np.array_equal(one.mean, done[0].mean) for one in done)
+        totals += done[0].total
+        team.check(totals)
+
+
+def test_as_before_where_nothing_is_asked_for() -> None:
+    """All blocks in 32 bits, at one scale, and no summary block."""
+    team = Team(codec="int32")
+    gradients = team.encode()
+    encoder = team.encoders[1]
+    blocks = team.coding.shape.blocks
+    assert (encoder.blocks, team.coding.shape.summary) == (list(range(blocks)), None)
+    packed = encoder.packed(0)
+    lanes = np.floor(gradients[1][:512].astype(np.float64) * 2.0**packed.scale + 0.5)
+    assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, 1)  # type: ignore[attr-defined]
+    plan = encoder.plan
+    team.finish([team.sum_up(block, range(3)) for block in encoder.blocks])
+    assert encoder.plan is plan
+
+
+def test_what_rests_makes_a_step_for_all_its_iterations() -> None:
+    """Gradients are all alike here: the mean of the gradients in a sum is one of them."""
+    team = Team(codec="int32", ratio=1 / 2, every=4, elements=4 * 512)
+    team.draw, team.spread = np.ones, 1.0
+    steps, gaps = np.zeros(4), np.zeros(4, int)
+    for _ in range(12):
+        gaps += 1
+        sent = team.encoders[0].plan.blocks
+        assert len(sent) == 2
+        (mean, *_) = (one.mean.reshape(4, -1)[:, 0] for one in team.iterate())
+        assert np.allclose(mean[sent], gaps[sent], rtol=1e-5)
+        gaps[sent] = 0
+        assert not mean[np.setdiff1d(range(4), sent)].any()
+        steps += mean
+    assert np.allclose(steps, 12 - gaps, rtol=1e-5), "over time each makes as many steps as others"
+
+
+def test_contributors_are_divided_by_as_they_are() -> None:
+    team = Team(codec="int8", ratio=1 / 8, every=4, elements=4 * 2048)
+    for _ in range(3):
+        team.encode()
+        results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
+        finished = team.encoders[0].follow(results)
+        by = {
+            average: aggregate(finished, team.coding, rank=0, average=average)
+            for average in ("gradients", "contributors")
+        }
+        team.encoders[0].plan = finished.plan
+        team.finish(results)
+    assert finished.plan.gap.max() > 1
+    assert np.allclose(by["contributors"].mean, by["gradients"].mean, rtol=1e-6), "each brings as many gradients"
+
+
+def test_lanes_may_differ_in_one_iteration() -> None:
+    team = Team(codec="auto", adapt="deliverable")
+    gradients = team.encode()
+    results = [team.sum_up(0, [0, 1, 2])]
+    for encoder in team.encoders:
+        encoder.settle(results[0], 0.0, hint=2)
+    later = team.encoders[0].blocks[1:]
+    assert team.encoders[0].narrowed(later, 1) == later
+    assert team.encoders[0].narrowed(later, 1) == [], "once"
+    results += [team.sum_up(block, [0, 1, 2]) for block in later]
+    assert [result.lanes for result in results] == [0, *([2] * (len(later) - 1)), 0], "the summary has 32 bits"
+    assert [team.encoders[1].packed(block).lanes for block in later[:-1]] == [2] * (len(later) - 1), "refused"
+    done = team.finish(results)
+    team.check(done[0].total)
+    want = np.mean(gradients, axis=0)
+    assert np.abs(done[0].mean[:512] - want[:512]).max() < 1e-6
+    assert 1e-4 < np.median(np.abs(done[0].mean[512:] - want[512:])) < 0.05
+    encoding = done[0].encoding
+    assert encoding is not None
+    assert encoding.wire_ratio == pytest.approx((1 + 5 / 4) / 6, rel=0.1)
+
+
+def test_only_what_has_never_left_is_narrowed() -> None:
+    """After a regroup blocks wait that a worker may have a result of; after a restart all do."""
+    team = Team(codec="auto", ratio=0.999)
+    team.encode()
+    encoder = team.encoders[0]
+    assert encoder.uses == 1
+    encoder.left(1, encoder.packed(1).values)
+    before = encoder.packed(1)
+    again = team.encoder(0)
+    for one, narrowed in ((encoder, [0, 2]), (again, [])):
+        if one is again:
+            one.encode(1)
+        one.settle(Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, gradients=1, members=2, values=b""), 0.0, 3)
+        assert [block for block in one.narrowed([0, 1, 2], 1) if block < 3] == narrowed
+        assert one.packed(1) == before
+        assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], "or as they were before the restart"
+
+
+def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
+    coding = Coding.of(JOB, Compress(codec="auto", adapt="deliverable"), 100 * 512)
+    residual = Residual(Pages.in_memory(blocks=100, lanes=512), 0, coding.codecs)
+    encoder = Encoder(coding, residual, RateEstimator("deliverable", threshold=0.1))
+    encoder.begin()
+    encoder.enter(np.ones(100 * 512, np.float32), 1)
+    encoder.encode(1)
+    now, narrowed = 0.0, 0
+    for block in range(100):
+        packed = encoder.packed(block)
+        encoder.left(block, packed.values)
+        now += len(packed.values) / (1e6 if block < 50 else 0.25e6)
+        result = Result(
+            id=BlockId(1, block),
+            scale=packed.scale,
+            lanes=packed.lanes,
+            k=1,
+            count=1,
+            gradients=1,
+            members=1,
+            values=b"",
+        )
+        encoder.settle(result, now)
+        if found := encoder.narrowed(range(block + 1, 101), 1):
+            assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
+            narrowed = block
+    assert 50 < narrowed < 90
+    said = unpack(encoder.packed(100).values, 32)
+    assert 0.2 < said[0] / 65536 < 0.3
+    assert residual.books().conserved
+    encoder.begin()
+    assert encoder.uses == 0, "until the others have heard of it"
+
+
+def test_what_cannot_be_encoded_is_told() -> None:
+    team = Team(codec="int8")
+    team.encode()
+    summary = team.encoders[0].blocks[-1]
+    for block, scale, lanes in ((0, 3, 0), (0, 3, 3), (0, 41, 2), (0, -1, 2), (summary, 0, 0)):
+        with pytest.raises(
+            AgentError, match=rf"block {block} is summed in lanes of code {lanes} at scale {scale}: code 2"
+        ):
+            team.encoders[0].again(block, 1, scale, lanes)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1 / 8])
+def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
+    team = Team(codec="int8", ratio=ratio, elements=4 * 2048)
+    team.iterate()
+    team.encode()
+    encoder = team.encoders[0]
+    blocks = encoder.plan.blocks
+    pending = encoder.residual.pending.copy()
+    results = [team.sum_up(block, [0, 1, 2]) for block in encoder.blocks]
+    encoding = team.finish(results)[0].encoding
+    assert encoding is not None
+    left = encoder.residual.pending * 2.0**-40
+    assert encoding.error_norm == pytest.approx(np.linalg.norm(left[blocks]))
+    assert encoding.residual_norm == pytest.approx(np.linalg.norm(left))
+    assert np.array_equal(np.delete(pending, blocks, 0) * 2.0**-40, np.delete(left, blocks, 0))
+    wire = len(blocks) * 2048 + 256
+    assert (encoding.wire_bytes, encoding.wire_ratio) == (wire, wire / (4 * 4 * 2048))
+    assert (encoding.width, encoding.blocks, encoding.ratio) == (8, len(blocks), ratio)
+    for one in team.encoders:
+        one.begin()
+    assert encoder.follow(results).encoding is None, "nothing was encoded"
+
+
+def test_norms_of_a_lot_are_estimated_from_samples() -> None:
+    team = Team(codec="int8", elements=40 * 2048)
+    team.iterate()
+    encoding = team.iterate()[0].encoding
+    assert encoding is not None
+    assert encoding.residual_norm == pytest.approx(
+        np.linalg.norm(team.encoders[0].residual.pending.astype(float)) * 2.0**-40, rel=0.05
+    )
+    assert encoding.error_norm == pytest.approx(encoding.residual_norm, rel=0.05)

@@ -1,0 +1,112 @@
+"""Compressed blocks in virtual time: every codec trains, and what is exact stays exact under loss."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from run.config import Config
+from tests.sim.lab import FREE, Trained, written
+from tests.sim.test_exact import EVENTS, FAULTS
+
+
+def trained(folder: Path, compress: str, more: str = "", words: int = 2, costs: Any = None, **given: Any) -> Trained:
+    """A small simulation to its end; `compress`: the section's lines."""
+    path = written(folder, f"{more}\n[compress]\n{compress}\n", **given)
+    path.write_text(path.read_text().replace("words = 2", f"words = {words}"))
+    run = Trained(Config.load(path), folder / "out", *([costs] if costs else []))
+    return run.run()
+
+
+def lines(run: Trained, rank: int = 0) -> list[dict[str, Any]]:
+    """A worker's lines of iterations that it had a part in."""
+    text = run.entry.metrics(rank).read_text().splitlines()[:-1]
+    return [line for line in map(json.loads, text) if "width" in line]
+
+
+CASES = {
+    "int32-selected": ("ratio = 0.3\nevery = 5", 2),
+    "int16": ('codec = "int16"', 2),
+    "int8": ('codec = "int8"\nrounding = "stochastic"', 1),
+    "int4-thrown-away": ('codec = "int4"\nfeedback = false', 1),
+    "onebit-selected": ('codec = "onebit"\nratio = 0.05\nevery = 4', 1),
+    "auto": ('codec = "auto"\nratio = 0.1', 8),
+    "auto-literal": ('codec = "auto"\nadapt = "literal"', 8),
+}
+
+
+@pytest.mark.parametrize(("name", "late"), list(zip(CASES, ["finish", "drop", "abort"] * 3, strict=False)))
+def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: str, late: str) -> None:
+    """Packets are lost, repeated and reordered, k changes, and what the third worker sends is mostly too late."""
+    compress, words = CASES[name]
+    run = trained(tmp_path, compress, FAULTS + EVENTS, words, late=late, iterations=35)
+    run.check()
+    plans = [student.encoder.plan.to_arrays() for student in run.students]
+    assert all(np.array_equal(plan[part], plans[0][part]) for plan in plans for part in plan)
+    assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-thrown-away"), (
+        "the first iteration's scales are whoever claims the slot's"
+    )
+    assert any(line["late"] for line in lines(run, 2)) or late == "abort"
+    discarded = dict(np.load(run.entry.sums(0)))["discarded"]
+    assert discarded.any() == ("thrown" in name or late == "drop") or late == "drop"
+
+
+def iterations(tmp_path: Path, name: str, compress: str, words: int) -> int:
+    """To 90 %, at a rate that leaves room for what comes later than it should."""
+    folder = tmp_path / name
+    folder.mkdir()
+    path = written(folder, f"[compress]\n{compress}\n", objective="all", iterations=400, target=0.9)
+    path.write_text(
+        path.read_text().replace("words = 2", f"words = {words}").replace("[model]", "[model]\nlearning_rate = 0.02")
+    )
+    run = Trained(Config.load(path), folder / "out", FREE).run()
+    run.check()
+    last = lines(run)[-1]
+    assert last["accuracy"] >= 0.9
+    return int(last["iteration"])
+
+
+def test_digits_are_learnt_in_narrow_lanes(tmp_path: Path) -> None:
+    wide = iterations(tmp_path, "int32", 'codec = "int32"', 8)
+    found = {
+        name: iterations(tmp_path, name, f'codec = "{name}"\n{more}', 1) / wide
+        for name, more in (("int8", ""), ("int4", ""), ("onebit", ""))
+    }
+    assert found["int8"] <= 1.1
+    assert found["int4"] <= 1.5
+    assert found["onebit"] <= 1.5
+
+
+DROP = """
+[[link]]
+workers = [0, 1, 2]
+mbps = 5
+at_iteration = 6
+after_s = 0.012
+"""
+
+
+def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> None:
+    """In mid-iteration; what has not been sent then goes in narrower lanes, and the next iterations altogether."""
+    seen = {}
+    for name, compress in (("off", 'codec = "int32"'), ("on", 'codec = "auto"\nadapt = "deliverable"')):
+        folder = tmp_path / name
+        folder.mkdir()
+        path = written(
+            folder, DROP + f"[network]\nlink_mbps = 20\n[compress]\n{compress}\n", objective="all", iterations=15
+        )
+        text = path.read_text().replace("words = 2", "words = 8\nwindow = 8").replace("hidden = [16]", "hidden = [256]")
+        path.write_text(text)
+        run = Trained(Config.load(path), folder / "out", FREE).run()
+        run.check()
+        seen[name] = lines(run)
+    before, after = (
+        [line for line in seen["on"] if low < line["iteration"] <= high] for low, high in ((0, 6), (11, 15))
+    )
+    assert {line["width"] for line in before} == {32}
+    assert {line["width"] for line in after} <= {8, 4}
+    assert any(line["wire_ratio"] < 0.9 * line["width"] / 32 for line in seen["on"]), "in mid-iteration"
+    took = {name: np.median([line["iteration_s"] for line in some[-4:]]) for name, some in seen.items()}
+    assert took["on"] * 2 < took["off"]
