@@ -30,8 +30,9 @@ class Training:
 
     @property
     def before_s(self) -> float:
-        """Mean time of the iterations before the change."""
-        return _mean(self.iteration_s[: (self.changed_in or 1) - 1])
+        """Median time of the iterations before the change, of which the first has much to do; infinite without any."""
+        before = self.iteration_s[: (self.changed_in or 1) - 1]
+        return median(before) if before else math.inf
 
     @property
     def change_s(self) -> float:
@@ -41,7 +42,8 @@ class Training:
     @property
     def after_s(self) -> float:
         """Mean time of those after it; infinite where there are none."""
-        return math.inf if self.changed_in is None else _mean(self.iteration_s[self.changed_in :])
+        after = () if self.changed_in is None else self.iteration_s[self.changed_in :]
+        return fmean(after) if after else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Row:
     residual: Spread | None
     """Norm of what was pending after an iteration, likewise."""
     before_s: Spread
-    """Mean iteration time, and of the iteration of a link's change and of those after it, where there is one."""
+    """Iteration times around a link's change, infinite where there is none: median before, of the change, mean after."""
     change_s: Spread
     after_s: Spread
     change_by_seed_s: tuple[float, ...]
@@ -142,7 +144,3 @@ def _spread(summaries: Sequence[PassSummary], value: Callable[[Compressed], floa
     """Of what is known."""
     known = [number for one in summaries if one.compressed and (number := value(one.compressed)) is not None]
     return Spread.of(known) if known else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else math.inf

@@ -89,8 +89,9 @@ def test_nothing_is_claimed_without_the_baseline() -> None:
 
 
 def test_iterations_of_a_link_that_slows_down() -> None:
-    plain = link("link-one-uncompressed", (0.02, 0.06, 0.08, 0.10), (0.02, 0.05, 0.09, 0.09))
-    adaptive = link("link-one-adaptive", (0.02, 0.03, 0.03, 0.05), (0.02, 0.03, 0.03, 0.03))
+    before = (0.9, 0.02, 0.02)
+    plain = link("link-one-uncompressed", (*before, 0.06, 0.08, 0.10), (*before, 0.05, 0.09, 0.09), changed_in=4)
+    adaptive = link("link-one-adaptive", (*before, 0.03, 0.03, 0.05), (*before, 0.03, 0.03, 0.03), changed_in=4)
     assert (plain.before_s.median, plain.change_s.high, plain.after_s.low) == (0.02, 0.06, pytest.approx(0.09))
     in_it, after, accuracy = verdicts([plain, adaptive])
     assert not in_it.holds
