@@ -68,7 +68,7 @@ class Row:
     residual: Spread | None
     """Norm of what was pending after an iteration, likewise."""
     before_s: Spread
-    """Iteration times around a link's change, infinite where there is none: median before, of the change, mean after."""
+    """Iteration times around a link's change: median before, of the change, mean after; infinite without one."""
     change_s: Spread
     after_s: Spread
     change_by_seed_s: tuple[float, ...]
