@@ -39,10 +39,16 @@ Scale = TypeVar("Scale", Exponents, int | Exponents)
 Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
 
-CLIP_LEAST = 8.0
-"""Magnitudes up to so many times a block's mean are not clipped."""
-
 Rounding = Literal["nearest", "stochastic"]
+
+TAIL = 12.0
+"""What is larger than so many mean magnitudes (times the root of the largest lane) is clipped.  The least squared error
+of a Laplace distribution asks for 2, but what is clipped comes late by many iterations, and training bears that badly;
+what is rounded off is only sent when it has grown to half a step."""
+
+VOTE = 1.6
+"""A vote's step in mean magnitudes.  1 leaves the least over at once, but then large values are far behind; with more
+than 2 error feedback no longer shrinks what is left over."""
 
 
 def to_fixed(gradient: Floats32) -> Fixed:
@@ -125,16 +131,10 @@ class FixedPoint:
         kernel()  # loaded now, not while a gradient waits
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """The finer of two steps: the least one that clips nothing, and one that clips a tail of the distribution.
-
-        That clips at CLIP_LEAST times the mean magnitude, and for many steps further off, where a fine one is worth
-        less.  For a single gradient 2 to 5 times would leave least over; but what is clipped is sent later, and an
-        element that is large in every iteration would come ever later, while roundings make up for each other.
-        """
+        """The finer of two steps: the least one that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
         if self.width == 32:
             return np.full(mean.shape, self.exponent, np.int64)
-        clip = max(CLIP_LEAST, 2 * math.sqrt(self.limit))
-        tail = _exponent(self.limit, clip * mean, math.sqrt(0.5))
+        tail = _exponent(self.limit, TAIL * math.sqrt(self.limit) * mean, math.sqrt(0.5))
         return np.maximum(_exponent(self.limit, largest, 1.0), tail)
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
@@ -178,8 +178,8 @@ class OneBit:
         kernel()
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """The step nearest to the mean magnitude, which leaves the least of the values over."""
-        return _exponent(1, mean, math.sqrt(0.5))
+        """The step nearest to VOTE times the mean magnitude."""
+        return _exponent(1, VOTE * mean, math.sqrt(0.5))
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
         """The values' signs."""

@@ -154,12 +154,12 @@ NUMPY = Kernel()
 
 @cache
 def native() -> Kernel | None:
-    """The compiled kernel; None, and a word in the log, where it cannot be compiled."""
+    """The compiled kernel; None, and a word in the log, where it cannot be had."""
     from host.native import NativeKernel  # noqa: PLC0415  # it is a Kernel itself
 
     try:
         return NativeKernel()
-    except (CompilerMissing, CompileError) as error:
+    except (CompilerMissing, CompileError, OSError) as error:  # OSError: no place to keep it, or it cannot be loaded
         log.info("codecs use NumPy: %s", error)
         return None
 
