@@ -13,8 +13,8 @@ LEGEND = (
     "Medians over the seeds, k = n. iterations: to the target accuracy; x int32: a seed's over those of 32-bit lanes; "
     "sent: by all workers, headers included; ratio: bytes of gradients over those in float32; error: norm of what "
     "encoding left over, residual: of what was pending after an iteration, both over the gradient's; accuracy: in the "
-    "end; before, of the change, after: iteration times, the median before the link's rate drops, that in which it does "
-    "and the mean after it."
+    "end; before, of the change, after: iteration times, the median before the link's rate drops, the one in which it "
+    "does, and the mean after it."
 )
 
 CODEC_HEADINGS = (
