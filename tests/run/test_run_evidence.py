@@ -106,6 +106,10 @@ def test_the_stash_is_compared_with_dropping_k_by_k() -> None:
         "never (best accuracy 95.0%, of one worker's classes 10.0%)"
     )
     assert not second.holds
+    never = [found(row("fixed:1", None), scenario="skewed-finish")]
+    for accuracy, nearer in ((0.94, True), (0.96, False)):
+        one = replace(row("fixed:1", None), best_accuracy=Spread.of([accuracy]))
+        assert said([*never, found(one, scenario="skewed-drop", late="drop")], "with the stash").holds == nearer
 
 
 def test_who_misses_the_target_fails_where_that_is_no_finding() -> None:
