@@ -120,10 +120,11 @@ class Encoder:
             mean, largest = statistics(residual.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
             self._pack_summary(self._shape.summary)
-        self.uses = self._wanted
-        self._fresh.update(residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses)).tolist())
+        lanes = self.uses = self._wanted
+        fresh = residual.sending(iteration, plan.blocks, lanes, self._scale(lanes))
         self._pack(plan.blocks)
-        self._error_norm = self._sampled_error()
+        self._error_norm = self._sampled_error(lanes)
+        self._fresh = {*fresh.tolist(), *self._packed.keys() - set(plan.blocks.tolist())}
 
     def packed(self, block: int) -> Packed:
         """What was encoded of a block."""
@@ -167,7 +168,7 @@ class Encoder:
         Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
         them, tells the newest wish.
         """
-        if self._wanted == self.uses:
+        if self._wanted == self.uses or not self._fresh:  # a gradient may be being encoded right now
             return []
         self.uses = self._wanted
         blocks = sorted(self._fresh.intersection(waiting))
@@ -194,7 +195,6 @@ class Encoder:
         """The newest wish, and the magnitudes before anything was sent."""
         assert self._magnitudes is not None
         self._packed[block] = pack(summary.lanes(self._wish, self._magnitudes), 32)
-        self._fresh.add(block)
 
     @property
     def _block_bytes(self) -> int:
@@ -239,10 +239,10 @@ class Encoder:
             size = len(packed) // alike.size
             self._packed |= {block: packed[at * size : (at + 1) * size] for at, block in enumerate(alike.tolist())}
 
-    def _sampled_error(self) -> float:
+    def _sampled_error(self, lanes: int) -> float:
         """L2 of what encoding left over in the blocks of the plan, from as many of them as a sample takes."""
         books, blocks = self.residual, self.plan.blocks
-        alike = blocks[books.sent_lanes[blocks] == self.uses]
+        alike = blocks[books.sent_lanes[blocks] == lanes]
         if not alike.size:
             return 0.0
         stride = -(-alike.size * self._shape.elements // SAMPLE_MAX)
