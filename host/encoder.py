@@ -17,6 +17,7 @@ from host.errors import AgentError
 from host.history import Result
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
+from host.pacing import FRAME_BYTES
 from host.pages import Integers
 from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
@@ -150,7 +151,7 @@ class Encoder:
         self._fresh.discard(block)
         if self._rate is not None:
             gradient_bytes = 0 if block == self._shape.summary else self._block_bytes
-            self._rate.sent(block, wire_bytes=HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
+            self._rate.sent(block, wire_bytes=FRAME_BYTES + HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
 
     def settle(self, result: Result, now: float, hint: int | None = None) -> None:
         """A result is here: what it holds of this worker is counted; `hint`: lanes that others have gone over to."""
