@@ -32,8 +32,8 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-test: setup-dev ## all tests; ARGS='-k wire' for some
-	@exec .venv/bin/python -m pytest $(ARGS)
+test: setup-dev ## all tests, a file on each of up to four cores; ARGS='-k wire' for some
+	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .

@@ -7,8 +7,8 @@
 `encode`: books (int64) to packed lanes; `decode`: packed sums to values (int64). `of_copy`: what a copy of the float32
 gradient takes, divided by what encode and decode take together. `whole`: a worker's iteration, from the gradient into
 the books and onto the wire, and from the sum to the mean gradient and the books again. A row's calls take turns, the
-copy among them; medians. The copy takes a quarter more or less by where the allocator puts it: two versions are compared
-by their milliseconds.
+copy among them; medians. The copy takes a quarter more or less by where the allocator puts it: two versions are
+compared by their milliseconds.
 """
 
 import argparse

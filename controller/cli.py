@@ -69,6 +69,7 @@ def main() -> None:
       kofn doctor                 is this machine fit for it, hop by hop
       kofn run                    the default experiment
       kofn experiment k           is the chosen k the right one: every k, several seeds
+      kofn experiment codecs      what compression costs, and what it is worth
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
       kofn set-k fixed:3          take k into your own hands

@@ -17,6 +17,7 @@ from host.errors import AgentError
 from host.history import Result
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
+from host.pacing import FRAME_BYTES
 from host.pages import Integers
 from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
@@ -120,13 +121,13 @@ class Encoder:
             mean, largest = statistics(residual.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
             self._pack_summary(self._shape.summary)
-        self.uses = self._wanted
-        fresh = residual.sending(iteration, plan.blocks, self.uses, self._scale(self.uses))
-        self._fresh.update(fresh)
+        lanes = self.uses = self._wanted
+        fresh = residual.sending(iteration, plan.blocks, lanes, self._scale(lanes))
         self._packed |= fresh
         if len(fresh) < plan.blocks.size:
             self._packed |= residual.noted(np.setdiff1d(plan.blocks, list(fresh)))
-        self._error_norm = self._sampled_error()
+        self._error_norm = self._sampled_error(lanes)
+        self._fresh = {*fresh, *self._packed.keys() - set(plan.blocks.tolist())}
 
     def packed(self, block: int) -> Packed:
         """What was encoded of a block."""
@@ -152,7 +153,7 @@ class Encoder:
         self._fresh.discard(block)
         if self._rate is not None:
             gradient_bytes = 0 if block == self._shape.summary else self._block_bytes
-            self._rate.sent(block, wire_bytes=HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
+            self._rate.sent(block, wire_bytes=FRAME_BYTES + HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
 
     def settle(self, result: Result, now: float, hint: int | None = None) -> None:
         """A result is here: what it holds of this worker is counted; `hint`: lanes that others have gone over to."""
@@ -170,7 +171,7 @@ class Encoder:
         Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
         them, tells the newest wish.
         """
-        if self._wanted == self.uses:
+        if self._wanted == self.uses or not self._fresh:  # a gradient may be being encoded right now
             return []
         self.uses = self._wanted
         blocks = sorted(self._fresh.intersection(waiting))
@@ -197,7 +198,6 @@ class Encoder:
         """The newest wish, and the magnitudes before anything was sent."""
         assert self._magnitudes is not None
         self._packed[block] = pack(summary.lanes(self._wish, self._magnitudes), 32)
-        self._fresh.add(block)
 
     @property
     def _block_bytes(self) -> int:
@@ -232,10 +232,10 @@ class Encoder:
     def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
         self._packed |= self.residual.send_again(blocks, iteration, lanes, scale)
 
-    def _sampled_error(self) -> float:
+    def _sampled_error(self, lanes: int) -> float:
         """L2 of what encoding left over in the blocks of the plan, from as many of them as a sample takes."""
         books, blocks = self.residual, self.plan.blocks
-        alike = blocks[books.sent_lanes[blocks] == self.uses]
+        alike = blocks[books.sent_lanes[blocks] == lanes]
         if not alike.size:
             return 0.0
         stride = -(-alike.size * self._shape.elements // SAMPLE_MAX)

@@ -178,12 +178,14 @@ class RateEstimator:
 
     @property
     def rest(self) -> float:
-        """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known."""
+        """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known.
+
+        To deliver, v counts for as much as it may be: a rate that is `threshold` below another is the same one.
+        """
         if self.rate_bps is None or self.start_bps is None:
             return 1.0
-        if not self._literal and self.rate_bps >= (1 - self._threshold) * self.start_bps:
-            return 1.0  # as stable as rates are: no change
-        return self._formula(self.start_bps, self.rate_bps)
+        most = self.rate_bps if self._literal else self.rate_bps / (1 - self._threshold)
+        return self._formula(self.start_bps, most)
 
     @property
     def ratio(self) -> float:

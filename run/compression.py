@@ -43,6 +43,11 @@ class Compress(Section, frozen=True):
         """Whether the codec is a user's own: it says itself which lanes it has."""
         return self.codec not in NAMES
 
+    @property
+    def compresses(self) -> bool:
+        """Whether fewer bytes may be sent than a gradient has in float32."""
+        return self.codec != "int32" or self.ratio < 1
+
     def widths(self, workers: int) -> tuple[int, ...]:
         """Bits of the lanes that a built-in codec may use among so many workers, widest first; empty if there are none.
 

@@ -1,16 +1,10 @@
 """An experiment's findings as text: cells for the terminal and for the report alike."""
 
 import math
-from collections.abc import Sequence
 
 from rich.table import Table
 
 from run.evidence import Findings, Row, Spread
-from run.verdicts import Verdict
-
-WIDTH = 132
-"""Columns of a terminal that the table needs."""
-
 
 LEGEND = (
     "Medians over the seeds. to: time to the target accuracy; x best k: a seed's time over that of the best fixed k; "
@@ -69,11 +63,6 @@ def table(found: Findings) -> Table:
     for row in cells(found):
         result.add_row(*row)
     return result
-
-
-def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """A line a claim."""
-    return [f"{'yes' if one.holds else 'NO ':3}  {one.claim}: {one.numbers}" for one in verdicts]
 
 
 def _seconds(value: float) -> str:

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from run import claims
+from run.claims import Verdict
 from run.evidence import Findings
 from run.evidence_table import LEGEND, cells, headings
 from run.experiment_plots import k_figure, times_figure
@@ -12,43 +14,52 @@ from run.matrix import Result
 from run.plots import Series
 from run.report import html_table, page, svg
 from run.series import read_series
-from run.verdicts import Verdict
 
 
 def write_experiment(
+    folder: Path, experiment: str, question: str, verdicts: Sequence[Verdict], failures: Sequence[str], *parts: str
+) -> Path:
+    """Write an experiment's report: its question, what failed, its claims, and parts of its own; its path."""
+    page_parts = [f"<h1>{html.escape(question)}</h1>"]
+    page_parts += [f'<p class="bad">{html.escape(reason)}</p>' for reason in failures]
+    page_parts += ["<h2>Claims</h2>", html_table(claims.HEADINGS, claims.rows(verdicts)), *parts]
+    path = folder / "report.html"
+    path.write_text(page(f"kofn: experiment {experiment}", page_parts))
+    return path
+
+
+def write_k(
     folder: Path,
     found: Sequence[Findings],
     verdicts: Sequence[Verdict],
     failures: Sequence[str],
     results: Sequence[Result],
 ) -> Path:
-    """Write the report of what is there; its path."""
-    parts = ["<h1>Is the chosen k the right one?</h1>"]
-    parts += [f'<p class="bad">{html.escape(reason)}</p>' for reason in failures]
-    parts += ["<h2>Claims</h2>", _claims(verdicts)]
+    """Write the report of `kofn experiment k`, of runs that are finished; its path."""
+    parts: list[str] = []
     for one in found:
         parts += _scenario(one, [result for result in results if result.cell.scenario.name == one.scenario])
-    path = folder / "report.html"
-    path.write_text(page("kofn: experiment k", parts))
-    return path
+    return write_experiment(folder, "k", "Is the chosen k the right one?", verdicts, failures, *parts)
 
 
-def _claims(verdicts: Sequence[Verdict]) -> str:
-    rows = [[one.claim, "yes" if one.holds else "NO", one.numbers] for one in verdicts]
-    return html_table(["claim", "holds", "numbers"], rows)
+def configuration(result: Result) -> str:
+    """A run's configuration, folded away."""
+    cell = result.cell
+    return (
+        f"<details><summary>configuration of {html.escape(cell.title)}</summary>"
+        f"<pre>{html.escape(cell.source.read_text())}</pre></details>"
+    )
 
 
 def _scenario(found: Findings, results: Sequence[Result]) -> list[str]:
     """One scenario's table and figures, and its first run's configuration."""
-    done = [result for result in results if result.passes]
     return [
         f"<h2>{html.escape(found.scenario)}</h2>",
-        f"<p>{len(done)} seeds. {html.escape(LEGEND)}</p>",
+        f"<p>{len(results)} seeds. {html.escape(LEGEND)}</p>",
         html_table(headings(found), cells(found)),
         svg(times_figure(found)),
-        *([svg(k_figure(found, _ks(found, done)))] if found.adaptive else []),
-        f"<details><summary>configuration, seed {done[0].cell.seed}</summary>"
-        f"<pre>{html.escape(done[0].cell.source.read_text())}</pre></details>",
+        *([svg(k_figure(found, _ks(found, results)))] if found.adaptive else []),
+        configuration(results[0]),
     ]
 
 

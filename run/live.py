@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rpc import kofn_pb2
+from run.compressed import Compressed
 from run.folder import PassFolder
 from run.metrics import Iteration, Tail, Totals
 from run.stall import STALL_S, START_S, Member, Scene, Watch, explain
@@ -73,9 +74,11 @@ class WorkerView:
 class PassView:
     """One job's part of a pass as it goes on."""
 
-    def __init__(self, folder: PassFolder, workers: int, title: str, *, target: float) -> None:
+    def __init__(
+        self, folder: PassFolder, workers: int, title: str, *, target: float, compresses: bool = False
+    ) -> None:
         """Nothing is read before the first poll(); `target` is the accuracy at which workers end."""
-        self.title = title
+        self.title, self._compresses = title, compresses
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), target) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
@@ -183,7 +186,19 @@ class PassView:
         parts += [f"accuracy {_percent(newest.accuracy)}", f"k {newest.k} of {len(self.workers)}"]
         if (expected := self.expected_s()) is not None:
             parts.append(f"E_k[T] {expected * 1e3:.1f} ms")
-        return "  ".join(parts)
+        return "  ".join(parts + self._compression())
+
+    def _compression(self) -> list[str]:
+        """What the newest iterations of the workers have sent, where anything is compressed."""
+        lines = [worker.last for worker in self.workers if worker.last is not None]
+        compressed = Compressed.of(lines) if self._compresses else None
+        if compressed is None:
+            return []
+        norms = (("error", compressed.error_norm), ("residual", compressed.residual_norm))
+        return [
+            f"ratio {compressed.wire_ratio:.2f}",
+            *(f"{name} {norm:.3g}" for name, norm in norms if norm is not None),
+        ]
 
     def line(self) -> str:
         """The whole view in one plain line."""

@@ -54,6 +54,16 @@ class WorkerSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A figure of compression over the iterations, the mean of the workers, and what was planned of it, if anything."""
+
+    title: str
+    unit: str
+    measured: Series
+    planned: Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeries:
     """One pass."""
 
@@ -64,6 +74,7 @@ class PassSeries:
     expected_ms: Series  # E_k[T] of the controller, over the iterations
     predicted_ms: Series  # iteration time as it predicts it, likewise
     workers: tuple[WorkerSeries, ...]
+    compression: tuple[Panel, ...] = ()  # over the iterations; empty where nothing is known of it
 
 
 def lambda_figure(entry: PassSeries) -> Figure:
@@ -123,6 +134,24 @@ def iteration_figure(passes: Sequence[PassSeries]) -> Figure:
                     axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
         axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(passes)))
         axes.legend(loc="upper right", ncols=len(passes))
+        return figure
+
+
+def compression_figure(passes: Sequence[PassSeries]) -> Figure:
+    """A panel below another for what was sent, what encoding left over and what is pending, all passes in each."""
+    with mpl.rc_context(STYLE):
+        known = [(entry, colour) for entry, colour in zip(passes, _colours(passes), strict=True) if entry.compression]
+        count = max((len(entry.compression) for entry, _ in known), default=1)
+        figure = Figure(figsize=(SIZE_INCHES[0], 2.4 * count), layout="constrained")
+        several = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+        for entry, colour in known:
+            for axes, panel in zip(several, entry.compression, strict=True):
+                axes.plot(panel.measured.x, panel.measured.y, color=colour, linewidth=1.4, label=entry.name)
+                axes.plot(panel.planned.x, panel.planned.y, "--", color=colour, linewidth=1.1)
+                axes.set(title=panel.title, ylabel=panel.unit)
+                axes.set_ylim(bottom=0)
+        several[0].legend(loc="upper right", ncols=max(1, len(known)))
+        several[-1].set_xlabel("iteration")
         return figure
 
 

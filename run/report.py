@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from run.config import Config
 from run.events import read_happenings
 from run.folder import JobFolder, RunFolder
-from run.plots import PassSeries, accuracy_figure, iteration_figure, lambda_figure
+from run.plots import PassSeries, accuracy_figure, compression_figure, iteration_figure, lambda_figure
 from run.series import read_series
 from run.summary import RunSummary, Summary
 
@@ -59,7 +59,7 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> list[str]:
         _result(config, summary),
         _summary_table(summary),
         _events(folder),
-        *(svg(figure) for figure in figures(passes, config.run.target_accuracy)),
+        *(svg(figure) for figure in figures(passes, config.run.target_accuracy, compresses=summary.compresses)),
         "<h2>Configuration</h2>",
         "<p>What was run, with every default and the command line's choices:</p>",
         f"<pre>{html.escape(folder.effective.read_text())}</pre>",
@@ -68,9 +68,10 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> list[str]:
     ]
 
 
-def figures(passes: Sequence[PassSeries], target: float) -> list[Figure]:
-    """Accuracy and iteration time of all passes, then blocking and k of each."""
-    return [accuracy_figure(passes, target), iteration_figure(passes), *map(lambda_figure, passes)]
+def figures(passes: Sequence[PassSeries], target: float, *, compresses: bool) -> list[Figure]:
+    """Accuracy, iteration time and compression, where there is any, of all passes, then blocking and k of each."""
+    compression = [compression_figure(passes)] if compresses and any(entry.compression for entry in passes) else []
+    return [accuracy_figure(passes, target), iteration_figure(passes), *compression, *map(lambda_figure, passes)]
 
 
 def svg(figure: Figure) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from run.compression import Compress
 from run.config import Config, Event, Fault, Job, Model, Network, Policy, Run, Straggler
 
 BASE = Config(
@@ -37,6 +38,8 @@ def scenarios() -> Iterator[Scenario]:
     yield _one("fault-free", "nothing happens")
     for share in (0.01, 0.1, 0.3):
         yield _one(f"loss-{share * 100:.0f}", f"{share * 100:.0f} % of all packets lost, each way", Fault(drop=share))
+    narrow = replace(BASE, compress=Compress(codec="int8"))
+    yield _one("loss-10-int8", "10 % lost, gradients in 8-bit lanes", Fault(drop=0.1), base=narrow)
     yield _one("duplication", "20 % of all packets arrive twice", Fault(duplicate=0.2))
     yield _one("reordering", "20 % of all packets overtaken, all up to 3 ms late", Fault(reorder=0.2, jitter_ms=3.0))
     yield _one("corruption", "a bit flips in 5 % of all packets", Fault(corrupt=0.05))

@@ -1,13 +1,15 @@
 """From a run's files to the series that the report draws."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from run.compressed import planned_ratio
 from run.folder import PassFolder
-from run.metrics import WorkerMetrics, read_pass
-from run.plots import Floats, PassSeries, Series, WorkerSeries
+from run.metrics import Iteration, WorkerMetrics, read_pass
+from run.plots import Floats, Panel, PassSeries, Series, WorkerSeries
 from run.prediction import predicted_s
 from run.recoveries import read_statuses
 from run.summarise import first_finishes, start
@@ -28,6 +30,7 @@ def read_series(folder: PassFolder, workers: int) -> PassSeries:
         expected_ms=_expected(statuses),
         predicted_ms=_predicted(statuses),
         workers=tuple(_worker(worker, statuses) for worker in metrics),
+        compression=_compression(metrics),
     )
 
 
@@ -35,6 +38,37 @@ def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:
     begin = start(workers)
     known = [line for line in first_finishes(workers) if line.accuracy is not None]
     return Series(x=_floats([line.time - begin for line in known]), y=_floats([line.accuracy for line in known]))
+
+
+def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
+    """Empty where the workers do not say what they have sent."""
+    sent = _means(workers, lambda line: line.wire_ratio)
+    if not sent:
+        return ()
+    nothing: list[tuple[float, float]] = []
+    planned = _means(workers, planned_ratio)
+    return tuple(
+        Panel(title=title, unit=unit, measured=_series(measured), planned=_series(dashed))
+        for title, unit, measured, dashed in (
+            ("Bytes sent of a gradient (dashed: planned)", "of float32", sent, planned),
+            ("What encoding left over", "L2 norm", _means(workers, lambda line: line.error_norm), nothing),
+            (
+                "What is pending after an iteration",
+                "L2 norm",
+                _means(workers, lambda line: line.residual_norm),
+                nothing,
+            ),
+        )
+    )
+
+
+def _means(workers: Sequence[WorkerMetrics], value: Callable[[Iteration], float | None]) -> list[tuple[float, float]]:
+    """Of each iteration, the mean of the workers that say it."""
+    said: dict[int, list[float]] = defaultdict(list)
+    for line in (line for worker in workers for line in worker.iterations):
+        if (number := value(line)) is not None:
+            said[line.iteration].append(number)
+    return [(iteration, sum(several) / len(several)) for iteration, several in sorted(said.items())]
 
 
 def _expected(statuses: Sequence[dict[str, Any]]) -> Series:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from run.checks import conservation, identity
+from run.compressed import Compressed
 from run.config import Config
 from run.events import read_happenings
 from run.folder import JobFolder, PassFolder
@@ -21,7 +22,12 @@ def summarise(folder: JobFolder, config: Config) -> Summary:
         summarise_pass(entry, read_pass(entry, config.job.workers), config.run.target_accuracy)
         for entry in folder.passes
     )
-    return Summary(job=folder.id, target_accuracy=config.run.target_accuracy, passes=passes)
+    return Summary(
+        job=folder.id,
+        target_accuracy=config.run.target_accuracy,
+        passes=passes,
+        compresses=config.compress.compresses,
+    )
 
 
 def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target: float) -> PassSummary:
@@ -68,6 +74,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         identity_error=identity(workers),
         conservation_error=conserved.error,
         conservation_unchecked=conserved.unchecked,
+        compressed=Compressed.of(lines),
     )
 
 

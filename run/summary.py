@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from run.compressed import Compressed, compressed_rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSummary:
@@ -50,6 +52,8 @@ class PassSummary:
     identity_error: str | None
     conservation_error: str | None
     conservation_unchecked: str | None
+    compressed: Compressed | None = None
+    """What was sent of the gradients; None where the workers did not say."""
 
     def failures(self, target: float) -> list[str]:
         """Why this pass does not count, one sentence each."""
@@ -79,6 +83,8 @@ class Summary:
     job: int
     target_accuracy: float
     passes: tuple[PassSummary, ...]
+    compresses: bool = False
+    """Whether fewer bytes are sent than a gradient has in float32."""
 
     @property
     def failures(self) -> list[str]:
@@ -129,6 +135,7 @@ class Summary:
             *self._discarded(),
             ["sent", *(_traffic(entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
             ["received", *(_traffic(entry.bytes_received, entry.packets_received) for entry in self.passes)],
+            *(compressed_rows([entry.compressed for entry in self.passes]) if self.compresses else []),
             ["retransmissions", *(_integer(entry.retransmissions) for entry in self.passes)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.passes)],
             ["peer fetches", *(_integer(entry.peer_fetches) for entry in self.passes)],

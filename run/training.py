@@ -47,7 +47,13 @@ class Training:
     ) -> None:
         """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's."""
         self.config, self.folder = config, folder
-        self.view = PassView(folder, config.job.workers, title, target=config.run.target_accuracy)
+        self.view = PassView(
+            folder,
+            config.job.workers,
+            title,
+            target=config.run.target_accuracy,
+            compresses=config.compress.compresses,
+        )
         self.neighbours: list[PassView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
         self._processes, self._network = processes, network

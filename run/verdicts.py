@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from run.claims import Verdict
 from run.evidence import Findings, Row
 
 NEAR = 0.10
@@ -14,15 +14,6 @@ FASTER = 3.0
 
 ONE_SLOW = "one-slow"
 """The scenario of that claim."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A claim, whether it holds, and the numbers that say so."""
-
-    claim: str
-    holds: bool
-    numbers: str
 
 
 def verdicts(found: Sequence[Findings]) -> list[Verdict]:
@@ -56,9 +47,14 @@ def _stash(found: Sequence[Findings]) -> Iterator[Verdict]:
 
 
 def _kept(stem: str, stashed: Row, dropped: Row) -> Verdict:
+    """By the time to the target; by the best accuracy, where neither comes to it."""
+    if math.isfinite(stashed.time_s.median) or math.isfinite(dropped.time_s.median):
+        holds = stashed.time_s.median <= dropped.time_s.median
+    else:
+        holds = stashed.best_accuracy.median >= dropped.best_accuracy.median
     return Verdict(
-        claim=f"{stem}, {stashed.objective}: at the target no later with the stash than without",
-        holds=math.isfinite(stashed.time_s.median) and stashed.time_s.median <= dropped.time_s.median,
+        claim=f"{stem}, {stashed.objective}: at the target no later, or nearer to it, with the stash than without",
+        holds=holds,
         numbers=f"{_reached(stashed)} against {_reached(dropped)}",
     )
 

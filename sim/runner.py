@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
+import msgspec
 import threadpoolctl
 from msgspec.structs import replace
 from rich.console import Console
@@ -182,6 +183,8 @@ def _train(config: Config, entry: PassFolder, students: list[Student], costs: Co
 
     with simulation.journal, entry.status.open("w") as statuses:
         simulation.run(look)
+    if simulation.happenings:
+        entry.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in simulation.happenings))
     for rank, student in enumerate(students):
         student.close(simulation.totals(rank))
     return simulation.clock.time()

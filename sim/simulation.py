@@ -12,7 +12,7 @@ from host.wire import Header, Kind
 from run.config import Config
 from run.config import Link as Rate
 from run.errors import RunError
-from run.events import in_order
+from run.events import Happening, action, in_order
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, Controller
 from sim.costs import Costs
@@ -51,6 +51,9 @@ class Simulation:
     _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
     _changes: list[Rate] = field(init=False)
+    happenings: list[Happening] = field(default_factory=list)
+    """What became of links' changes."""
+    _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
@@ -137,12 +140,16 @@ class Simulation:
 
     def _report(self, rank: int, report: Report) -> None:
         """A worker has finished an iteration: links may get other rates, once; and the controller is told."""
+        self._finished_iteration = max(self._finished_iteration, report.iteration)
         for change in [change for change in self._changes if change.at_iteration <= report.iteration]:
             self._changes.remove(change)
             self.clock.after(self.clock.time() + change.after_s, self._shape, change)
         self.controller.report(rank, report)
 
     def _shape(self, change: Rate) -> None:
+        what, name = action(change)
+        moment = Happening(time=self.clock.time(), iteration=self._finished_iteration, action=what, name=name)
+        self.happenings.append(moment)
         for rank in change.workers:
             self.uplinks[rank].shape(change.mbps)
             self.downlinks[rank].shape(change.mbps)

@@ -73,12 +73,13 @@ class Cluster:
         drop: bool = False,
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
+        elements: int = ELEMENTS,
         pace_mbps: float = 0.0,
     ) -> None:
         self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
         self.loop = EventLoop()
         self.replica: State | None = None
-        coding = Coding.of(job, compress, ELEMENTS)
+        coding = Coding.of(job, compress, elements)
         self.recorders = [Recorder(coding) for _ in range(job.workers)]
         self.transports = [
             Transport(SWITCH, local=address(rank), bucket=bucket_for(pace_mbps, job.words))
@@ -88,7 +89,7 @@ class Cluster:
             Agent(
                 job,
                 rank=rank,
-                elements=ELEMENTS,
+                elements=elements,
                 transport=transport,
                 compress=compress,
                 average=average,
@@ -281,17 +282,20 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
     """Its books say what it had sent, in which lanes; packets are lost all the while."""
     job = Job(workers=3, words=8 if compress.codec == "auto" else 1, slots=32, window=8)
     cluster = Cluster(job, k=2, lose=10, compress=compress)
-    numbers = np.random.default_rng(5)
+    numbers, means = np.random.default_rng(5), dict[int, np.ndarray]()
+
+    def train(rank: int, until: int) -> None:
+        agent = cluster.agents[rank]
+        while agent.iteration < until:
+            for update in agent.all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
+                assert isinstance(update, Aggregate)
+                assert np.array_equal(update.mean, means.setdefault(update.iteration, update.mean))
 
     def iterate(*ranks: int) -> None:
-        gradients = numbers.normal(size=(3, ELEMENTS)).astype(np.float32)
+        """Some iterations; whoever is left behind comes after."""
+        until = cluster.agents[0].iteration + 3
         with ThreadPoolExecutor() as pool:
-            found = list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank])[1], ranks))
-        for updates in found[1:]:
-            for one, other in zip(updates, found[0], strict=False):
-                assert isinstance(one, Aggregate)
-                assert isinstance(other, Aggregate)
-                assert np.array_equal(one.mean, other.mean)
+            list(pool.map(lambda rank: train(rank, until), ranks))
 
     def comes(state: State | None) -> Agent:
         transport = Transport(SWITCH, local=address(2))
@@ -308,17 +312,39 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
         state = None
         for _ in range(3):
             cluster.agents[2] = comes(state)
-            for _ in range(3):
-                iterate(0, 1, 2)
-            cluster.agents[2].catch_up()
+            iterate(0, 2)
+            train(1, cluster.agents[0].iteration)
+            iterate(0, 1, 2)
             cluster.loop.run(cluster.agents[2].close())
-            for _ in range(2):
-                iterate(0, 1)
+            iterate(0, 1)
             first = cluster.agents[0]
             state = State(iteration=first.iteration - 1, arrays={**first.encoder.plan.to_arrays()})
         plans = [agent.encoder.plan.to_arrays() for agent in cluster.agents[:2]]
         assert all(np.array_equal(plans[0][name], plans[1][name]) for name in plans[0])
         assert all(agent.residual.books().conserved for agent in cluster.agents)
         assert cluster.agents[2].residual.books().counted.any()
+    finally:
+        cluster.close()
+
+
+def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
+    job = Job(workers=3, words=8, slots=32, window=2)
+    cluster = Cluster(job, k=3, compress=Compress(codec="auto", adapt="deliverable"), elements=30_000)
+    slow, settle = cluster.agents[1].encoder, cluster.agents[1].encoder.settle
+
+    def settled(result: Result, now: float, hint: int | None = None) -> None:
+        settle(result, now, 2 if result.id.block == 2 else hint)
+
+    monkeypatch.setattr(slow, "settle", settled)
+    gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)
+    try:
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3)))
+        lanes = [result.lanes for result in cluster.agents[0].protocol.results(1, 1)]
+        assert lanes[:3] == [0, 0, 0]
+        assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
+        assert all(np.array_equal(updates[0].mean, found[0][1][0].mean) for _, updates in found)  # type: ignore[union-attr]
+        assert all(agent.residual.books().conserved for agent in cluster.agents)
     finally:
         cluster.close()

@@ -2,6 +2,8 @@
 that the stragglers they suffer are Poisson's.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -16,7 +18,7 @@ from host.history import BlockId, Result
 from host.lanes import pack
 from host.metrics import fingerprint, norm2
 from host.model import Batch, Momentum, Perceptron, load_shard
-from host.plan import Planner
+from host.plan import Plan, Planner
 from host.replica import Replica
 from host.stragglers import DRAWN, Blocking, _quantile
 from run.compression import Compress
@@ -152,10 +154,13 @@ def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
         replicas.append(Replica(model.parameters, optimizer, evaluators[-1], 8, PLAN))
     random = np.random.default_rng(1)
     gradients = random.normal(size=(7, len(model.parameters))).astype(np.float32)
-    for iteration in range(1, 7):
+    for iteration in range(1, 6):
         replicas[0].apply(iteration, gradients[iteration - 1], np.zeros(8, np.int64), PLAN)
+    after = replace(PLAN, gap=np.array([7]))
+    replicas[0].apply(6, gradients[5], np.zeros(8, np.int64), after)
     state = replicas[0].state()
     assert state is not None
+    assert Plan.from_arrays(state.arrays).gap.tolist() == [7], "the plan that the latest results came to"
     replicas[1].restore(state)
     assert evaluators[1].accuracy(6) == evaluators[0].accuracy(6) > 0
     first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64), PLAN) for replica in replicas)

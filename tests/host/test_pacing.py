@@ -16,6 +16,7 @@ from host.flights import Flights
 from host.instructions import Instruction, Send
 from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, Pacer, TokenBucket, bucket_for
 from host.protocol import Protocol
+from host.shape import Shape
 from host.timeout import PATIENCE_MIN_S
 from host.transport import Transport
 from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header
@@ -135,7 +136,8 @@ class Alone:
     left: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.protocol = Protocol(job=1, rank=0, blocks=self.blocks, words=1, slots=64, window=16, rto_s=0.05)
+        shape = Shape(blocks=self.blocks, words=1, widest=32)
+        self.protocol = Protocol(job=1, rank=0, shape=shape, slots=64, window=16, rto_s=0.05)
         self.switch = SlotRules(workers=1, k=1, slots=64)
         bucket = TokenBucket(mbps=self.mbps, burst_bytes=FRAME_BYTES + HEADER_BYTES + WORD_BYTES)
         self.pacer = Pacer[Send](bucket, self.clock, self.leave)

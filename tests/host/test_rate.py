@@ -56,8 +56,8 @@ def test_a_drop_to_a_quarter_in_mid_stream_is_found_after_two_windows() -> None:
     stream(rate, [MBPS / 4] * (WINDOW + HOLD + 1), now, first=100 + WINDOW)
     assert mbps(rate) == pytest.approx(MBPS / 4)
     delivered = 100 + 2 * WINDOW + HOLD + 1
-    assert rate.rest == rate.wish == pytest.approx(1 / 4)
-    assert rate.ratio == pytest.approx((delivered + (BLOCKS - delivered) / 4) / BLOCKS)
+    assert rate.rest == rate.wish == pytest.approx(1 / 4 / 0.9)
+    assert rate.ratio == pytest.approx((delivered + (BLOCKS - delivered) * rate.rest) / BLOCKS)
 
 
 def test_a_rate_that_comes_back_is_not_compressed_for() -> None:
@@ -240,6 +240,6 @@ def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: floa
     clock.after(BLOCKS / 2 * size * 8e-6 / MBPS, link.shape, MBPS / 4)
     clock.run()
     assert seen[BLOCKS // 2 - 1] == (pytest.approx(MBPS, rel=0.01), 1)
-    assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4, rel=0.01))
+    assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4 / 0.9, rel=0.01))
     found = next(number for number, (now_mbps, _) in enumerate(seen) if 0 < now_mbps < MBPS / 2)
     assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD

@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from run import claims
+from run.claims import Verdict
+from run.conduct import WIDTH
 from run.evidence import Findings, Row, Spread, find_row
-from run.evidence_table import WIDTH, table, verdict_lines
+from run.evidence_table import table
 from run.summary import PassSummary
-from run.verdicts import Verdict, verdicts
+from run.verdicts import verdicts
 from tests.run.test_run_chaos import SUMMARY
 
 
@@ -106,6 +109,10 @@ def test_the_stash_is_compared_with_dropping_k_by_k() -> None:
         "never (best accuracy 95.0%, of one worker's classes 10.0%)"
     )
     assert not second.holds
+    never = [found(row("fixed:1", None), scenario="skewed-finish")]
+    for accuracy, nearer in ((0.94, True), (0.96, False)):
+        one = replace(row("fixed:1", None), best_accuracy=Spread.of([accuracy]))
+        assert said([*never, found(one, scenario="skewed-drop", late="drop")], "with the stash").holds == nearer
 
 
 def test_who_misses_the_target_fails_where_that_is_no_finding() -> None:
@@ -131,4 +138,4 @@ def test_the_table_fits_and_has_words_for_what_never_came() -> None:
     assert cells["fixed:1"][1:6] == ["never", "never", "..", "never", "-"]
     assert cells["fixed:2"][1] == "1234.0"
     assert "82.27" in cells["round"], "how many times faster than k = n: 2, 82.27 and infinitely"
-    assert verdict_lines([Verdict(claim="a", holds=False, numbers="b")]) == ["NO   a: b"]
+    assert claims.lines([Verdict(claim="a", holds=False, numbers="b")]) == ["NO   a: b"]

@@ -13,8 +13,10 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from run import matrix
+from run.conduct import conclude
 from run.errors import ConfigError, InterruptedRun, RunError
-from run.experiment import command, conclude
+from run.experiment import command
+from run.experiment_k import tell
 from run.folder import RunFolder
 from run.matrix import Scenario, cells, run_cells
 from run.runner import Plan, make_plan, prepare
@@ -127,7 +129,7 @@ def test_a_run_that_fails_does_not_stop_the_others(folder: Path) -> None:
     first, second = run(folder, Faked(fail), "tiny")
     assert (first.error, first.passes) == ("FAILED: worker-3 ended with exit code 1", ())
     assert len(second.passes) == 3
-    assert conclude(folder, [first, second], Console(quiet=True), as_json=False) == 1
+    assert conclude("k", folder, [first, second], tell, Console(quiet=True), as_json=False) == 1
     document = json.loads((folder / "experiment.json").read_text())
     assert document["failures"] == ["tiny, seed 1: FAILED: worker-3 ended with exit code 1"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from run.objectives import DEFAULT
 from tests.run.real_run import KOFN, NEVER, RealRun
 from tests.targets import TARGETS
 
@@ -59,7 +60,7 @@ with grpc.secure_channel("127.0.0.1:50052", tls, [("grpc.ssl_target_name_overrid
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_forged_packets_and_strangers(target: str, tmp_path: Path) -> None:
-    with RealRun(tmp_path, "--target", target, "--pass", "round", target=NEVER) as run:
+    with RealRun(tmp_path, "--target", target, "--pass", DEFAULT, target=NEVER) as run:
         run.until_training()
         worker = run.pid("host", "--rank", "1")
         subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", FORGE], check=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_run import append, simulate
+from fake_run import append, compress, simulate
 from rich.console import Console
 
 from rpc import kofn_pb2
@@ -152,3 +152,15 @@ def test_a_worker_that_trains_again_has_not_ended(live: PassView, folder: RunFol
     append(folder, 0, lines[1])
     live.poll()
     assert live.workers[0].state == "training"
+
+
+def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: PassView) -> None:
+    fake = compress(simulate())
+    for rank in range(4):
+        append(folder, rank, fake.lines[rank][1])
+    compressing = PassView(folder.jobs[0].passes[0], 4, "round", target=2.0, compresses=True)
+    for view in (live, compressing):
+        view.poll()
+    compressing.close()
+    assert "ratio 0.25  error 0.5  residual 2.5" in compressing.headline()
+    assert "  ratio" not in live.headline()

@@ -4,8 +4,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
-from fake_run import two_passes
+from fake_run import compress, simulate, two_passes, write
 
+from run.compression import Compress
 from run.config import Config
 from run.folder import RunFolder
 from run.plots import running_mean
@@ -73,3 +74,16 @@ def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Pa
     series = read_series(folder.jobs[0].passes[0], 4)
     assert series.predicted_ms.x.size == series.expected_ms.x.size > 0
     np.testing.assert_allclose(series.predicted_ms.y, 1.1 * series.expected_ms.y + 3.0)
+
+
+def test_compression_is_drawn_where_there_is_any(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [compress(simulate())])
+    sent, left_over, pending = read_series(folder.jobs[0].passes[0], 4).compression
+    assert (sent.measured.y == 0.25).all()
+    assert (sent.planned.y == 0.5).all()
+    np.testing.assert_allclose(left_over.measured.y, 1 / left_over.measured.x)
+    assert (pending.measured.y == 2.5).all(), "the mean of the workers"
+    for config, drawn in ((Config(), 3), (Config(compress=Compress(codec="int8")), 4)):
+        summary = RunSummary(jobs=(summarise(folder.jobs[0], config),))
+        assert write_report(folder, [config], summary).read_text().count("<svg") == drawn

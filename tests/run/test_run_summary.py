@@ -4,15 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_run import FakePass, simulate, two_passes, write
+from fake_run import FakePass, compress, simulate, two_passes, write
 from rich.console import Console
 
+from run.compression import Compress
 from run.config import Config
 from run.errors import RunError
 from run.folder import RunFolder
 from run.metrics import merge
 from run.summarise import summarise
-from run.summary import Summary
+from run.summary import PassSummary, Summary, stored_passes
 
 
 def one_pass(path: Path, fake: FakePass) -> Summary:
@@ -205,3 +206,31 @@ def test_merged_metrics_know_pass_and_worker(tmp_path: Path) -> None:
     assert len(lines) == 2 * 4 * 201
     assert (lines[0]["pass"], lines[0]["worker"], lines[0]["iteration"]) == ("round", 0, 1)
     assert (lines[-1]["pass"], lines[-1]["worker"], lines[-1]["summary"]["reason"]) == ("all", 3, "target")
+
+
+def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [compress(simulate(iterations=100))])
+    plain = summarise(folder.jobs[0], Config())
+    compressing = summarise(folder.jobs[0], Config(compress=Compress(codec="int8")))
+    rows = {label: cell for label, cell in compressing.rows()}
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50"
+    assert rows["compression error"] == "0.0519, 3% of the gradient"
+    assert rows["residual"] == "2.5, 125% of the gradient"
+    assert {label for label, _ in plain.rows()} == rows.keys() - {"gradients sent", "compression error", "residual"}
+    assert plain.passes[0].compressed is not None
+    assert plain.passes[0].compressed.wire_bytes == 4 * 100 * 50
+    assert stored(compressing, tmp_path) == compressing.passes
+
+
+def stored(summary: Summary, path: Path) -> tuple[PassSummary, ...]:
+    (path / "summary.json").write_text(json.dumps(summary.to_dict()))
+    return stored_passes(path)
+
+
+def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    summary = summarise(folder.jobs[0], Config(compress=Compress(codec="int8")))
+    assert summary.passes[0].compressed is None
+    assert ["gradients sent", "-"] in summary.rows()

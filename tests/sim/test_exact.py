@@ -73,7 +73,7 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
     run.check()
     took_s = {int(str(line["iteration"])): float(str(line["iteration_s"])) for line in lines(run)}
     slow = [took_s[iteration] for iteration in range(12, 20)]
-    assert min(slow) > run.students[0].blocks * 2 * 8 * 256 / 0.4e6
+    assert min(slow) > run.students[0].shape.blocks * 2 * 8 * 256 / 0.4e6
     assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
 
 

@@ -1,5 +1,6 @@
 """The packet thread over real interfaces: veth pairs in a network namespace that dies with the test's process."""
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -28,6 +29,7 @@ def alone(body: Callable[[], None]) -> None:
     """Run `body` in a process of its own with a network namespace of its own."""
 
     def enter() -> None:
+        gc.freeze()  # what other tests have left belongs to threads that a fork does not have
         os.unshare(CLONE_NEWNET) if hasattr(os, "unshare") else _unshare()
         body()
 

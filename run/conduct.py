@@ -1,0 +1,194 @@
+"""What the commands of `kofn experiment` have in common: options, the matrix run or read, and what comes of it told.
+
+Which scenarios there are and what their results show is each experiment's own.
+"""
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from run import claims
+from run.claims import Verdict
+from run.display import say
+from run.ending import ending
+from run.errors import ConfigError, InterruptedRun
+from run.folder import RunFolder, default_path, point_latest
+from run.matrix import Cell, Result, Scenario, cells, read_cells, run_cells
+from run.options import set_option
+from run.preconditions import check_machine
+from run.runner import Plan, execute
+from run.state import another_run, running
+
+WIDTH = 132
+"""Columns of a terminal that the tables need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What every experiment's command line says."""
+
+    chosen: tuple[str, ...]
+    """Names of scenarios; empty: all."""
+    seeds: int
+    settings: tuple[str, ...]
+    target: str | None
+    out: Path | None
+    simulated: bool
+    as_json: bool
+    report_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an experiment's results show; nothing but failures where there are none."""
+
+    tables: Sequence[Table]
+    legend: str
+    verdicts: Sequence[Verdict]
+    failures: Sequence[str]
+    document: Mapping[str, Any]
+    """For JSON, beside failures and claims."""
+    write_report: Callable[[Path, Sequence[str]], Path]
+    """Into this folder, with all failures; the report's path."""
+
+
+def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of every experiment, for a command that takes them as `choices`; `seeds`: where nobody says."""
+    options = (
+        click.option("--scenario", "chosen", multiple=True, metavar="NAME", help="May be repeated.  [default: all]"),
+        click.option(
+            "--seeds", type=click.IntRange(min=1), default=seeds, show_default=True, metavar="N", help="Seeds 1 to N."
+        ),
+        set_option,
+        click.option(
+            "--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]"
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            help=f"Folder for the results; what is finished in it is not run again.  [default: runs/{name}-TIME]",
+        ),
+        click.option(
+            "--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
+        click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show."),
+    )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def bundled(**given: Any) -> None:
+            common = {field.name: given.pop(field.name) for field in fields(Choices)}
+            command(choices=Choices(**common), **given)
+
+        for option in reversed(options):
+            option(bundled)
+        return bundled
+
+    return decorate
+
+
+def conduct(
+    experiment: str,
+    choices: Choices,
+    scenarios: Callable[[], Sequence[Scenario]],
+    tell: Callable[[Sequence[Result]], Told],
+) -> None:
+    """Run the matrix, or read it, and tell what it shows; ends the process with the command's exit code."""
+    console = _console(stderr=choices.as_json)
+    with ending(f"experiment {experiment}"):
+        out = choices.out
+        if choices.report_only and (out is None or not out.is_dir()):
+            raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
+        if not (choices.report_only or choices.simulated) and running() is not None:
+            raise another_run()
+        wanted = scenarios()
+        folder = out or default_path(f"experiment-{experiment}")
+        matrix = cells(wanted, choices.seeds, folder)
+        ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices.simulated)
+        code = conclude(experiment, folder, list(ran), tell, console, as_json=choices.as_json)
+    sys.exit(code)
+
+
+def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those that were chosen, each once, or all; ConfigError for a name that nothing has."""
+    for name in chosen:
+        if name not in names:
+            raise ConfigError(f"no scenario is called {name!r}: {', '.join(names)} are")
+    return list(dict.fromkeys(chosen or names))
+
+
+def _console(*, stderr: bool) -> Console:
+    """A terminal as it is; anything else as wide as the tables."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
+
+
+def _run(matrix: Sequence[Cell], folder: Path, console: Console, simulated: bool) -> Iterable[Result]:
+    """On the real system, or in virtual time."""
+    if not simulated:
+        check_machine(matrix[0].config.network.target)
+    trainings = sum(len(cell.config.run.passes) for cell in matrix)
+    say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
+    try:
+        yield from run_cells(matrix, _simulate if simulated else execute, console)
+    except InterruptedRun as error:
+        raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
+    point_latest(folder)
+
+
+def _simulate(plan: Plan, console: Console) -> RunFolder:
+    """As `execute`, in virtual time."""
+    from sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
+
+    return simulate(plan, console)
+
+
+def conclude(
+    experiment: str,
+    folder: Path,
+    results: Sequence[Result],
+    tell: Callable[[Sequence[Result]], Told],
+    console: Console,
+    *,
+    as_json: bool,
+) -> int:
+    """Tables, claims and report of what is there; the exit code."""
+    done = [result for result in results if result.passes]
+    told = tell(done)
+    for table in told.tables:
+        console.print(table)
+        console.print()
+    say(console, f"{told.legend}\n")
+    for line in claims.lines(told.verdicts):
+        say(console, line)
+    failures = [f"{result.cell.title}: {result.error}" for result in results if not result.passes]
+    failures += told.failures
+    document = {"ok": not failures, "failures": failures, "claims": list(map(asdict, told.verdicts)), **told.document}
+    text = json.dumps(_finite(document), indent=2)
+    (folder / "experiment.json").write_text(text + "\n")
+    if done:
+        say(console, f"report: {told.write_report(folder, failures)}")
+    for reason in failures:
+        say(Console(stderr=True), f"kofn experiment {experiment}: {reason}", style="red")
+    if as_json:
+        click.echo(text)
+    return 1 if failures else 0
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null, for what never came."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

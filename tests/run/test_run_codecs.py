@@ -1,0 +1,231 @@
+"""`kofn experiment codecs`: what is concluded from trainings, its report, and a small one in virtual time."""
+
+import io
+import json
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import fake_run
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from run import matrix
+from run.claims import Verdict
+from run.codecs.command import find_rows, tell
+from run.codecs.evidence import Row, Training
+from run.codecs.table import CODEC_HEADINGS, LINK_HEADINGS, codec_cells, link_cells, table
+from run.codecs.variants import ELEMENTS, VARIANTS
+from run.codecs.verdicts import verdicts
+from run.compressed import Compressed
+from run.conduct import WIDTH, conclude
+from run.errors import ConfigError
+from run.experiment import command
+from run.folder import RunFolder
+from run.matrix import Cell, cells, run_cells
+from run.runner import Plan, prepare
+from tests.run.test_run_chaos import SUMMARY
+
+SENT = Compressed(wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0)
+
+
+def row(name: str, *iterations: int | None, seeds: Iterable[int] = (1, 2, 3)) -> Row:
+    trainings = [
+        Training(
+            seed=seed,
+            summary=replace(SUMMARY, iterations_to_target=count, compressed=SENT, bytes_sent=2_500_000),
+            accuracy=0.9 if count is None else 0.952,
+            iteration_s=(0.01,),
+        )
+        for seed, count in zip(seeds, iterations, strict=False)
+    ]
+    return Row.of(VARIANTS[name], trainings, 0.95)
+
+
+def link(name: str, *times_s: tuple[float, ...], changed_in: int | None = 2) -> Row:
+    trainings = [
+        Training(seed=seed, summary=SUMMARY, accuracy=0.951, iteration_s=several, changed_in=changed_in)
+        for seed, several in enumerate(times_s, 1)
+    ]
+    return Row.of(VARIANTS[name], trainings, 0.95)
+
+
+def said(rows: Sequence[Row], words: str) -> Verdict:
+    (one,) = [verdict for verdict in verdicts(rows) if words in verdict.claim]
+    return one
+
+
+def test_iterations_are_compared_seed_by_seed() -> None:
+    baseline = row("int32", 100, 200, 300)
+    near = said([baseline, row("int8", 110, 210, 400)], "int8")
+    assert near.holds
+    assert near.numbers == "210 iterations against 200 iterations: x 1.10"
+    assert not said([baseline, row("int8", 111, 230, 300)], "int8").holds, "1.11, 1.15 and 1.00"
+    assert said([baseline, row("onebit", 150, 300, 999)], "onebit").holds
+    assert not said([baseline, row("int4", 151, 302, 300)], "int4").holds
+    later = row("int16", 330, 100, seeds=(3, 1))
+    assert later.against(baseline) == pytest.approx(1.05), "whichever seeds both have, in whichever order"
+
+
+def test_a_codec_that_never_gets_there_is_said_so_with_and_without_feedback() -> None:
+    rows = [row("int32", 100, 100, 100), row("int4", 120, 120, 120), row("int4-no-feedback", None, 200, None)]
+    one = said(rows, "int4")
+    assert one.holds
+    assert one.numbers == "120 iterations against 100 iterations: x 1.20; without feedback never: -"
+    assert not said([rows[0], row("onebit", None, None, 100)], "onebit").holds
+    assert [why for each in rows for why in each.problems()] == [], "without feedback that is a finding"
+    assert row("int8", 100, None, 100).problems() == ["int8: 1 of 3 did not reach 95.0%"]
+    broken = replace(SUMMARY, identity_error="replicas differ")
+    training = Training(seed=1, summary=broken, accuracy=0.95, iteration_s=(0.01,))
+    assert Row.of(VARIANTS["int4-no-feedback"], [training], 0.95).problems() == ["int4-no-feedback: replicas differ"]
+
+
+def test_nothing_is_claimed_without_the_baseline() -> None:
+    assert verdicts([row("int8", 100), row("int4", 100)]) == []
+    assert verdicts([link("link-one-adaptive", (0.1, 0.1, 0.1))]) == []
+
+
+def test_iterations_of_a_link_that_slows_down() -> None:
+    before = (0.9, 0.02, 0.02)
+    plain = link("link-one-uncompressed", (*before, 0.06, 0.08, 0.10), (*before, 0.05, 0.09, 0.09), changed_in=4)
+    adaptive = link("link-one-adaptive", (*before, 0.03, 0.03, 0.05), (*before, 0.03, 0.03, 0.03), changed_in=4)
+    assert (plain.before_s.median, plain.change_s.high, plain.after_s.low) == (0.02, 0.06, pytest.approx(0.09))
+    in_it, after, accuracy = verdicts([plain, adaptive])
+    assert not in_it.holds
+    assert in_it.numbers == "30.0 ms against 55.0 ms: 1.83 times", "the median of 2 and 5/3"
+    assert after.holds
+    assert after.numbers.endswith(": 2.62 times"), "the median of 2.25 and 3"
+    assert accuracy.holds
+    assert accuracy.numbers == "95.1% after 100 iterations against 95.1% after 100 iterations"
+    assert [one.claim.split(":")[0] for one in (in_it, after, accuracy)] == [
+        "the link of one worker drops to a quarter"
+    ] * 3
+
+
+def test_a_change_that_never_came_proves_nothing() -> None:
+    known, unknown = ((0.02, 0.09, 0.09), 2), ((0.01, 0.01, 0.01), None)
+    for plain, adaptive in ((known, unknown), (unknown, known)):
+        rows = [
+            link(f"link-all-{name}", times_s, changed_in=changed_in)
+            for name, (times_s, changed_in) in (("uncompressed", plain), ("adaptive", adaptive))
+        ]
+        assert [one.holds for one in verdicts(rows)] == [False, False, True]
+
+
+def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
+    digits = [row("int32", 1234, 100, 100), row("int4-no-feedback", None, None, 100)]
+    links = [link("link-one-uncompressed", (0.02, 1.06, 0.08)), link("link-all-adaptive", (0.02,), changed_in=None)]
+    for headings, found in ((CODEC_HEADINGS, codec_cells(digits)), (LINK_HEADINGS, link_cells(links))):
+        console = Console(width=WIDTH, record=True, file=io.StringIO())
+        console.print(table(headings, found))
+        text = console.export_text()
+        assert "…" not in text
+        assert len(text.splitlines()) == 3
+        assert max(map(len, text.splitlines())) <= WIDTH
+    assert codec_cells(digits)[0][1:] == [
+        *("100", "100 .. 1,234", "1.00", "2.5 MB", "0.250", "0.25", "0.5", "95.2%", "3 of 3"),
+    ]
+    assert codec_cells(digits)[1][1:4] == ["never", "100 .. never", "-"]
+    assert link_cells(links)[1][2:5] == ["-", "- .. -", "-"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_is_a_run_with_blocks_of_the_same_elements(name: str, tmp_path: Path) -> None:
+    scenario = VARIANTS[name].scenario((), None)
+    (cell,) = cells([scenario], 1, tmp_path)
+    config = cell.plan().shared
+    widest = config.compress.widths(config.job.workers)[0]
+    assert config.job.words * 2048 // widest == ELEMENTS
+    assert config.run.passes == ("all",)
+    assert config.compress.feedback is ("no-feedback" not in name)
+    assert bool(config.link) is name.startswith("link")
+
+
+def test_settings_come_after_the_variants_own() -> None:
+    config = VARIANTS["int8"].scenario(["compress.rounding=stochastic", "job.words=4"], "bmv2").config
+    assert (config.compress.rounding, config.job.words, config.network.target) == ("stochastic", 4, "bmv2")
+    with pytest.raises(ConfigError, match=r"scenario int4: .*job.workers"):
+        VARIANTS["int4"].scenario(["job.workers=64"], None)
+
+
+def faked(plan: Plan, console: Console) -> RunFolder:
+    """As if workers had trained: the wider the lanes, the fewer iterations; a link changes in the 31st."""
+    run = prepare(plan, "{}")
+    config = plan.shared
+    fake = fake_run.simulate(iterations=200 if config.compress.codec == "int32" else 220, seed=config.run.seed)
+    fake_run.write_job(run.jobs[0], [fake_run.compress(fake)])
+    if config.link:
+        moment = {"time": fake.lines[0][30]["started"] + 0.001, "iteration": 30, "action": "link", "name": "worker-3"}
+        run.jobs[0].passes[0].events.write_text(json.dumps(moment) + "\n")
+    return run
+
+
+def ran(folder: Path, *names: str, seeds: int = 2) -> list[Cell]:
+    found = cells([VARIANTS[name].scenario((), None) for name in names], seeds, folder)
+    assert all(result.passes for result in run_cells(found, faked, Console(quiet=True)))
+    return found
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, ["codecs", *map(str, arguments)])
+
+
+def test_report_only_says_what_is_there(tmp_path: Path) -> None:
+    names = ["int32", "int8", "link-one-uncompressed", "link-one-adaptive"]
+    ran(tmp_path, *names)
+    chosen = [argument for name in names for argument in ("--scenario", name)]
+    result = invoke(*chosen, "--seeds", "2", "--out", tmp_path, "--report-only", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert [one["variant"]["name"] for one in document["rows"]] == names
+    assert document["rows"][2]["iterations"]["median"] == 137, "95 % of 0.96 (1 - exp(-i / 30))"
+    assert len(document["claims"]) == 4
+    assert all(math.isfinite(one["change_s"]["median"]) for one in document["rows"][2:])
+    assert document["rows"][0]["change_s"]["median"] is None
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("<svg") == 2
+    for part in text.split("<svg")[1:]:
+        ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
+    assert all(claim["numbers"] in text for claim in document["claims"])
+
+
+def test_the_iteration_of_a_change_is_the_one_in_which_it_came(tmp_path: Path) -> None:
+    (cell,) = ran(tmp_path, "link-one-adaptive", seeds=1)
+    (found,) = find_rows(list(run_cells([cell], faked, Console(quiet=True))))
+    lines = fake_run.simulate(iterations=220).lines[0]
+    assert found.change_s.median == pytest.approx(lines[30]["time"] - lines[29]["time"])
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    ran(tmp_path, "int32", seeds=1)
+    result = invoke("--scenario", "int32", "--out", tmp_path, "--report-only", "--seeds", "2")
+    assert result.exit_code == 1
+    assert "int32, seed 2: not run yet" in result.output
+    assert "no scenario is called 'int7': int32, int16" in invoke("--scenario", "int7").output
+    assert conclude("codecs", tmp_path, [], tell, Console(quiet=True), as_json=False) == 0
+
+
+def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A codec and links that slow down, trained, found and claimed upon."""
+    scenarios = matrix.FOLDER / "codecs"
+    monkeypatch.setattr(matrix, "FOLDER", tmp_path)
+    (tmp_path / "codecs").mkdir()
+    for base in ("digits", "link-all"):
+        text = (scenarios / f"{base}.toml").read_text().replace("at_iteration = 15", "at_iteration = 8")
+        (tmp_path / "codecs" / f"{base}.toml").write_text(text)
+    names = ["int8", "link-all-uncompressed", "link-all-adaptive"]
+    chosen = [argument for name in names for argument in ("--scenario", name)]
+    small = ["run.target_accuracy=0.8", "run.accuracy_over=1", "model.hidden=[256]"]
+    settings = [argument for setting in small for argument in ("--set", setting)]
+    result = invoke(*chosen, *settings, "--simulate", "--seeds", "1", "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    rows = {one["variant"]["name"]: one for one in json.loads(result.stdout)["rows"]}
+    plain, adaptive = rows["link-all-uncompressed"], rows["link-all-adaptive"]
+    assert plain["after_s"]["median"] > 1.5 * plain["before_s"]["median"]
+    assert adaptive["after_s"]["median"] < 0.5 * plain["after_s"]["median"]
+    assert rows["int8"]["wire_ratio"]["median"] < 0.3 < adaptive["wire_ratio"]["median"] < 1
+    assert plain["wire_ratio"]["median"] >= 1
+    assert rows["int8"]["error"]["median"] > plain["error"]["median"]
