@@ -105,8 +105,8 @@ class Encoder:
         self._error_norm = None
         self._began_at_bytes = self.sent_bytes
         if self._rate is not None:
-            self._look_at_rate(self._rate)
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
+            self._look_at_rate(self._rate)
 
     def enter(self, gradient: Floats, iteration: int) -> None:
         """A gradient into the books, shape (elements,); GradientError when it is not finite."""
@@ -163,7 +163,8 @@ class Encoder:
         if self._rate is not None:
             self._rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
             self._look_at_rate(self._rate)
-            self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
+            if self._rate.measured:
+                self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
         """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.

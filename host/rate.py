@@ -24,6 +24,9 @@ HOLD = 4
 RATIO_MIN = 2.0**-10
 """Something is always sent: whatever a formula says, the ratio is at least this."""
 
+PROBE = 16
+"""Iterations in time after which twice as much is tried."""
+
 WIDTHS = (32, 16, 8, 4)
 
 
@@ -63,7 +66,16 @@ class _Point(NamedTuple):
 
     time_s: float
     packets: int
-    bytes: int
+    wire_bytes: int
+    gradient_bytes: int
+
+
+class _Rates(NamedTuple):
+    """In bit/s: on the wire over the older window and the newer one, and of the gradient over the newer one."""
+
+    older: float
+    newer: float
+    gradient: float
 
 
 class _Stream:
@@ -73,17 +85,19 @@ class _Stream:
         self._points: list[_Point] = []
         self._middle = self._first = 0
 
-    def add(self, size: int, now: float) -> tuple[float, float] | None:
-        """An answer for `size` bytes: the rates (older, newer) in bit/s up to the one before; None without news.
+    def add(self, size: "_Sent", now: float) -> _Rates | None:
+        """An answer for so many bytes: the rates up to the one before; None without news.
 
         The first answer only starts the clock: what was waited for until then was other workers.
         """
         points = self._points
         if not points:
-            points.append(_Point(now, 0, 0))
+            points.append(_Point(now, 0, 0, 0))
             return None
         last = points[-1]
-        following = _Point(now, last.packets + 1, last.bytes + size)
+        following = _Point(
+            now, last.packets + 1, last.wire_bytes + size.wire_bytes, last.gradient_bytes + size.gradient_bytes
+        )
         if now > last.time_s:
             rates = self._rates(last)  # everything that was read at that moment is in it
             points.append(following)
@@ -92,7 +106,7 @@ class _Stream:
             points[-1] = following._replace(time_s=last.time_s)
         return None
 
-    def _rates(self, newest: _Point) -> tuple[float, float] | None:
+    def _rates(self, newest: _Point) -> _Rates | None:
         """Of the two windows that end with this point, older and newer."""
         self._middle = self._start_of(newest, self._middle)
         middle = self._points[self._middle]
@@ -100,7 +114,12 @@ class _Stream:
         first = self._points[self._first]
         if not (_long_enough(middle, newest) and _long_enough(first, middle)):
             return None
-        return _bps(first, middle), _bps(middle, newest)
+        span_s = newest.time_s - middle.time_s
+        return _Rates(
+            older=8 * (middle.wire_bytes - first.wire_bytes) / (middle.time_s - first.time_s),
+            newer=8 * (newest.wire_bytes - middle.wire_bytes) / span_s,
+            gradient=8 * (newest.gradient_bytes - middle.gradient_bytes) / span_s,
+        )
 
     def _start_of(self, end: _Point, start: int) -> int:
         """The latest point, from `start` on, that leaves a whole window before `end`."""
@@ -111,10 +130,6 @@ class _Stream:
 
 def _long_enough(begin: _Point, end: _Point) -> bool:
     return end.packets - begin.packets >= WINDOW and end.time_s - begin.time_s >= SPAN_S
-
-
-def _bps(begin: _Point, end: _Point) -> float:
-    return 8 * (end.bytes - begin.bytes) / (end.time_s - begin.time_s)
 
 
 class _Sent(NamedTuple):
@@ -144,6 +159,10 @@ class RateEstimator:
         self._flying: dict[int, _Sent] = {}  # by block
         self._total_bytes, self._delivered_bytes = 1, 0
         self._agreed = 0  # times on end
+        self._in_time = 0  # iterations on end
+        self._gradient_bps = self._planned_bps = 0.0  # of the gradient, as v and v0
+        self.measured = False
+        """Whether v is of the present iteration."""
         self.rate_bps: float | None = None
         """v: the newest stable rate, in bit/s of what is on the wire."""
         self.start_bps: float | None = None
@@ -153,7 +172,8 @@ class RateEstimator:
         """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
         if gradient_bytes < 1:
             raise RateError(f"gradient_bytes is {gradient_bytes}: 1 or more is allowed")
-        self._stream = _Stream()
+        self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
+        self._stream, self.measured = _Stream(), False
         self._flying.clear()
         self._total_bytes, self._delivered_bytes, self._agreed = gradient_bytes, 0, 0
         if self._literal:
@@ -172,20 +192,32 @@ class RateEstimator:
         if sent is None or not counted:
             return
         self._delivered_bytes += sent.gradient_bytes
-        rates = self._stream.add(sent.wire_bytes, now)
+        rates = self._stream.add(sent, now)
         if rates is not None:
-            self._judge(*rates)
+            self._judge(rates)
 
     @property
     def rest(self) -> float:
         """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known.
 
-        To deliver, v counts for as much as it may be: a rate that is `threshold` below another is the same one.
+        To deliver, v counts for as much as it may be: a rate that is `threshold` below another is the same one.  And
+        what is sent now is not too much while the gradient gets through as fast as was planned: the smaller packets
+        are, the fewer bytes a second there are where not the link is what limits.
         """
         if self.rate_bps is None or self.start_bps is None:
             return 1.0
-        most = self.rate_bps if self._literal else self.rate_bps / (1 - self._threshold)
-        return self._formula(self.start_bps, most)
+        if self._literal:
+            return self._formula(self.start_bps, self.rate_bps)
+        rest = self._formula(self.start_bps, self.rate_bps / (1 - self._threshold))
+        if not self.in_time:
+            return rest
+        sent = self.rate_bps / self.start_bps * self._planned_bps / self._gradient_bps
+        return max(rest, min(1.0, 2 * sent if self._in_time == PROBE else sent))
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the gradient gets through at least as fast as at v0, in whatever lanes."""
+        return 0 < self._planned_bps * (1 - self._threshold) <= self._gradient_bps
 
     @property
     def ratio(self) -> float:
@@ -197,12 +229,12 @@ class RateEstimator:
         """The ratio for the next iteration, of which nothing is delivered yet, from RATIO_MIN to 1."""
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
-    def _judge(self, older_bps: float, newer_bps: float) -> None:
+    def _judge(self, rates: _Rates) -> None:
         """The stability test; a rate that passes it is v, and perhaps v0."""
-        close = newer_bps > 0 and abs(newer_bps - older_bps) <= self._threshold * older_bps
+        close = rates.newer > 0 and abs(rates.newer - rates.older) <= self._threshold * rates.older
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return
-        self.rate_bps = newer_bps
-        if self.start_bps is None or (not self._literal and newer_bps > self.start_bps):
-            self.start_bps = newer_bps
+        self.rate_bps, self._gradient_bps, self.measured = rates.newer, rates.gradient, True
+        if self.start_bps is None or (not self._literal and rates.newer > self.start_bps):
+            self.start_bps, self._planned_bps = rates.newer, rates.gradient

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from host.errors import RateError
 from host.faults import Faults
 from host.pacing import Pacer, bucket_for
-from host.rate import HOLD, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
+from host.rate import HOLD, PROBE, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
 from host.wire import HEADER_BYTES, Header
 from sim.clock import Clock
 from sim.network import FRAME_BYTES, Link
@@ -18,6 +18,7 @@ PACKET = 1106
 GRADIENT = 1024
 BLOCKS = 200
 MBPS = 20.0
+GRADIENT_BYTES = 1920
 
 
 def estimator(reading: str = "deliverable", *, threshold: float = 0.1, blocks: int = BLOCKS) -> RateEstimator:
@@ -243,3 +244,33 @@ def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: floa
     assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4 / 0.9, rel=0.01))
     found = next(number for number, (now_mbps, _) in enumerate(seen) if 0 < now_mbps < MBPS / 2)
     assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD
+
+
+def narrow(rate: RateEstimator, iterations: int, packet_s: float, wire_bytes: int) -> None:
+    """Iterations whose packets take so long each, whatever is in them."""
+    for _ in range(iterations):
+        rate.begin(BLOCKS * GRADIENT_BYTES)
+        for block in range(BLOCKS):
+            rate.sent(block, wire_bytes=wire_bytes, gradient_bytes=GRADIENT_BYTES)
+            rate.answered(block, block * packet_s)
+
+
+def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> None:
+    rate = RateEstimator("deliverable", threshold=0.1)
+    narrow(rate, 2, 1e-3, 2000)
+    assert rate.wish == 1
+    narrow(rate, 1, 4e-3, 2000)
+    assert not rate.in_time and rate.wish == pytest.approx(1 / 4 / 0.9)
+    narrow(rate, PROBE - 2, 1e-3, 550)
+    assert rate.in_time and rate.wish == pytest.approx(550 / 2000 / 0.9), "a quarter of the bytes, and not by the link"
+
+
+def test_more_is_tried_now_and_then_while_the_gradient_is_in_time() -> None:
+    rate = RateEstimator("deliverable", threshold=0.1)
+    narrow(rate, 1, 1e-3, 2000)
+    narrow(rate, PROBE - 1, 1e-3, 550)
+    rate.begin(BLOCKS * GRADIENT_BYTES)
+    assert rate.wish == pytest.approx(2 * 550 / 2000)
+    assert not rate.measured, "nothing of this iteration says that less should be sent"
+    narrow(rate, 1, 2e-3, 1050)
+    assert not rate.in_time and rate.wish < 1 / 2, "the link is what limits"
