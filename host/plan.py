@@ -23,6 +23,9 @@ from host.lanes import code_of
 from host.rate import lanes_for
 from host.summary import ONE, Floats64, Integers, Magnitudes, Summary
 
+SLACK = 1 / 16
+"""By so much a mean of wishes may fall short of lanes that all but a few workers wish for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
@@ -93,7 +96,8 @@ class Planner:
         grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly
         magnitudes = summary.magnitudes
         expected = Magnitudes(mean=magnitudes.mean * grown, largest=magnitudes.largest * grown)
-        ratio = min(max(summary.wish, 1), ONE) if self.adaptive else self._own_ratio
+        wish = round(summary.wish * (1 + SLACK))
+        ratio = min(max(wish, 1), ONE) if self.adaptive else self._own_ratio
         return self._plan(ratio, gap, expected)
 
     @property

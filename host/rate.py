@@ -24,6 +24,13 @@ HOLD = 4
 RATIO_MIN = 2.0**-10
 """Something is always sent: whatever a formula says, the ratio is at least this."""
 
+DROP = 0.5
+"""Share of v0: a stable rate below that counts at once, another by the mean of its iteration, as rates swing with what
+else hosts have to do."""
+
+RISE = 0.25
+"""Share by which v0 follows a rate that is higher: the highest of many is one that chance has made."""
+
 PROBE = 16
 """Iterations in time after which twice as much is tried."""
 
@@ -106,6 +113,15 @@ class _Stream:
             points[-1] = following._replace(time_s=last.time_s)
         return None
 
+    def whole(self) -> _Rates | None:
+        """The mean rates from the first answer to the last; None where they are too few."""
+        if not self._points or not _long_enough(self._points[0], self._points[-1], windows=2):
+            return None
+        first, last = self._points[0], self._points[-1]
+        span_s = last.time_s - first.time_s
+        mean_bps = 8 * last.wire_bytes / span_s
+        return _Rates(older=mean_bps, newer=mean_bps, gradient=8 * last.gradient_bytes / span_s)
+
     def _rates(self, newest: _Point) -> _Rates | None:
         """Of the two windows that end with this point, older and newer."""
         self._middle = self._start_of(newest, self._middle)
@@ -128,8 +144,8 @@ class _Stream:
         return start
 
 
-def _long_enough(begin: _Point, end: _Point) -> bool:
-    return end.packets - begin.packets >= WINDOW and end.time_s - begin.time_s >= SPAN_S
+def _long_enough(begin: _Point, end: _Point, windows: int = 1) -> bool:
+    return end.packets - begin.packets >= windows * WINDOW and end.time_s - begin.time_s >= SPAN_S
 
 
 class _Sent(NamedTuple):
@@ -160,18 +176,23 @@ class RateEstimator:
         self._total_bytes, self._delivered_bytes = 1, 0
         self._agreed = 0  # times on end
         self._in_time = 0  # iterations on end
+        self._provisional = False  # v0 is of a part of the first iteration
         self._gradient_bps = self._planned_bps = 0.0  # of the gradient, as v and v0
         self.measured = False
-        """Whether v is of the present iteration."""
+        """Whether v is of the present iteration, in which it has dropped."""
         self.rate_bps: float | None = None
         """v: the newest stable rate, in bit/s of what is on the wire."""
         self.start_bps: float | None = None
-        """v0: the highest stable rate so far; for the literal reading the first stable one of the iteration."""
+        """v0: the first rate, and what is higher in the long run; to the letter the first one of the iteration."""
 
     def begin(self, gradient_bytes: int) -> None:
         """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
         if gradient_bytes < 1:
             raise RateError(f"gradient_bytes is {gradient_bytes}: 1 or more is allowed")
+        whole = self._stream.whole()
+        if whole is not None and not self._literal and not self.measured:
+            self._take(whole, anew=self._provisional)
+            self._provisional = False
         self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
         self._stream, self.measured = _Stream(), False
         self._flying.clear()
@@ -217,7 +238,7 @@ class RateEstimator:
     @property
     def in_time(self) -> bool:
         """Whether the gradient gets through at least as fast as at v0, in whatever lanes."""
-        return 0 < self._planned_bps * (1 - self._threshold) <= self._gradient_bps
+        return 0 < self._planned_bps * (1 - self._threshold) ** 2 <= self._gradient_bps
 
     @property
     def ratio(self) -> float:
@@ -230,11 +251,23 @@ class RateEstimator:
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, rates: _Rates) -> None:
-        """The stability test; a rate that passes it is v, and perhaps v0."""
+        """The stability test; what passes it is v at once where it is far below v0, and in the literal reading."""
         close = rates.newer > 0 and abs(rates.newer - rates.older) <= self._threshold * rates.older
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return
-        self.rate_bps, self._gradient_bps, self.measured = rates.newer, rates.gradient, True
-        if self.start_bps is None or (not self._literal and rates.newer > self.start_bps):
+        self._provisional = self._provisional or self.start_bps is None
+        dropped = self.start_bps is not None and rates.newer < DROP * self.start_bps
+        counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has come back
+        self.measured = dropped or self._literal
+        if counts:
+            self._take(rates)
+
+    def _take(self, rates: _Rates, *, anew: bool = False) -> None:
+        """A rate that is v, and perhaps v0; `anew`: certainly that."""
+        self.rate_bps, self._gradient_bps = rates.newer, rates.gradient
+        if self.start_bps is None or anew:
             self.start_bps, self._planned_bps = rates.newer, rates.gradient
+        elif not self._literal and rates.newer > self.start_bps:
+            self.start_bps += RISE * (rates.newer - self.start_bps)
+            self._planned_bps += RISE * (rates.gradient - self._planned_bps)
