@@ -12,6 +12,7 @@ from switch.compiler.expressions import header_width, read_expression
 from switch.compiler.program import (
     WIDTH_MAX,
     Action,
+    ActionProfile,
     Array,
     Calculation,
     Checksum,
@@ -28,7 +29,8 @@ from switch.compiler.program import (
     Stack,
     Transition,
 )
-from switch.compiler.reader_tables import read_pipeline
+from switch.compiler.reader_meters import read_direct_meters, read_meters
+from switch.compiler.reader_tables import Attached, read_pipeline
 from switch.errors import ProgramError
 
 Json = Mapping[str, Any]
@@ -37,7 +39,6 @@ UNUSED = {
     "header_unions": "header union",
     "header_union_stacks": "header union stack",
     "parse_vsets": "parser value set",
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
 }
 
@@ -79,9 +80,12 @@ def _read(root: Json) -> Program:
     stacks = _stacks(root, types)
     actions = {item["id"]: _action(item, headers, stacks) for item in root["actions"]}
     calculations = {item["name"]: _calculation(item, headers, stacks) for item in root["calculations"]}
-    direct = {item["binding"] for item in root["counter_arrays"] if item["is_direct"]}
+    attached = Attached(
+        counted={item["binding"] for item in root["counter_arrays"] if item["is_direct"]},
+        meters=read_direct_meters(root, place_of),
+    )
     pipelines = {
-        item["name"]: read_pipeline(item, actions, headers, stacks, direct, place_of) for item in root["pipelines"]
+        item["name"]: read_pipeline(item, actions, headers, stacks, attached, place_of) for item in root["pipelines"]
     }
     parser = root["parsers"][0]
     return Program(
@@ -103,6 +107,8 @@ def _read(root: Json) -> Program:
         digests=tuple(_learn_list(item, headers, stacks) for item in root["learn_lists"]),
         calculations=calculations,
         checksums=tuple(_checksum(item, calculations, headers, stacks) for item in root["checksums"]),
+        meters=read_meters(root, place_of),
+        profiles=_profiles(root, headers, stacks),
     )
 
 
@@ -206,6 +212,22 @@ def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str,
             width = part.get("bitwidth") or header_width(expression, headers, stacks)
             inputs.append((expression, width))
     return Calculation(name=item["name"], algorithm=item["algo"], inputs=tuple(inputs), place=place_of(item))
+
+
+def _profiles(root: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> dict[str, ActionProfile]:
+    items = [item for pipeline in root["pipelines"] for item in pipeline.get("action_profiles", [])]
+    return {item["name"]: _profile(item, headers, stacks) for item in items}
+
+
+def _profile(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> ActionProfile:
+    selector = item.get("selector")
+    named = None if selector is None else {"name": item["name"], "source_info": item.get("source_info"), **selector}
+    return ActionProfile(
+        name=item["name"],
+        size=item["max_size"],
+        selector=None if named is None else _calculation(named, headers, stacks),
+        place=place_of(item),
+    )
 
 
 def _checksum(
