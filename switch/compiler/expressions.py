@@ -20,6 +20,7 @@ from switch.compiler.program import (
     Stack,
     StackOf,
     Truth,
+    Vector,
 )
 from switch.errors import ProgramError
 
@@ -52,6 +53,8 @@ def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, p
             if "type" in value
             else _operation(value, headers, stacks, place)
         )
+    if kind == "parameters_vector":  # {} instead of [] when there are none
+        return Vector(tuple(read_expression(part, headers, stacks, place) for part in value))
     if kind in OBJECTS:
         return Object(kind, value)
     if kind not in LEAVES:

@@ -156,6 +156,13 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """The values that a `log_msg` fills into its text."""
+
+    items: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """An operator and its operands; for `?` they are condition, then, else."""
 
@@ -175,6 +182,7 @@ Expression: TypeAlias = (
     | Argument
     | Lookahead
     | Object
+    | Vector
     | Operation
 )
 
@@ -185,6 +193,9 @@ def walk(expression: Expression) -> Iterator[Expression]:
     if isinstance(expression, Operation):
         for operand in expression.operands:
             yield from walk(operand)
+    elif isinstance(expression, Vector):
+        for item in expression.items:
+            yield from walk(item)
     elif isinstance(expression, Element | ElementField):
         yield from walk(expression.index)
 
@@ -328,6 +339,15 @@ class LearnList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FieldList:
+    """The metadata that a clone, a resubmitted or a recirculated packet keeps; all other metadata of it is zero."""
+
+    id: int
+    name: str
+    fields: tuple[FieldOf, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calculation:
     """A hash over fields; an input is (expression, width in bits), the payload is None."""
 
@@ -366,6 +386,7 @@ class Program:
     counters: tuple[Array, ...]
     registers: tuple[Array, ...]
     digests: tuple[LearnList, ...]
+    field_lists: Mapping[int, FieldList]
     calculations: Mapping[str, Calculation]
     checksums: tuple[Checksum, ...]
 

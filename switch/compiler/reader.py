@@ -16,6 +16,7 @@ from switch.compiler.program import (
     Calculation,
     Checksum,
     Field,
+    FieldList,
     FieldOf,
     Header,
     HeaderType,
@@ -101,6 +102,7 @@ def _read(root: Json) -> Program:
             Array(name=item["name"], size=item["size"], width=item["bitwidth"]) for item in root["register_arrays"]
         ),
         digests=tuple(_learn_list(item, headers, stacks) for item in root["learn_lists"]),
+        field_lists={item["id"]: _field_list(item) for item in root.get("field_lists", [])},
         calculations=calculations,
         checksums=tuple(_checksum(item, calculations, headers, stacks) for item in root["checksums"]),
     )
@@ -191,6 +193,12 @@ def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, 
         elements=elements,
         widths=tuple(header_width(part, headers, stacks) for part in elements),
     )
+
+
+def _field_list(item: Json) -> FieldList:
+    """Constants in a list, which format 2 allows, are nothing that a packet could keep."""
+    fields = tuple(FieldOf(*element["value"]) for element in item["elements"] if element["type"] == "field")
+    return FieldList(id=item["id"], name=item["name"], fields=fields)
 
 
 def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Calculation:
