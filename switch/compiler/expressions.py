@@ -13,13 +13,17 @@ from switch.compiler.program import (
     Header,
     HeaderOf,
     LastField,
+    LastUnionField,
     Lookahead,
+    NextUnionMember,
     Object,
     Operation,
     Place,
     Stack,
     StackOf,
     Truth,
+    UnionOf,
+    UnionStackOf,
 )
 from switch.errors import ProgramError
 
@@ -37,6 +41,10 @@ LEAVES: dict[str, Callable[[Any], Expression]] = {
     "header_stack": StackOf,
     "stack": StackOf,
     "stack_field": lambda value: LastField(value[0], value[1]),
+    "header_union": UnionOf,
+    "header_union_stack": UnionStackOf,
+    "union_stack": lambda value: NextUnionMember(value[0], value[1]),
+    "union_stack_field": lambda value: LastUnionField(value[0], value[1], value[2]),
     "runtime_data": Argument,
     "local": Argument,
     "lookahead": lambda value: Lookahead(value[0], value[1]),
