@@ -7,12 +7,14 @@ from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
 from switch.compiler.program import Program
+from switch.errors import ProgramError
 
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 
 
 def generate(program: Program) -> str:
     """The C text.  Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
+    _refuse(program)
     layout, unit = Layout(program), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
@@ -31,6 +33,18 @@ def generate(program: Program) -> str:
         *_descriptor(program),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _refuse(program: Program) -> None:
+    refused = {
+        "header union": list(program.unions),
+        "value set": list(program.value_sets),
+        "varbit field of": [name for name, header in program.headers.items() if header.type.variable],
+        "deparser statement": [str(statement.place) for statement in program.deparser_statements],
+    }
+    for what, names in refused.items():
+        for name in names:
+            raise ProgramError(f"{what} {name} is not executed")
 
 
 def _descriptor(program: Program) -> list[str]:

@@ -26,11 +26,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A member of a header or struct type; width in bits."""
+    """A member of a header or struct type; width in bits, of a variable field (varbit) the largest."""
 
     name: str
     width: int
     signed: bool = False
+    variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,18 @@ class HeaderType:
 
     @property
     def width(self) -> int:
-        """All fields together, in bits."""
+        """All fields together, in bits; a variable field with the most that it can have."""
         return sum(field.width for field in self.fields)
+
+    @property
+    def variable(self) -> Field | None:
+        """The one variable field that a type may have."""
+        return next((field for field in self.fields if field.variable), None)
+
+    @property
+    def fixed_width(self) -> int:
+        """All fields but the variable one, in bits."""
+        return sum(field.width for field in self.fields if not field.variable)
 
     def field(self, name: str) -> Field:
         """The field of that name."""
@@ -66,6 +77,23 @@ class Stack:
     name: str
     type: HeaderType
     members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderUnion:
+    """Headers of which at most one is valid; `members` maps the names in the union's type to header names."""
+
+    name: str
+    members: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnionStack:
+    """An array of unions of one type; `unions` are their names, `types` the members' header types by member name."""
+
+    name: str
+    unions: tuple[str, ...]
+    types: Mapping[str, HeaderType]
 
 
 # Expressions -----------------------------------------------------------------------------------------------------
@@ -113,6 +141,37 @@ class StackOf:
     """A whole stack."""
 
     stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnionOf:
+    """A header union; the operator `valid_union` asks whether one of its headers is valid."""
+
+    union: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnionStackOf:
+    """A whole stack of unions."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextUnionMember:
+    """A member of the union that follows the last one extracted; only the target of an extract."""
+
+    stack: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnionField:
+    """A field of a member of the most recently extracted union of a stack; only in the key of a select."""
+
+    stack: str
+    member: str
+    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +236,10 @@ Expression: TypeAlias = (
     | LastField
     | HeaderOf
     | StackOf
+    | UnionOf
+    | UnionStackOf
+    | NextUnionMember
+    | LastUnionField
     | Element
     | ElementField
     | Argument
@@ -302,11 +365,21 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A case of a select; mask None: all bits; value None: always."""
+    """A case of a select; mask None: all bits; value None: always, or when the key is in the value set."""
 
     value: int | None
     mask: int | None
     next: str | None
+    value_set: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSet:
+    """A set of keys that the control plane fills: `width` bits each (the select's key without gaps), at most `size`."""
+
+    name: str
+    width: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,10 +449,14 @@ class Program:
 
     headers: Mapping[str, Header]
     stacks: Mapping[str, Stack]
+    unions: Mapping[str, HeaderUnion]
+    union_stacks: Mapping[str, UnionStack]
     errors: Mapping[str, int]
     parser_start: str | None
     states: Mapping[str, ParserState]
-    deparser: tuple[str, ...]
+    value_sets: Mapping[str, ValueSet]
+    deparser: tuple[str, ...]  # headers in their order on the wire
+    deparser_statements: tuple[Primitive, ...]  # run after the checksums are updated, before any header is emitted
     actions: Mapping[int, Action]
     ingress: Pipeline
     egress: Pipeline
