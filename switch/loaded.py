@@ -11,7 +11,7 @@ from switch.compiler.codegen import generate
 from switch.compiler.compile import compile_program
 from switch.compiler.layout import c_type, limbs, mask_of
 from switch.compiler.matching import numbered, stored_match
-from switch.compiler.program import Array, Program, Table
+from switch.compiler.program import Array, Program, Table, Target
 from switch.compiler.reader import read_program
 from switch.entries import Count, Digest, Entry, Key
 from switch.errors import InvalidEntry, SwitchError, UnknownObject
@@ -24,10 +24,10 @@ T = TypeVar("T")
 class Loaded:
     """One instance of one program, bound to the runtime's `core`."""
 
-    def __init__(self, document: bytes, core: int) -> None:
+    def __init__(self, document: bytes, core: int, target: Target | None = None) -> None:
         """Read, generate, compile, allocate, install const entries.  Raises ProgramError, CompilerMissing."""
         self.program: Program = read_program(document)
-        descriptor = load_program(compile_program(generate(self.program)))
+        descriptor = load_program(compile_program(generate(self.program, target)))
         self._native = runtime()
         self._core = core
         self.instance: int = self._native.instance_new(descriptor)

@@ -6,16 +6,18 @@ from switch.compiler.matching import check_table, is_call, shape
 from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
-from switch.compiler.program import Program
+from switch.compiler.program import Program, Target
 from switch.errors import ProgramError
 
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 
 
-def generate(program: Program) -> str:
-    """The C text.  Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
+def generate(program: Program, target: Target | None = None) -> str:
+    """The C text; `target` is for what differs from v1model's defaults.
+
+    Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
     _refuse(program)
-    layout, unit = Layout(program), Unit()
+    layout, unit = Layout(program, target), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
         for table in pipeline.tables.values():
@@ -32,7 +34,7 @@ def generate(program: Program) -> str:
         *layout.declarations(),
         *unit.helpers(),
         *functions,
-        *_descriptor(program),
+        *_descriptor(layout),
     ]
     return "\n".join(lines) + "\n"
 
@@ -49,8 +51,9 @@ def _refuse(program: Program) -> None:
             raise ProgramError(f"{what} {name} is not executed")
 
 
-def _descriptor(program: Program) -> list[str]:
+def _descriptor(layout: Layout) -> list[str]:
     """The object by which the runtime knows the program."""
+    program = layout.program
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
@@ -60,7 +63,7 @@ def _descriptor(program: Program) -> list[str]:
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
-        "    sizeof(struct state), process,",
+        f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
         "};",
     ]
 

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 WIDTH_MAX = 2048  # bits of a field, p4c's own limit
-DROP_PORT = 511  # v1model's port that drops, the last of bit<9>
+PORTS = 512  # v1model's ports are bit<9>
+DROP_PORT = PORTS - 1  # the port that drops, unless told otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What of a program's meaning is the switch's to say.
+
+    `drop_port` is the one that mark_to_drop chooses; a packet whose standard_metadata.priority is not below
+    `priority_queues` is dropped.
+    """
+
+    drop_port: int = DROP_PORT
+    priority_queues: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,6 +526,18 @@ class Program:
     def tables(self) -> tuple[Table, ...]:
         """All tables, ingress first; their order numbers them in the generated code."""
         return (*self.ingress.tables.values(), *self.egress.tables.values())
+
+    @property
+    def statements(self) -> tuple[Primitive, ...]:
+        """All statements that can be executed: of the parser, of the tables' actions, of the deparser."""
+        actions = {action.id: action for table in self.tables for action in table.actions}
+        parser = (statement for state in self.states.values() for statement in state.statements)
+        pipelines = (statement for action in actions.values() for statement in action.primitives)
+        return (*parser, *pipelines, *self.deparser_statements)
+
+    def uses(self, *ops: str) -> bool:
+        """Whether a statement is one of these primitives."""
+        return any(statement.op in ops for statement in self.statements)
 
     def field(self, header: str, name: str) -> Field:
         """A field of a header instance; `$valid$` is one bit wide."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from switch.compiler.program import Program
 from switch.engine import Engine
-from switch.entries import Count, Digest, Replica
+from switch.entries import CloneSession, Count, Digest, Replica
 from tests.switch.suite.names import CONDITIONS, call, entry, named, table
 from tests.switch.suite.stf import (
     Add,
@@ -89,6 +89,10 @@ class Run:
             case "mc_node_associate":
                 self._groups[numbers[0]] += self._nodes[numbers[1]]
                 control.set_group(numbers[0], self._groups[numbers[0]])
+            case "mirroring_add":
+                control.set_session(numbers[0], CloneSession(replicas=(Replica(port=numbers[1]),)))
+            case "mirroring_add_mc":
+                control.set_session(numbers[0], CloneSession(group=numbers[1]))
             case "register_write":
                 control.write_register(self._register(command.name), *numbers)
             case "counter_write":
