@@ -8,17 +8,18 @@ from random import Random
 from typing import TypeVar
 
 from switch.compiler.layout import mask_of
-from switch.compiler.program import Array, Program, Table
+from switch.compiler.program import Array, Program, Table, Target
 from switch.compiler.reader import read_program
-from switch.entries import Count, Digest, Entry, Key, Replica
+from switch.entries import CloneSession, Count, Digest, Entry, Key, Replica
 from switch.errors import EntryNotFound, InvalidEntry, NoProgram, UnknownObject
-from switch.reference.actions import Cell, Surroundings
+from switch.reference.call import Cell, Surroundings
 from switch.reference.meters import MeterCell
 from switch.reference.pipeline import Controlled, Run
 from switch.reference.tables import ReferenceTable
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+SWITCH = Target()
 
 
 def _now_us() -> int:
@@ -33,11 +34,15 @@ class ReferenceEngine:
     engine.inject(1, packet)
     """
 
-    def __init__(self, *, now_us: Callable[[], int] = _now_us, random: Random | None = None) -> None:
+    def __init__(
+        self, *, target: Target = SWITCH, now_us: Callable[[], int] = _now_us, random: Random | None = None
+    ) -> None:
         """`now_us` is what timestamps and meters go by; `random` is where random() comes from."""
         self._now_us = now_us
         self._random = random or Random()
+        self._target = target
         self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: dict[int, CloneSession] = {}
         self._digests: list[Digest] = []
         self.drops: Counter[str] = Counter()
         self._program: Program | None = None
@@ -52,6 +57,7 @@ class ReferenceEngine:
         program = read_program(document)
         self._around = Surroundings(
             program=program,
+            target=self._target,
             registers={array.name: [0] * array.size for array in program.registers},
             counters={array.name: [Cell() for _ in range(array.size)] for array in program.counters},
             meters={
@@ -63,8 +69,13 @@ class ReferenceEngine:
             random=self._random,
         )
         self._groups.clear()
+        self._sessions.clear()
+        self._value_sets: dict[str, set[int]] = {name: set() for name in program.value_sets}
         self._controlled = Controlled(
-            tables={table.name: ReferenceTable(program, table) for table in program.tables}, groups=self._groups
+            tables={table.name: ReferenceTable(program, table) for table in program.tables},
+            groups=self._groups,
+            sessions=self._sessions,
+            value_sets=self._value_sets,
         )
         self._program = program
 
@@ -111,20 +122,16 @@ class ReferenceEngine:
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
         """What happens on a miss."""
-        state = self._table(table).state
-        if state.table.default_const:
-            raise InvalidEntry(f"the default action of table {table} is const")
-        state.default = state.action(action, parameters), tuple(parameters)
+        self._table(table).set_default(action, parameters)
 
     def reset_default(self, table: str) -> None:
         """Back to the program's default action."""
-        state = self._table(table).state
-        state.default = state.initial_default
+        self._table(table).reset_default()
 
-    def default(self, table: str) -> tuple[str, tuple[int, ...]]:
-        """The default action's full name and its parameters."""
-        action, parameters = self._table(table).state.default
-        return action.name, parameters
+    def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
+        """The default action's full name and its parameters; None: nothing is done."""
+        known = self._table(table).default
+        return None if known is None else (known[0].name, known[1])
 
     # Counters and registers
 
@@ -188,6 +195,32 @@ class ReferenceEngine:
     def groups(self) -> dict[int, tuple[Replica, ...]]:
         """All multicast groups."""
         return dict(self._groups)
+
+    def set_session(self, number: int, session: CloneSession) -> None:
+        """Make or replace a clone session."""
+        self._sessions[number] = session
+
+    def delete_session(self, number: int) -> None:
+        """Remove a clone session."""
+        if number not in self._sessions:
+            raise EntryNotFound(f"there is no clone session {number}")
+        del self._sessions[number]
+
+    def sessions(self) -> dict[int, CloneSession]:
+        """All clone sessions."""
+        return dict(self._sessions)
+
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set."""
+        return tuple(_named(self._value_sets, "value set", name))
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set."""
+        known = _named(self._value_sets, "value set", name)
+        known.clear()
+        known.update(keys)
 
 
 def _named(objects: Mapping[str, T], kind: str, name: str) -> T:

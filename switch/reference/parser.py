@@ -17,7 +17,8 @@ from switch.compiler.program import (
     Transition,
     walk,
 )
-from switch.reference.actions import Surroundings, execute
+from switch.reference.actions import execute
+from switch.reference.call import Surroundings
 from switch.reference.expressions import Scope
 from switch.reference.packet import Packet, undefined, wrap
 

@@ -5,13 +5,14 @@ all its copies before the next.
 """
 
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from switch.compiler.program import DROP_PORT, Pipeline, Table
-from switch.entries import Digest, Replica
+from switch.compiler.program import PORTS, Pipeline, Table
+from switch.entries import CloneSession, Digest, Replica
 from switch.errors import SwitchError
-from switch.reference.actions import Surroundings, execute
+from switch.reference.actions import execute
+from switch.reference.call import Surroundings
 from switch.reference.hashes import is_wrong, update
 from switch.reference.packet import Headers, Packet, undefined, wrap
 from switch.reference.parser import Parser
@@ -19,15 +20,6 @@ from switch.reference.tables import ReferenceTable
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6  # instance_type
 PASSES_MAX = 1000  # of one packet through ingress
-META_AT_EGRESS = 0  # of egress_spec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """Where clones of a session go."""
-
-    port: int | None = None
-    group: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +28,8 @@ class Controlled:
 
     tables: Mapping[str, ReferenceTable]
     groups: Mapping[int, tuple[Replica, ...]]
-    sessions: Mapping[int, Session] = field(default_factory=dict)
-    value_sets: Mapping[str, Set[int]] = field(default_factory=dict)
+    sessions: Mapping[int, CloneSession]
+    value_sets: Mapping[str, Set[int]]
 
 
 @dataclass(slots=True)
@@ -114,23 +106,31 @@ class Run:
         group, port = packet.headers.meta["mcast_grp"], packet.headers.meta["egress_spec"]
         if group != 0:
             packet.headers.set_meta("instance_type", REPLICATED)
-            self._replicate(packet, group)
-        elif port == DROP_PORT:
+            self._replicate_group(packet, group)
+        elif port == self._around.target.drop_port:
             self.outcome.drops.append("ingress")
         else:
             packet.headers.set_meta("instance_type", NORMAL)
             self._enqueue(port, packet)
 
-    def _replicate(self, packet: Packet, group: int) -> None:
-        if group not in self._controlled.groups:
+    def _replicate_group(self, packet: Packet, group: int) -> None:
+        if group in self._controlled.groups:
+            self._replicate(packet, self._controlled.groups[group])
+        else:
             self.outcome.drops.append("unknown group")
-            return
-        for replica in self._controlled.groups[group]:
+
+    def _replicate(self, packet: Packet, replicas: Sequence[Replica], limit: int | None = None) -> None:
+        """A copy to each replica; they are not truncated, but where `limit` says so."""
+        for replica in replicas:
             copy = packet.copy(packet.headers.copy())
+            copy.limit = limit
             copy.headers.set_meta("egress_rid", replica.instance)
             self._enqueue(replica.port, copy)
 
     def _enqueue(self, port: int, packet: Packet) -> None:
+        if packet.headers.meta["priority"] >= self._around.target.priority_queues:
+            self.outcome.drops.append("priority")
+            return
         packet.headers.set_meta("enq_timestamp", self._around.now_us())
         packet.headers.set_meta("enq_qdepth", 0)
         self._leaving.append((port, packet))
@@ -155,11 +155,9 @@ class Run:
         copy.headers.set_meta("instance_type", kind)
         return copy
 
-    def _send_clone(self, session: Session, copy: Packet) -> None:
-        if session.group is not None:
-            self._replicate(copy, session.group)
-        if session.port is not None:
-            self._enqueue(session.port, copy)
+    def _send_clone(self, session: CloneSession, copy: Packet) -> None:
+        replicas = session.replicas or self._controlled.groups.get(session.group, ())
+        self._replicate(copy, replicas, session.length or None)
 
     def _learn(self, packet: Packet, number: int) -> None:
         """A digest with the fields' values at the end of ingress."""
@@ -185,7 +183,7 @@ class Run:
         headers.set_meta("deq_timedelta", now - headers.meta["enq_timestamp"])
         headers.set_meta("deq_qdepth", 0)
         headers.set_meta("egress_port", port)
-        headers.set_meta("egress_spec", META_AT_EGRESS)
+        headers.set_meta("egress_spec", (self._around.target.drop_port + 1) % PORTS)
         headers.set_meta("packet_length", packet.size)
         self._control(self._program.egress, packet)
         if packet.failed:
@@ -193,7 +191,7 @@ class Run:
             return
         if packet.clone is not None:
             self._clone_leaving(packet, *packet.clone)
-        if headers.meta["egress_spec"] == DROP_PORT:
+        if headers.meta["egress_spec"] == self._around.target.drop_port:
             self.outcome.drops.append("egress")
             return
         data = self._deparse(packet)
@@ -241,8 +239,9 @@ class Run:
         row = known.look_up(self._around.scope(packet))
         if table.counted:
             (known.misses if row is None else row.cell).count(packet)
-        action, parameters = known.action(row)
-        execute(self._around, packet, action.primitives, parameters)
+        run = known.action(row)
+        if run is not None:
+            execute(self._around, packet, run[0].primitives, run[1])
         if table.next_on_hit is not None:
             return table.next_on_hit[0 if row is not None else 1]
-        return table.next.get(action.id)
+        return table.next_default if run is None else table.next.get(run[0].id)

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 
 from switch.compiler.program import Action, FieldOf, KeyField, Program, Table
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
-from switch.reference.actions import Cell
+from switch.errors import EntryExists, EntryNotFound, InvalidEntry, TableFull
+from switch.reference.call import Cell
 from switch.reference.expressions import Scope
 from switch.reference.packet import VALID, wrap
 from switch.tables import TableState, const_key
+
+Run = tuple[Action, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -26,13 +29,15 @@ class ReferenceTable:
     def __init__(self, program: Program, table: Table) -> None:
         """With the program's own entries."""
         self.table = table
-        self.state = TableState(table)
+        self._program = program
+        self._state = TableState(table)
+        self.default = self._own_default()
         self.rows: dict[tuple[Key, int], Row] = {}
         self.misses = Cell()
         own = table.entries or ()
         top = max((entry.priority for entry in own), default=0) + 1
         for entry in own:
-            self._insert(
+            self.insert(
                 Entry(
                     table=table.name,
                     key=const_key(table, entry.key),
@@ -43,13 +48,13 @@ class ReferenceTable:
             )
 
     def insert(self, entry: Entry) -> None:
-        """Add an entry."""
-        self._insert(entry)
-
-    def _insert(self, entry: Entry) -> None:
-        key, _ = self.state.key(entry.key, entry.priority)
-        self.state.action(entry.action, entry.parameters)
-        self.state.place(entry, key)
+        """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
+        key, _ = self._state.key(entry.key, entry.priority)
+        self._state.action(entry.action, entry.parameters)
+        if (key, entry.priority) in self.rows:
+            raise EntryExists(f"table {self.table.name} has that entry already")
+        if len(self.rows) >= self._state.capacity:
+            raise TableFull(f"table {self.table.name} is full")
         self.rows[key, entry.priority] = Row(entry=entry, rank=self._rank(entry))
 
     def _rank(self, entry: Entry) -> int:
@@ -59,23 +64,37 @@ class ReferenceTable:
         return -sum(match.prefix_length for match in entry.key if isinstance(match, Lpm))
 
     def modify(self, entry: Entry) -> None:
-        """Give an entry another action; its counter goes on."""
-        key, _ = self.state.key(entry.key, entry.priority)
-        self.state.action(entry.action, entry.parameters)
-        self.state.replace(self.state.find(key, entry.priority), entry, key)
-        self.rows[key, entry.priority].entry = entry
+        """Give an entry another action; its counter goes on.  Raises InvalidEntry, EntryNotFound."""
+        row = self.row(entry.key, entry.priority)
+        self._state.action(entry.action, entry.parameters)
+        row.entry = entry
 
     def delete(self, key: Key, priority: int) -> None:
-        """Remove an entry."""
-        normal, _ = self.state.key(key, priority)
-        self.state.remove(self.state.find(normal, priority), normal)
-        del self.rows[normal, priority]
+        """Remove an entry.  Raises InvalidEntry, EntryNotFound."""
+        self.row(key, priority)
+        del self.rows[self._state.key(key, priority)[0], priority]
 
     def row(self, key: Key, priority: int) -> Row:
-        """The entry with that key."""
-        normal, _ = self.state.key(key, priority)
-        self.state.find(normal, priority)
+        """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
+        normal, _ = self._state.key(key, priority)
+        if (normal, priority) not in self.rows:
+            raise EntryNotFound(f"table {self.table.name} has no such entry")
         return self.rows[normal, priority]
+
+    def set_default(self, action: str, parameters: Sequence[int]) -> None:
+        """What happens on a miss.  Raises InvalidEntry."""
+        if self.table.default_const:
+            raise InvalidEntry(f"the default action of table {self.table.name} is const")
+        self.default = self._state.action(action, parameters), tuple(parameters)
+
+    def reset_default(self) -> None:
+        """Back to the program's default action."""
+        self.default = self._own_default()
+
+    def _own_default(self) -> Run | None:
+        """None: a miss does nothing."""
+        number = self.table.default_action
+        return None if number is None else (self._program.actions[number], self.table.default_parameters)
 
     def look_up(self, scope: Scope) -> Row | None:
         """The best entry for a packet; of equally good ones the oldest."""
@@ -86,11 +105,11 @@ class ReferenceTable:
     def _hits(self, key: Key, values: Sequence[int]) -> bool:
         return all(matches(item, match, value) for item, match, value in zip(self.table.key, key, values, strict=True))
 
-    def action(self, row: Row | None) -> tuple[Action, tuple[int, ...]]:
-        """What runs, and with which parameters."""
+    def action(self, row: Row | None) -> Run | None:
+        """What runs and with which parameters; None: nothing."""
         if row is None:
-            return self.state.default
-        return self.state.actions[row.entry.action], row.entry.parameters
+            return self.default
+        return self._state.action(row.entry.action, row.entry.parameters), row.entry.parameters
 
 
 def key_value(item: KeyField, scope: Scope) -> int:
