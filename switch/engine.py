@@ -13,8 +13,9 @@ from functools import cached_property
 from threading import Event, Lock
 from typing import Any
 
-from switch.compiler.program import DROP_PORT, Program
+from switch.compiler.program import DROP_PORT, PORTS, Program, Target
 from switch.entries import (
+    CloneSession,
     Count,
     Digest,
     Entry,
@@ -33,8 +34,11 @@ from switch.loaded import Loaded
 from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
 
 LOG = logging.getLogger(__name__)
-PORT_MAX = DROP_PORT - 1
+PORT_MAX = PORTS - 1
 GROUP_MAX = 0xFFFF
+INSTANCE_MAX = 0xFFFF
+SESSION_MAX = 0x7FFF
+LENGTH_MAX = 0xFFFFFFFF
 
 
 class Engine:
@@ -55,8 +59,10 @@ class Engine:
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
+        drop_port: int = DROP_PORT,
+        priority_queues: int = 1,
     ) -> None:
-        """`ports`: port number (0..510) to interface name; the interfaces are opened by `start`.
+        """`ports`: port number (0..511, not the drop port) to interface name; the interfaces are opened by `start`.
 
         Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
         disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
@@ -66,10 +72,11 @@ class Engine:
         `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
         to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
         fate, from each `start` on.
+
+        `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
+        BMv2; queues are always empty here, so there is nothing else to priorities.
         """
-        for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
-            if not 0 <= port <= PORT_MAX:
-                raise PortError(f"port {port} is not in 0..{PORT_MAX}")
+        _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
         if cpu_port is not None and cpu_port in ports:
             raise PortError(f"port {cpu_port} is the CPU port and has the interface {ports[cpu_port]}")
         self._native = runtime()
@@ -84,7 +91,9 @@ class Engine:
         self._injecting = Lock()
         self._timeouts_changed = Event()
         self._loaded: Loaded | None = None
+        self._target = Target(drop_port=drop_port, priority_queues=priority_queues)
         self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: dict[int, CloneSession] = {}
         self._running = False
         self._swaps = 0  # as the runtime counts them in digests
         self._set_faults(faults, fault_seed, fault_udp_port)
@@ -116,11 +125,14 @@ class Engine:
 
         Raises ProgramError for what is not executed, CompilerMissing, CompileError.
         """
-        loaded = Loaded(document, self._core)
+        loaded = Loaded(document, self._core, self._target)
         with self._lock:
-            for group in list(self._groups):
+            for group in self._groups:
                 self._native.core_set_group(self._core, group, None, 0)
+            for session in self._sessions:
+                self._native.core_set_session(self._core, session, 0, 0, None, 0)
             self._groups.clear()
+            self._sessions.clear()
             self._swap(loaded)
 
     def _swap(self, loaded: Loaded | None) -> None:
@@ -341,16 +353,18 @@ class Engine:
         with self._lock:
             self._now.write_register(name, index, value)
 
-    # Multicast
+    @property
+    def target(self) -> Target:
+        """What programs are compiled for."""
+        return self._target
+
+    # Multicast and clones
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
         """Make or replace multicast group 1..65535; at least one replica.  Raises InvalidEntry."""
         if not 0 < group <= GROUP_MAX:
             raise InvalidEntry(f"multicast group {group} is not in 1..{GROUP_MAX}")
-        for replica in replicas:
-            if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= 0xFFFF:
-                raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..65535")
-        array = (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
+        array = _replicas(replicas)
         with self._lock:
             self._native.core_set_group(self._core, group, array, len(replicas))
             self._groups[group] = tuple(replicas)
@@ -374,6 +388,32 @@ class Engine:
         """All multicast groups."""
         with self._lock:
             return dict(self._groups)
+
+    def set_session(self, number: int, session: CloneSession) -> None:
+        """Make or replace clone session 0..32767.  Raises InvalidEntry."""
+        if not 0 <= number <= SESSION_MAX:
+            raise InvalidEntry(f"clone session {number} is not in 0..{SESSION_MAX}")
+        if session.group and session.replicas:
+            raise InvalidEntry(f"clone session {number} has a multicast group and replicas; one of both is allowed")
+        if not 0 <= session.group <= GROUP_MAX or not 0 <= session.length <= LENGTH_MAX:
+            raise InvalidEntry(f"{session}: group 0..{GROUP_MAX}, length 0..{LENGTH_MAX}")
+        array, size = _replicas(session.replicas), len(session.replicas)
+        with self._lock:
+            self._native.core_set_session(self._core, number, session.group, session.length, array, size)
+            self._sessions[number] = session
+
+    def delete_session(self, number: int) -> None:
+        """Remove a clone session.  Raises EntryNotFound."""
+        with self._lock:
+            if number not in self._sessions:
+                raise EntryNotFound(f"there is no clone session {number}")
+            self._native.core_set_session(self._core, number, 0, 0, None, 0)
+            del self._sessions[number]
+
+    def sessions(self) -> dict[int, CloneSession]:
+        """All clone sessions."""
+        with self._lock:
+            return dict(self._sessions)
 
     # Packets and digests
 
@@ -443,6 +483,21 @@ class Engine:
         five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
         self._native.core_fault_counts(self._core, port, direction, five)
         return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})
+
+
+def _check_ports(ports: Sequence[int], drop_port: int) -> None:
+    for port in (*ports, drop_port):
+        if not 0 <= port <= PORT_MAX:
+            raise PortError(f"port {port} is not in 0..{PORT_MAX}")
+    if drop_port in ports:
+        raise PortError(f"port {drop_port} is the port that drops; choose another for one of both")
+
+
+def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[CReplica]:
+    for replica in replicas:
+        if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
+            raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
+    return (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
 
 
 def _warner(ports: Mapping[int, str]) -> Any:

@@ -159,6 +159,18 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloneSession:
+    """Where a clone goes: to `replicas`, or to those of the multicast group `group` if it is not 0.
+
+    A clone is cut to `length` bytes as it leaves, headers included, if that is not 0.
+    """
+
+    replicas: tuple[Replica, ...] = ()
+    group: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """One message of the program to the control plane: the digest's type name and its fields in order."""
 

@@ -8,7 +8,7 @@ import ctypes
 from switch.compiler.codegen import generate
 from switch.compiler.compile import compile_program
 from switch.compiler.layout import c_type, limbs, mask_of
-from switch.compiler.program import Array, Program
+from switch.compiler.program import Array, Program, Target
 from switch.compiler.reader import read_program
 from switch.entries import Count, Digest, Key
 from switch.errors import InvalidEntry, SwitchError
@@ -20,10 +20,10 @@ from switch.rows import Rows, named
 class Loaded:
     """One instance of one program, bound to the runtime's `core`."""
 
-    def __init__(self, document: bytes, core: int) -> None:
+    def __init__(self, document: bytes, core: int, target: Target | None = None) -> None:
         """Read, generate, compile, allocate, install the program's entries.  Raises ProgramError, CompilerMissing."""
         self.program: Program = read_program(document)
-        descriptor = load_program(compile_program(generate(self.program)))
+        descriptor = load_program(compile_program(generate(self.program, target)))
         self._native = runtime()
         self._core = core
         self.instance: int = self._native.instance_new(descriptor)

@@ -22,6 +22,9 @@ DROPS = (
     "packet-in ring full",
     "assertion failed",
     "delay queue full",
+    "copy queue full",
+    "too many passes",
+    "priority",
 )  # enum drop_reason of runtime/program.h, in its order
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
 INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
@@ -63,6 +66,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),
     "core_set_group": (c_int, [c_void_p, c_uint32, POINTER(CReplica), c_uint32]),
+    "core_set_session": (c_int, [c_void_p, *[c_uint32] * 3, POINTER(CReplica), c_uint32]),
     "core_send": (None, [c_void_p, c_char_p, c_uint32]),
     "core_inject": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_void_p, c_uint64]),
     "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),

@@ -53,6 +53,7 @@ def mentioned(program: Program) -> Fields:
         *(reads(*digest.elements) for digest in program.digests),
         *(_checksum_reads(checksum) for checksum in program.checksums),
         _selector_reads(program),
+        _kept(program),
     )
 
 
@@ -87,7 +88,7 @@ def _before_action(action: Action, after: Fields) -> Fields:
 def live_at_start(program: Program) -> Fields:
     """The metadata fields, but for standard_metadata's, that must be zero when a packet arrives."""
     checksums = program.checksums
-    after_egress = NONE.union(*(_checksum_reads(item) for item in checksums))
+    after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
     egress = _before_pipeline(program.egress, after_egress)
     digests = reads(*(element for digest in program.digests for element in digest.elements))
     ingress = _before_pipeline(program.ingress, egress | digests | after_egress)
@@ -95,6 +96,11 @@ def live_at_start(program: Program) -> Fields:
     return frozenset(
         (header, field) for header, field in start if program.headers[header].metadata and header != "standard_metadata"
     )
+
+
+def _kept(program: Program) -> Fields:
+    """What clones and packets that begin anew keep."""
+    return reads(*(field for fields in program.field_lists.values() for field in fields.fields))
 
 
 def _checksum_reads(checksum: Checksum) -> Fields:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from switch.compiler.hashing import emit_hash
 from switch.compiler.layout import HeaderRef, c_type, identifier, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import DROP_PORT, Array, Expression, HeaderOf, Meter, Object
+from switch.compiler.program import Array, Constant, Expression, HeaderOf, Meter, Object
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
@@ -35,7 +35,7 @@ def _assign(low: Lowering, arguments: Arguments) -> None:
 
 def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
     meta = low.header(arguments[0]).struct
-    low.block.add(f"{meta}.egress_spec_ = {DROP_PORT};", f"{meta}.mcast_grp_ = 0;")
+    low.block.add(f"{meta}.egress_spec_ = {low.layout.target.drop_port};", f"{meta}.mcast_grp_ = 0;")
 
 
 def _array(low: Lowering, expression: Expression, arrays: tuple[A, ...]) -> tuple[int, A]:
@@ -222,7 +222,32 @@ def _condition(low: Lowering, expression: Expression) -> str:
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->truncate = (uint32_t){low.narrow(arguments[0], 32)};")
+    """The least of several lengths counts."""
+    name = low.block.name("bytes")
+    low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
+    low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
+
+
+def _clone(low: Lowering, arguments: Arguments) -> None:
+    """At the end of the pipeline; the last one counts."""
+    session, fields = arguments
+    low.block.add(f"D->clone = (uint32_t)({low.narrow(session, 16)}) & SESSION_MAX | SESSION_SET;")
+    low.block.add(f"D->clone_list = {_list(low, fields)};")
+
+
+def _resubmit(low: Lowering, arguments: Arguments) -> None:
+    low.block.add(f"D->resubmit = {_list(low, arguments[0])};")
+
+
+def _recirculate(low: Lowering, arguments: Arguments) -> None:
+    low.block.add(f"D->recirculate = {_list(low, arguments[0])};")
+
+
+def _list(low: Lowering, expression: Expression) -> int:
+    """The number of a field list."""
+    if isinstance(expression, Constant) and expression.value in low.layout.program.field_lists:
+        return expression.value
+    raise low.refuse(f"{expression} as a field list")
 
 
 def _nothing(low: Lowering, _: Arguments) -> None:
@@ -250,6 +275,10 @@ PRIMITIVES: dict[str, Rule] = {
     "assert": Rule(_assert, leaves=True),
     "assume": Rule(_assert, leaves=True),
     "truncate": Rule(_truncate),
+    "clone_ingress_pkt_to_egress": Rule(_clone),
+    "clone_egress_pkt_to_egress": Rule(_clone),
+    "resubmit": Rule(_resubmit),
+    "recirculate": Rule(_recirculate),
     "no_op": Rule(_nothing),
 }
 

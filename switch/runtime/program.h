@@ -10,6 +10,10 @@
 
 struct core;
 
+#define PACKET_MAX 9792        // bytes of the longest packet that a program is given
+#define SESSION_MAX 0x7fffu    // of clone sessions' numbers
+#define SESSION_SET 0x8000u    // beside a number: there is one, even if it is 0
+
 enum drop_reason {
     DROP_NO_PROGRAM,       // nothing is loaded
     DROP_INGRESS,          // the program said so in ingress
@@ -24,6 +28,9 @@ enum drop_reason {
     DROP_PACKET_IN_RING_FULL,
     DROP_ASSERTION,        // an assert or assume of the program failed
     DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
+    DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
+    DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
+    DROP_PRIORITY,         // a priority that no queue has
     DROP_REASONS
 };
 
@@ -113,6 +120,13 @@ struct group {
     struct replica *replicas;
 };
 
+// Where clones go; `targets` is `own`, or a multicast group. A length other than 0 cuts them.
+struct session {
+    const struct group *targets;
+    uint32_t length;
+    struct group own;
+};
+
 struct program {
     uint32_t tables, registers, counters;
     const struct table_shape *table_shapes;
@@ -137,6 +151,7 @@ struct services {
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);
     void (*drop)(struct core *core, enum drop_reason reason);
     const struct group *(*group)(struct core *core, uint32_t id);
+    const struct session *(*session)(struct core *core, uint32_t id);
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
 };
