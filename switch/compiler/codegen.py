@@ -59,21 +59,31 @@ def _descriptor(layout: Layout) -> list[str]:
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
-    meters = [str(meter.size) for meter in program.meters]
-    profiles = [f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles]
-    more = bool(meters or profiles)
     return [
         f"static const struct table_shape tables[] = {{{', '.join(tables or ['{0}'])}}};",
         f"static const struct register_shape registers[] = {{{', '.join(registers or ['{0}'])}}};",
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
-        *([f"static const uint32_t meters[] = {{{', '.join(meters or ['0'])}}};"] if more else []),
-        *([f"static const struct profile_shape profiles[] = {{{', '.join(profiles or ['{0}'])}}};"] if more else []),
+        *_beside_tables(program),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
         f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
-        *([f"    {len(meters)}, {len(profiles)}, meters, profiles,"] if more else []),
+        *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
+        *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
         "};",
     ]
+
+
+def _beside_tables(program: Program) -> list[str]:
+    """Sizes of meters and action profiles, for programs that have them."""
+    lines = []
+    if program.meters:
+        sizes = ", ".join(str(meter.size) for meter in program.meters)
+        lines += [f"#define METERS {len(program.meters)}", f"static const uint32_t meters[] = {{{sizes}}};"]
+    if program.profiles:
+        shapes = ", ".join(f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles)
+        lines.append(f"#define PROFILES {len(program.profiles)}")
+        lines.append(f"static const struct profile_shape profiles[] = {{{shapes}}};")
+    return lines
 
 
 def _includes(program: Program) -> tuple[str, ...]:
