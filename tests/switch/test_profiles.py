@@ -134,6 +134,7 @@ def test_the_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
         assert probe(engine, "selected", a=1, b=b)[0] == [30, 20][chosen(b, 0, 2)]
     assert engine.member_groups("Tables.chosen") == [group(1, 3, 2)]
     assert engine.profile_use("Tables.chosen") == (2, 2)
+    engine.delete_member("Tables.chosen", 4)
 
 
 def test_an_empty_group_does_nothing(engine: Engine) -> None:

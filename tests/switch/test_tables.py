@@ -1,8 +1,8 @@
-"""Look-ups of ordered tables by property: the best entry wins, whatever came and went."""
+"""Look-ups of ordered tables at random: the best entry wins, whatever came and went."""
+
+from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from switch.engine import Engine
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
@@ -16,49 +16,53 @@ def loaded() -> Engine:
     return engine
 
 
-BYTES = st.integers(0, 3)
-SMALL = st.integers(0, 7)
+@pytest.fixture
+def engine(loaded: Engine) -> Engine:
+    loaded.load(PROGRAM.read_bytes())
+    return loaded
 
 
-def lpms(width: int) -> st.SearchStrategy[Match]:
-    def build(length: int, value: int) -> Match:
-        return Lpm(value=(value << (width - 3)) >> (width - length) << (width - length), prefix_length=length)
-
-    return st.builds(build, st.integers(0, 3), SMALL)
-
-
-TERNARIES = st.builds(lambda value, mask: Ternary(value=value & mask, mask=mask), SMALL, SMALL)
-RANGES = st.builds(lambda a, b: Range(low=min(a, b), high=max(a, b)), SMALL, SMALL)
-OPTIONALS = st.builds(lambda value: Optional(value=value), st.none() | BYTES)
-WIDE = st.builds(
-    lambda high, low: Ternary(value=high << 64 | low, mask=(7 << 64 if high else 0) | (1 if low else 0)),
-    st.sampled_from([0, 1, 5]),
-    st.sampled_from([0, 1]),
-)
-KEYS = {
-    "by_lpm": st.tuples(lpms(32), BYTES.map(lambda value: Exact(value=value))),
-    "by_ternary": st.tuples(TERNARIES, lpms(16), BYTES.map(lambda value: Exact(value=value))),
-    "by_range": st.tuples(RANGES, OPTIONALS, WIDE),
-}
 FIELDS = {"by_lpm": ("c", "a"), "by_ternary": ("c", "b", "a"), "by_range": ("b", "a", "wide")}
 WIDTHS = {"a": 8, "b": 16, "c": 32, "wide": 128}
-TOP_BITS = ("c", "b")  # values of lpm fields are compared in their first three bits
+STEPS, PACKETS = 60, 40
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> tuple[str, list[tuple[bool, Key, int]], list[dict[str, int]]]:
-    """A table, insertions (True) and deletions of (key, priority), and packets' fields."""
-    table = draw(st.sampled_from(sorted(KEYS)))
-    priorities = st.just(0) if table == "by_lpm" else st.integers(1, 3)
-    steps = draw(st.lists(st.tuples(st.booleans() | st.just(True), KEYS[table], priorities), max_size=14))
-    value = {
-        "a": BYTES,
-        "b": SMALL if table == "by_range" else SMALL.map(lambda top: top << 13),
-        "c": SMALL if table == "by_ternary" else SMALL.map(lambda top: top << 29),
-        "wide": st.sampled_from([0, 1, 1 << 64, 1 << 64 | 1, 5 << 64, 7 << 64 | 1]),
+def lpm(draw: Random, width: int) -> Match:
+    """Of the first three bits."""
+    length = draw.randint(0, 3)
+    return Lpm(value=draw.randrange(1 << length) << (width - length), prefix_length=length)
+
+
+def ternary(draw: Random) -> Match:
+    """Of the last three bits."""
+    mask = draw.randrange(8)
+    return Ternary(value=draw.randrange(8) & mask, mask=mask)
+
+
+def wide_ternary(draw: Random) -> Match:
+    """Bits on both sides of the middle."""
+    mask = draw.choice([0, 1, 3 << 63, 1 << 127])
+    return Ternary(value=draw.choice([0, mask, 1 << 63]) & mask, mask=mask)
+
+
+def draw_key(draw: Random, table: str) -> Key:
+    match table:
+        case "by_lpm":
+            return lpm(draw, 32), Exact(value=draw.randrange(2))
+        case "by_ternary":
+            return ternary(draw), lpm(draw, 16), Exact(value=draw.randrange(2))
+    low = draw.randrange(8)
+    return Range(low=low, high=low + draw.randrange(3)), Optional(value=draw.choice([None, 0, 1])), wide_ternary(draw)
+
+
+def draw_packet(draw: Random, table: str) -> dict[str, int]:
+    values = {
+        "a": draw.randrange(2),
+        "b": draw.randrange(8) << (0 if table == "by_range" else 13),
+        "c": draw.randrange(8) << (0 if table == "by_ternary" else 29),
+        "wide": draw.choice([0, 1, 3 << 63, 1 << 63, 1 << 127 | 1]),
     }
-    packets = st.lists(st.fixed_dictionaries({name: value[name] for name in FIELDS[table]}), min_size=1, max_size=6)
-    return table, steps, draw(packets)
+    return {name: values[name] for name in FIELDS[table]}
 
 
 def holds(match: Match, value: int, width: int) -> bool:
@@ -75,26 +79,23 @@ def holds(match: Match, value: int, width: int) -> bool:
             return wanted is None or value == wanted
 
 
-@settings(max_examples=150, deadline=None)
-@given(history=histories())
-def test_the_best_entry_wins_whatever_came_and_went(
-    loaded: Engine, history: tuple[str, list[tuple[bool, Key, int]], list[dict[str, int]]]
-) -> None:
-    table, steps, packets = history
-    full = f"Tables.{table}"
-    for old in loaded.entries(full):
-        loaded.delete(full, old.key, old.priority)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("table", FIELDS)
+def test_the_best_entry_wins_whatever_came_and_went(engine: Engine, table: str, seed: int) -> None:
+    draw, full = Random(seed), f"Tables.{table}"
     rows: dict[tuple[Key, int], int] = {}  # to the result
-    for number, (inserted, key, priority) in enumerate(steps, 1):
-        if inserted and (key, priority) not in rows:
-            loaded.insert(Entry(table=full, key=key, priority=priority, action="Tables.answer", parameters=(number,)))
+    for number in range(1, STEPS + 1):
+        key, priority = draw_key(draw, table), 0 if table == "by_lpm" else draw.randint(1, 4)
+        if (key, priority) not in rows:
+            engine.insert(Entry(table=full, key=key, priority=priority, action="Tables.answer", parameters=(number,)))
             rows[key, priority] = number
-        elif rows and not inserted:
-            victim = sorted(rows.items(), key=lambda row: row[1])[number % len(rows)][0]
-            loaded.delete(full, *victim)
+        if draw.random() < 0.4:
+            victim = draw.choice(sorted(rows, key=lambda row: rows[row]))
+            engine.delete(full, *victim)
             del rows[victim]
-    for fields in packets:
-        assert probe(loaded, table, **fields)[0] in best(table, rows, fields)
+        if number % 5 == 0:
+            for fields in (draw_packet(draw, table) for _ in range(PACKETS)):
+                assert probe(engine, table, **fields)[0] in best(table, rows, fields)
 
 
 def best(table: str, rows: dict[tuple[Key, int], int], fields: dict[str, int]) -> set[int]:
