@@ -11,9 +11,10 @@ from switch.compiler.codegen import generate
 from switch.compiler.compile import compile_program
 from switch.compiler.layout import c_type, limbs, mask_of
 from switch.compiler.matching import numbered, stored_match
+from switch.compiler.messages import message_of, numbered_messages
 from switch.compiler.program import Array, Program, Table, Target
 from switch.compiler.reader import read_program
-from switch.entries import Count, Digest, Entry, Key
+from switch.entries import Count, Digest, Entry, Key, Report
 from switch.errors import InvalidEntry, SwitchError, UnknownObject
 from switch.native import CCount, limbs_array, load_program, runtime
 from switch.tables import TableState, const_key
@@ -38,6 +39,7 @@ class Loaded:
         self._tables = {table.name: TableState(table) for table in self.program.tables if table.name in numbers}
         self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
         self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
+        self._messages = [message_of(statement) for statement in numbered_messages(self.program)]
         try:
             self._install_all()
         except SwitchError:
@@ -149,7 +151,7 @@ class Loaded:
         normal, _ = state.key(key, priority)
         return int(self._native.table_count(self.instance, number, state.find(normal, priority).number))
 
-    # Counters, registers, digests
+    # Counters, registers, digests, messages
 
     def counter_at(self, name: str, index: int) -> int:
         """Address of a cell of an indirect counter."""
@@ -201,6 +203,17 @@ class Loaded:
             fields.append(int.from_bytes(record[at : at + size], "little"))
             at += size
         return Digest(name=learn.name, fields=tuple(fields))
+
+    def report(self, record: bytes) -> Report:
+        """A record of the report ring: the message's number (32 bits), then the values as emit_log puts them down."""
+        message = self._messages[int.from_bytes(record[:4], "little")]
+        values, at = [], 4
+        while at < len(record):
+            size = int.from_bytes(record[at : at + 8], "little")
+            end = at + 8 + size // 2 * 8
+            values.append(int.from_bytes(record[at + 8 : end], "little", signed=bool(size % 2)))
+            at = end
+        return Report(text=message.fill(values), failed=message.failed)
 
 
 def _cell_bytes(array: Array) -> int:
