@@ -42,6 +42,7 @@ class TableState:
     @property
     def initial_default(self) -> tuple[Action, tuple[int, ...]]:
         """The program's default action."""
+        assert self.table.default_action is not None
         return self._defaults[self.table.default_action], self.table.default_parameters
 
     @property

@@ -2,7 +2,7 @@
 
 from switch.compiler.block import Unit
 from switch.compiler.layout import Layout, c_type, limbs
-from switch.compiler.matching import is_call, shape
+from switch.compiler.matching import check_table, is_call, shape
 from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
@@ -20,6 +20,8 @@ def generate(program: Program, target: Target | None = None) -> str:
     layout, unit = Layout(program, target), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
+        for table in pipeline.tables.values():
+            check_table(table)
     functions = ParserWriter(layout, unit).write() + header_writers(layout)
     for action in used_actions(program):
         functions += write_action(layout, unit, action)

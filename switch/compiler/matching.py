@@ -11,6 +11,7 @@ from switch.compiler.layout import Layout, limbs, literal, mask_of
 from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.program import Action, KeyField, Program, Table
+from switch.errors import ProgramError
 
 
 def is_call(table: Table) -> bool:
@@ -21,6 +22,18 @@ def is_call(table: Table) -> bool:
 def numbered(program: Program) -> dict[str, int]:
     """The tables that exist at run time, with their numbers."""
     return {table.name: number for number, table in enumerate(t for t in program.tables if not is_call(t))}
+
+
+def check_table(table: Table) -> None:
+    """Raises ProgramError for what is not executed."""
+    for what, used in (
+        ("the action profile", table.profile),
+        ("the direct meter", table.meter),
+        ("the idle timeout", table.idle_timeouts),
+        ("a missing default action", table.default_action is None),
+    ):
+        if used:
+            raise ProgramError(f"{table.place}: {what} of table {table.name} is not executed")
 
 
 def key_limbs(table: Table) -> int:

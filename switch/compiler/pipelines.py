@@ -108,6 +108,7 @@ class PipelineWriter:
             self._block.add("if (D->exit) goto end;")
 
     def _call(self, table: Table) -> None:
+        assert table.default_action is not None
         action = self._actions[table.default_action]
         values = [
             w

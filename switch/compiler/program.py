@@ -328,21 +328,39 @@ class ConstEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectMeter:
+    """A meter beside every entry of a table: each hit runs it, and its colour goes to `target` before the action."""
+
+    name: str
+    unit: str  # "packets" or "bytes"
+    target: FieldOf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A match-action table; `next` maps an action's id, or True (hit) and False (miss), to a node."""
+    """A match-action table; `next` maps an action's id to a node, unless `next_on_hit` says what follows.
+
+    An indirect table has a `profile`: its entries refer to the profile's members or groups, which hold the actions;
+    `actions` are the table's own copies of them, by name.  Without a default action a miss does nothing and goes to
+    `next_default`.
+    """
 
     name: str
     key: tuple[KeyField, ...]
     actions: tuple[Action, ...]
     size: int
     counted: bool
-    default_action: int
+    default_action: int | None
     default_parameters: tuple[int, ...]
     default_const: bool
     entries: tuple[ConstEntry, ...] | None  # not None: the table is immutable
     next: Mapping[int, str | None]
     next_on_hit: tuple[str | None, str | None] | None  # (hit, miss)
     place: Place
+    next_default: str | None = None
+    profile: str | None = None
+    meter: DirectMeter | None = None
+    idle_timeouts: bool = False  # entries can have one
 
     @property
     def ordered(self) -> bool:
@@ -415,6 +433,15 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """An array of two-rate three-colour meters; `execute_meter` of actions runs a cell."""
+
+    name: str
+    size: int
+    unit: str  # "packets" or "bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnList:
     """The fields of a digest."""
 
@@ -440,6 +467,19 @@ class Calculation:
     name: str
     algorithm: str
     inputs: tuple[tuple[Expression, int] | None, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionProfile:
+    """Members (an action with its parameters) that entries of its tables share.
+
+    With a selector also groups of members: the hash chooses the member for a packet.
+    """
+
+    name: str
+    size: int
+    selector: Calculation | None
     place: Place
 
 
@@ -479,6 +519,8 @@ class Program:
     field_lists: Mapping[int, FieldList]
     calculations: Mapping[str, Calculation]
     checksums: tuple[Checksum, ...]
+    meters: tuple[Meter, ...]
+    profiles: Mapping[str, ActionProfile]
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -12,6 +12,7 @@ from switch.compiler.expressions import header_width, read_expression
 from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
     Action,
+    ActionProfile,
     Array,
     Calculation,
     Checksum,
@@ -31,11 +32,11 @@ from switch.compiler.program import (
     ValueSet,
 )
 from switch.compiler.reader_headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
-from switch.compiler.reader_tables import read_pipeline
+from switch.compiler.reader_meters import read_direct_meters, read_meters
+from switch.compiler.reader_tables import Attached, read_pipeline
 from switch.errors import ProgramError
 
 UNUSED = {
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
 }
 
@@ -71,9 +72,12 @@ def _read(root: Json) -> Program:
     union_stacks = read_union_stacks(root, types)
     actions = {item["id"]: _action(item, headers, stacks) for item in root["actions"]}
     calculations = {item["name"]: _calculation(item, headers, stacks) for item in root["calculations"]}
-    direct = {item["binding"] for item in root["counter_arrays"] if item["is_direct"]}
+    attached = Attached(
+        counted={item["binding"] for item in root["counter_arrays"] if item["is_direct"]},
+        meters=read_direct_meters(root, place_of),
+    )
     pipelines = {
-        item["name"]: read_pipeline(item, actions, headers, stacks, direct, place_of) for item in root["pipelines"]
+        item["name"]: read_pipeline(item, actions, headers, stacks, attached, place_of) for item in root["pipelines"]
     }
     parser = root["parsers"][0]
     return Program(
@@ -102,6 +106,8 @@ def _read(root: Json) -> Program:
         field_lists={item["id"]: _field_list(item) for item in root.get("field_lists", [])},
         calculations=calculations,
         checksums=tuple(_checksum(item, calculations, headers, stacks) for item in root["checksums"]),
+        meters=read_meters(root, place_of),
+        profiles=_profiles(root, headers, stacks),
     )
 
 
@@ -197,6 +203,22 @@ def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str,
             width = part.get("bitwidth") or header_width(expression, headers, stacks)
             inputs.append((expression, width))
     return Calculation(name=item["name"], algorithm=item["algo"], inputs=tuple(inputs), place=place_of(item))
+
+
+def _profiles(root: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> dict[str, ActionProfile]:
+    items = [item for pipeline in root["pipelines"] for item in pipeline.get("action_profiles", [])]
+    return {item["name"]: _profile(item, headers, stacks) for item in items}
+
+
+def _profile(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> ActionProfile:
+    selector = item.get("selector")
+    named = None if selector is None else {"name": item["name"], "source_info": item.get("source_info"), **selector}
+    return ActionProfile(
+        name=item["name"],
+        size=item["max_size"],
+        selector=None if named is None else _calculation(named, headers, stacks),
+        place=place_of(item),
+    )
 
 
 def _checksum(

@@ -9,6 +9,7 @@ from pathlib import Path
 from switch.compiler.program import Program
 from switch.engine import Engine
 from switch.entries import Digest
+from switch.reference import ReferenceEngine
 from tests.switch.suite.stf import Expect, Packet, Statement
 
 
@@ -50,4 +51,12 @@ def native(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
     yield Injected(control=engine, ports=ports_of(statements))
 
 
-TARGETS = {"native": native}
+@contextlib.contextmanager
+def reference(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
+    """The interpreter."""
+    engine = ReferenceEngine()
+    engine.load(json.read_bytes())
+    yield Injected(control=engine, ports=ports_of(statements))
+
+
+TARGETS = {"native": native, "reference": reference}
