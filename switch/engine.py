@@ -26,6 +26,7 @@ from switch.entries import (
     MeterConfig,
     PortStats,
     Replica,
+    Report,
     Stats,
 )
 from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
@@ -415,7 +416,7 @@ class Engine:
         with self._lock:
             return dict(self._sessions)
 
-    # Packets and digests
+    # Packets, digests and messages
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
         """The digests since the last call, oldest first; waits up to `timeout_s` for the first one.
@@ -425,8 +426,17 @@ class Engine:
         """
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:
-            current = [record[4:] for record in taken if int.from_bytes(record[:4], "little") == self._swaps]
-            return [self._now.digest(record) for record in current]
+            return [self._now.digest(record) for record in self._of_now(taken)]
+
+    def take_reports(self, timeout_s: float) -> list[Report]:
+        """What the program wrote to the log since the last call, as `take_digests`."""
+        taken = self._take(self._native.core_take_reports, timeout_s)
+        with self._lock:
+            return [self._now.report(record) for record in self._of_now(taken)]
+
+    def _of_now(self, records: Sequence[bytes]) -> list[bytes]:
+        """Those of the running program, without its number in front."""
+        return [record[4:] for record in records if int.from_bytes(record[:4], "little") == self._swaps]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
         """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""

@@ -7,6 +7,7 @@ one element more than it is deep: an index out of range means that one, which is
 import re
 from dataclasses import dataclass
 
+from switch.compiler.messages import numbered_messages
 from switch.compiler.program import Field, Header, HeaderType, Program, Stack, Target
 
 META = "standard_metadata"
@@ -65,6 +66,7 @@ class Layout:
         self.program = program
         self.target = target or Target()
         self.copies = program.uses(*COPIES)
+        self.messages = numbered_messages(program)
         self.stacks = {name: number for number, name in enumerate(program.stacks)}
         self._member_of = {
             member: (stack, number) for stack in program.stacks.values() for number, member in enumerate(stack.members)

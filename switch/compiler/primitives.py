@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from switch.compiler.copies import emit_clone, emit_recirculate, emit_resubmit
 from switch.compiler.hashing import emit_hash
 from switch.compiler.layout import HeaderRef, c_type, identifier, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Array, Constant, Expression, HeaderOf, Meter, Object
+from switch.compiler.program import Array, Expression, HeaderOf, Meter, Object
+from switch.compiler.reports import emit_assertion, emit_log
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
@@ -212,13 +214,11 @@ def _exit(low: Lowering, _: Arguments) -> None:
 
 
 def _assert(low: Lowering, arguments: Arguments) -> None:
-    """A packet for which the condition fails is dropped and counted."""
-    with low.block.braces(f"if (!{_condition(low, arguments[0])})"):
-        low.block.add("D->exit = 2;", "return;")
+    emit_assertion(low, "assert", arguments, "return;")
 
 
-def _condition(low: Lowering, expression: Expression) -> str:
-    return low.truth(expression) if low.is_truth(expression) else f"({low.exact_amount(expression)} != 0)"
+def _assume(low: Lowering, arguments: Arguments) -> None:
+    emit_assertion(low, "assume", arguments, "return;")
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
@@ -226,28 +226,6 @@ def _truncate(low: Lowering, arguments: Arguments) -> None:
     name = low.block.name("bytes")
     low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
     low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
-
-
-def _clone(low: Lowering, arguments: Arguments) -> None:
-    """At the end of the pipeline; the last one counts."""
-    session, fields = arguments
-    low.block.add(f"D->clone = (uint32_t)({low.narrow(session, 16)}) & SESSION_MAX | SESSION_SET;")
-    low.block.add(f"D->clone_list = {_list(low, fields)};")
-
-
-def _resubmit(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->resubmit = {_list(low, arguments[0])};")
-
-
-def _recirculate(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->recirculate = {_list(low, arguments[0])};")
-
-
-def _list(low: Lowering, expression: Expression) -> int:
-    """The number of a field list."""
-    if isinstance(expression, Constant) and expression.value in low.layout.program.field_lists:
-        return expression.value
-    raise low.refuse(f"{expression} as a field list")
 
 
 def _nothing(low: Lowering, _: Arguments) -> None:
@@ -273,12 +251,13 @@ PRIMITIVES: dict[str, Rule] = {
     "modify_field_rng_uniform": Rule(_random, (0,), certain=False),
     "exit": Rule(_exit, leaves=True),
     "assert": Rule(_assert, leaves=True),
-    "assume": Rule(_assert, leaves=True),
+    "assume": Rule(_assume, leaves=True),
+    "log_msg": Rule(emit_log),
     "truncate": Rule(_truncate),
-    "clone_ingress_pkt_to_egress": Rule(_clone),
-    "clone_egress_pkt_to_egress": Rule(_clone),
-    "resubmit": Rule(_resubmit),
-    "recirculate": Rule(_recirculate),
+    "clone_ingress_pkt_to_egress": Rule(emit_clone),
+    "clone_egress_pkt_to_egress": Rule(emit_clone),
+    "resubmit": Rule(emit_resubmit),
+    "recirculate": Rule(emit_recirculate),
     "no_op": Rule(_nothing),
 }
 

@@ -31,6 +31,7 @@ enum drop_reason {
     DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
     DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
     DROP_PRIORITY,         // a priority that no queue has
+    DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_REASONS
 };
 
@@ -154,6 +155,7 @@ struct services {
     const struct session *(*session)(struct core *core, uint32_t id);
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
+    void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
 };
 
 static inline struct services *services(struct core *core) { return (struct services *)core; }
