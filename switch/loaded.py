@@ -17,6 +17,7 @@ from switch.entries import Count, Digest, Entry, Key
 from switch.errors import InvalidEntry, SwitchError, UnknownObject
 from switch.native import CCount, limbs_array, load_program, runtime
 from switch.tables import TableState, const_key
+from switch.value_sets import ValueSets
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class Loaded:
         self._tables = {table.name: TableState(table) for table in self.program.tables if table.name in numbers}
         self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
         self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
+        self.value_sets = ValueSets(self.program, self._native, core, self.instance)
         try:
             self._install_all()
         except SwitchError:

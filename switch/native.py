@@ -84,6 +84,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "table_count": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "miss_count": (c_void_p, [c_void_p, c_uint32]),
     "counter_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+    "value_set_replace": (c_int, [c_void_p, c_void_p, c_uint32, Limbs, c_uint32]),
     "register_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
 }
 

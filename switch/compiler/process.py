@@ -12,6 +12,7 @@ from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
+from switch.compiler.primitives import rule_for
 from switch.compiler.program import DROP_PORT, Expression, FieldOf, LearnList, Program
 from switch.errors import ProgramError
 
@@ -39,6 +40,7 @@ class ProcessWriter:
             *self._verify(),
             *self._learn(),
             *self._update(),
+            *self._finish(),
             *self._saved(),
             *self._deparse("head", self._order()[0]),
             *self._deparse("tail", self._order()[1]),
@@ -78,6 +80,18 @@ class ProcessWriter:
                 low = Translator(self._layout, block, place=checksum.place)
                 emit_update(low, checksum, str(number), self._is_constant)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _finish(self) -> list[str]:
+        """The deparser's own statements."""
+        block = Block(self._unit)
+        for statement in self._program.deparser_statements:
+            low = Translator(self._layout, block, place=statement.place)
+            rule = rule_for(statement.op, low)
+            if rule.leaves:
+                raise low.refuse(f"primitive {statement.op} in a deparser")
+            with block.braces():
+                rule.emit(low, statement.arguments)
+        return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
         """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
@@ -147,6 +161,8 @@ class ProcessWriter:
         for header, field in fields:
             ref = self._layout.header(header)
             result.append(ref.field(ref.type.field(field)))
+            if ref.type.field(field).variable:
+                result.append(ref.bits)
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
@@ -163,7 +179,7 @@ class ProcessWriter:
         body = ["uint8_t *at = to;", "(void)D;"]
         for header in headers:
             ref = self._layout.header(header)
-            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.type.width // 8};"
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.bytes};"
             body.append(f"if ({ref.valid}) {{ {write} }}")
         size = sum(self._program.headers[header].type.width // 8 for header in headers)
         return [
@@ -186,6 +202,7 @@ class ProcessWriter:
             "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }",
             f"if ({meta('egress_spec')} == {DROP_PORT}) {{ services(D->core)->drop(D->core, DROP_EGRESS); return; }}",
             "update_checksums(D);",
+            *(["finish(D);"] if self._program.deparser_statements else []),
             "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + TAIL_BYTES);",
             "uint32_t head_bytes = deparse_head(D, head);",
             *self._share_tail(),
@@ -237,6 +254,7 @@ class ProcessWriter:
             field = ref.type.field(name)
             member = ref.field(field)
             zero.append(f"{member} = 0;" if field.width <= 64 else f"memset({member}, 0, sizeof {member});")
+        zero += [f"{self._layout.header(name).bits} = 0;" for name in self._variable()]
         body = [
             "memset(D->valid, 0, sizeof D->valid);",
             "memset(D->summed, 0, sizeof D->summed);",
@@ -249,6 +267,10 @@ class ProcessWriter:
             *zero,
         ]
         return self._function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
+
+    def _variable(self) -> list[str]:
+        """The headers with a variable field: it has no bits before one is extracted or assigned."""
+        return [name for name, header in self._program.headers.items() if header.type.variable]
 
     def _process(self) -> list[str]:
         group = self._meta("mcast_grp") or "0"

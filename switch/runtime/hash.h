@@ -43,6 +43,8 @@ static inline uint64_t csum_fold(uint64_t sum) {
     return sum ^ 0xffff;
 }
 
+static inline uint64_t hash_csum16(const uint8_t *data, uint64_t bytes) { return csum_fold(csum_bytes(data, bytes)); }
+
 // Bit-serial, reflected: the polynomials' bits are reversed.
 static inline uint64_t hash_crc_reflected(const uint8_t *data, uint64_t bytes, uint32_t polynomial, uint32_t start) {
     uint32_t crc = start;

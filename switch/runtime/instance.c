@@ -50,6 +50,8 @@ void instance_free(struct instance *instance) {
     for (uint32_t i = 0; instance->counters && i < program->counters; i++)
         release(instance->counters[i], program->counter_sizes[i] * sizeof(struct count));
     release(instance->state, program->state_bytes);
+    for (uint32_t i = 0; instance->value_sets && i < program->value_sets; i++) free(instance->value_sets[i].cells);
+    free(instance->value_sets);
     free(instance->tables);
     free(instance->registers);
     free(instance->counters);
@@ -63,7 +65,9 @@ static int instance_open(struct instance *instance) {
     instance->registers = calloc(program->registers + 1, sizeof *instance->registers);
     instance->counters = calloc(program->counters + 1, sizeof *instance->counters);
     instance->state = pages(program->state_bytes);
+    instance->value_sets = calloc(program->value_sets + 1, sizeof *instance->value_sets);
     if (!instance->tables || !instance->registers || !instance->counters || !instance->state) return -ENOMEM;
+    if (!instance->value_sets) return -ENOMEM;
     for (uint32_t i = 0; i < program->tables; i++)
         result |= table_open(&instance->tables[i], &program->table_shapes[i]);
     for (uint32_t i = 0; i < program->registers; i++)
