@@ -69,8 +69,8 @@ class HeaderRef:
 
 
 def identifier(name: str) -> str:
-    """A P4 name as a C member: never a keyword, one-to-one."""
-    return re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", name) + "_"
+    """A P4 name as a C member: never a keyword, one-to-one for names without two underscores in a row."""
+    return re.sub(r"\W", lambda found: "__" if found[0] == "." else f"__{ord(found[0]):x}__", name) + "_"
 
 
 def bits_of(field: Field) -> str:
