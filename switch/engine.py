@@ -359,6 +359,18 @@ class Engine:
         """What programs are compiled for."""
         return self._target
 
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set, each the fields of the select one behind the other without gaps."""
+        with self._lock:
+            return self._now.value_sets.get(name)
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set, all at once.  Raises UnknownObject, InvalidEntry, TableFull."""
+        with self._lock:
+            self._now.value_sets.replace(name, keys)
+
     # Multicast and clones
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:

@@ -16,6 +16,7 @@ from switch.errors import InvalidEntry, SwitchError
 from switch.meters import Meters
 from switch.native import CCount, load_program, runtime
 from switch.rows import Rows, named
+from switch.value_sets import ValueSets
 
 
 class Loaded:
@@ -33,6 +34,7 @@ class Loaded:
         self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
         self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
         self._messages = [message_of(statement) for statement in numbered_messages(self.program)]
+        self.value_sets = ValueSets(self.program, self._native, core, self.instance)
         try:
             self.rows = Rows(self.program, core, self.instance)
         except SwitchError:

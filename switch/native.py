@@ -96,6 +96,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_now_us": (c_uint64, [c_void_p]),
     "profile_set_member": (c_int, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
     "profile_set_group": (c_int, [c_void_p, c_void_p, *[c_uint32] * 2, POINTER(c_uint32), c_uint32]),
+    "value_set_replace": (c_int, [c_void_p, c_void_p, c_uint32, Limbs, c_uint32]),
     "register_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
 }
 

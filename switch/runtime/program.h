@@ -101,10 +101,16 @@ struct table {
 };
 
 struct meter;
+// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
+struct value_set {
+    uint64_t *cells;
+    uint32_t mask;
+};
 
 struct instance {
     const struct program *program;
     struct table *tables;
+    struct value_set *value_sets;
     uint8_t **registers;
     struct count **counters;
     void *state;
@@ -136,6 +142,8 @@ struct program {
     size_t state_bytes;
     void (*process)(struct core *core, struct instance *instance, uint32_t port, const uint8_t *packet,
                     uint32_t length);
+    uint32_t value_sets;
+    const uint32_t *value_set_limbs;  // of a key
     uint32_t meters, profiles;
     const uint32_t *meter_sizes;
     const struct profile_shape *profile_shapes;
