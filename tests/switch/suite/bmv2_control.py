@@ -3,7 +3,7 @@
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +26,13 @@ def minimal(value: int) -> bytes:
 
 @dataclass(kw_only=True)
 class Bmv2Control:
-    """A P4Runtime client with the names of p4c's output; `before` is called before anything is changed or read."""
+    """A P4Runtime client with the names of p4c's output."""
 
     stub: Any
     info: p4i.P4Info
     program: Program
     device_id: int
     election_id: int = 1
-    before: Callable[[], None] = lambda: None
     _groups: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
     _digests: "queue.Queue[Any]" = field(default_factory=queue.Queue)
 
@@ -63,14 +62,12 @@ class Bmv2Control:
                     requests.put(p4r.StreamMessageRequest(digest_ack=ack))
 
     def _write(self, kind: str, **entity: Any) -> None:
-        self.before()
         update = p4r.Update(type=p4r.Update.Type.Value(kind), entity=p4r.Entity(**entity))
         request = p4r.WriteRequest(device_id=self.device_id, updates=[update])
         request.election_id.CopyFrom(U128.encode(self.election_id))
         self.stub.Write(request, timeout=TIMEOUT_S)
 
     def _read(self, **entity: Any) -> list[Any]:
-        self.before()
         request = p4r.ReadRequest(device_id=self.device_id, entities=[p4r.Entity(**entity)])
         return [found for response in self.stub.Read(request, timeout=TIMEOUT_S) for found in response.entities]
 
