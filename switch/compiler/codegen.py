@@ -8,9 +8,8 @@ from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
 from switch.compiler.program import Program, Target
-from switch.errors import ProgramError
 
-INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
+INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h", "value_set.h")
 METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
 
@@ -19,7 +18,6 @@ def generate(program: Program, target: Target | None = None) -> str:
     """The C text; `target` is for what differs from v1model's defaults.
 
     Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
-    _refuse(program)
     layout, unit = Layout(program, target), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
@@ -41,28 +39,18 @@ def generate(program: Program, target: Target | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _refuse(program: Program) -> None:
-    refused = {
-        "header union": list(program.unions),
-        "value set": list(program.value_sets),
-        "varbit field of": [name for name, header in program.headers.items() if header.type.variable],
-        "deparser statement": [str(statement.place) for statement in program.deparser_statements],
-    }
-    for what, names in refused.items():
-        for name in names:
-            raise ProgramError(f"{what} {name} is not executed")
-
-
 def _descriptor(layout: Layout) -> list[str]:
     """The object by which the runtime knows the program."""
     program = layout.program
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
+    value_sets = [str(max(1, limbs(values.width))) for values in program.value_sets.values()]
     return [
         f"static const struct table_shape tables[] = {{{', '.join(tables or ['{0}'])}}};",
         f"static const struct register_shape registers[] = {{{', '.join(registers or ['{0}'])}}};",
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
+        f"static const uint32_t value_set_limbs[] = {{{', '.join(value_sets or ['0'])}}};",
         *_beside_tables(program),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
