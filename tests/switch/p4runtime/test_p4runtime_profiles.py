@@ -19,7 +19,6 @@ from tests.switch.p4runtime.every_table import (
 )
 from tests.switch.p4runtime.harness import Primary, Target, primary, update
 
-
 SPREAD = (0, 1, 4096, 4097)  # what the selector's hash of is 0, 1, 2, 3 modulo 4
 
 
