@@ -60,6 +60,9 @@ def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, p
             if "type" in value
             else _operation(value, headers, stacks, place)
         )
+    if kind == "field" and isinstance(value[0], Mapping):  # p4c's form of stack[i].isValid()
+        header = _operation(value[0], headers, stacks, place)
+        return Operation("b2d", (Operation("valid", (header,)),))
     if kind in OBJECTS:
         return Object(kind, value)
     if kind not in LEAVES:
