@@ -24,6 +24,7 @@ from switch.compiler.program import (
     Truth,
     UnionOf,
     UnionStackOf,
+    Vector,
 )
 from switch.errors import ProgramError
 
@@ -63,6 +64,8 @@ def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, p
     if kind == "field" and isinstance(value[0], Mapping):  # p4c's form of stack[i].isValid()
         header = _operation(value[0], headers, stacks, place)
         return Operation("b2d", (Operation("valid", (header,)),))
+    if kind == "parameters_vector":  # {} instead of [] when there are none
+        return Vector(tuple(read_expression(part, headers, stacks, place) for part in value))
     if kind in OBJECTS:
         return Object(kind, value)
     if kind not in LEAVES:

@@ -8,7 +8,11 @@ as one such array for each member.  A variable field is the number that its bits
 import re
 from dataclasses import dataclass
 
-from switch.compiler.program import Field, HeaderType, Program, Stack, UnionStack
+from switch.compiler.messages import numbered_messages
+from switch.compiler.program import Field, HeaderType, Program, Stack, Target, UnionStack
+
+META = "standard_metadata"
+COPIES = ("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "resubmit", "recirculate")
 
 
 def limbs(width: int) -> int:
@@ -81,9 +85,12 @@ def bits_of(field: Field) -> str:
 class Layout:
     """Names of everything in `struct state`, which generated functions know as `D`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, target: Target | None = None) -> None:
         """Number the headers' validity bytes: single ones first, then each row's."""
         self.program = program
+        self.target = target or Target()
+        self.copies = program.uses(*COPIES)
+        self.messages = numbered_messages(program)
         self.stacks = {name: number for number, name in enumerate([*program.stacks, *program.union_stacks])}
         self._rows = {**program.stacks, **self._columns()}
         self._member_of = {
@@ -140,6 +147,19 @@ class Layout:
         rivals = tuple(f"D->valid[{self._valid[other]}]" for other in self._rivals.get(name, ()))
         return HeaderRef(struct=f"D->{identifier(name)}", valid=valid, type=header.type, rivals=rivals)
 
+    def meta(self, field: str, state: str = "D") -> str | None:
+        """The lvalue of a field of standard_metadata, None if the program has it not."""
+        ref = self.header(META)
+        found = next((one for one in ref.type.fields if one.name == field), None)
+        return None if found is None else f"{state}->{ref.field(found).removeprefix('D->')}"
+
+    def set_meta(self, field: str, value: str, state: str = "D") -> list[str]:
+        """Set a field of standard_metadata to a C expression, if the program has it."""
+        member = self.meta(field, state)
+        if member is None:
+            return []
+        return [f"{member} = (uint64_t)({value}) & {literal(mask_of(self.program.field(META, field).width))};"]
+
     def element(self, row: str, index: str) -> HeaderRef:
         """The element of a header stack, or of a member of a union stack, at the C expression `index` in 0..depth."""
         valid = f"D->valid[{self._row_valid[row]} + {index}]"
@@ -173,6 +193,8 @@ class Layout:
         lines += ["struct state {", "    struct core *core;", "    struct instance *in;", "    const uint8_t *packet;"]
         lines += ["    const uint8_t *tail;", "    uint32_t tail_bytes;", "    uint64_t flushes;"]
         lines += ["    uint32_t length, at, size, truncate, learn;", "    uint8_t exit;"]
+        if self.copies:
+            lines += ["    uint32_t port, clone, clone_list, resubmit, recirculate;", "    uint8_t held;"]
         checksums = len(self.program.checksums) + 1
         lines += [f"    uint64_t sums[{checksums}];", f"    uint8_t summed[{checksums}];"]
         lines += [f"    uint8_t valid[{self.valid_count + 1}];", f"    uint32_t next[{len(self.stacks) + 1}];"]

@@ -12,10 +12,12 @@ from switch.compiler.expressions import header_width, read_expression
 from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
     Action,
+    ActionProfile,
     Array,
     Calculation,
     Checksum,
     Expression,
+    FieldList,
     FieldOf,
     Header,
     LastField,
@@ -33,11 +35,11 @@ from switch.compiler.program import (
     ValueSet,
 )
 from switch.compiler.reader_headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
-from switch.compiler.reader_tables import read_pipeline
+from switch.compiler.reader_meters import read_direct_meters, read_meters
+from switch.compiler.reader_tables import Attached, read_pipeline
 from switch.errors import ProgramError
 
 UNUSED = {
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
 }
 
@@ -73,9 +75,12 @@ def _read(root: Json) -> Program:
     union_stacks = read_union_stacks(root, types)
     actions = {item["id"]: _action(item, headers, stacks) for item in root["actions"]}
     calculations = {item["name"]: _calculation(item, headers, stacks) for item in root["calculations"]}
-    direct = {item["binding"] for item in root["counter_arrays"] if item["is_direct"]}
+    attached = Attached(
+        counted={item["binding"] for item in root["counter_arrays"] if item["is_direct"]},
+        meters=read_direct_meters(root, place_of),
+    )
     pipelines = {
-        item["name"]: read_pipeline(item, actions, headers, stacks, direct, place_of) for item in root["pipelines"]
+        item["name"]: read_pipeline(item, actions, headers, stacks, attached, place_of) for item in root["pipelines"]
     }
     parser = root["parsers"][0]
     return Program(
@@ -101,8 +106,11 @@ def _read(root: Json) -> Program:
             Array(name=item["name"], size=item["size"], width=item["bitwidth"]) for item in root["register_arrays"]
         ),
         digests=tuple(_learn_list(item, headers, stacks) for item in root["learn_lists"]),
+        field_lists={item["id"]: _field_list(item) for item in root.get("field_lists", [])},
         calculations=calculations,
         checksums=tuple(_checksum(item, calculations, headers, stacks) for item in root["checksums"]),
+        meters=read_meters(root, place_of),
+        profiles=_profiles(root, headers, stacks),
     )
 
 
@@ -184,6 +192,15 @@ def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, 
     )
 
 
+def _field_list(item: Json) -> FieldList:
+    """Constants in a list, which the format allows, are nothing that a packet could keep."""
+    for element in item["elements"]:
+        if element["type"] not in ("field", "hexstr"):
+            raise ProgramError(f"field list {item['name']}: a {element['type']} in it is not executed")
+    fields = tuple(FieldOf(*element["value"]) for element in item["elements"] if element["type"] == "field")
+    return FieldList(id=item["id"], name=item["name"], fields=fields)
+
+
 def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Calculation:
     inputs: list[tuple[Any, int] | None] = []
     for part in item["input"]:
@@ -197,6 +214,22 @@ def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str,
             width = part.get("bitwidth") or header_width(expression, headers, stacks)
             inputs.append((expression, width))
     return Calculation(name=item["name"], algorithm=item["algo"], inputs=tuple(inputs), place=place_of(item))
+
+
+def _profiles(root: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> dict[str, ActionProfile]:
+    items = [item for pipeline in root["pipelines"] for item in pipeline.get("action_profiles", [])]
+    return {item["name"]: _profile(item, headers, stacks) for item in items}
+
+
+def _profile(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> ActionProfile:
+    selector = item.get("selector")
+    named = None if selector is None else {"name": item["name"], "source_info": item.get("source_info"), **selector}
+    return ActionProfile(
+        name=item["name"],
+        size=item["max_size"],
+        selector=None if named is None else _calculation(named, headers, stacks),
+        place=place_of(item),
+    )
 
 
 def _checksum(

@@ -12,6 +12,7 @@ from switch.engine import Engine
 from switch.errors import CompileError, CompilerMissing, ProgramError
 from tests.switch.build import Tree, const, document, field, op, place
 
+METER = {"name": "m", "rate_count": 2, "type": "bytes", "size": 4, "is_direct": False, "source_info": place(7)}
 TYPES: dict[str, list[list[Any]]] = {"h_t": [["a", 32, False], ["b", 32, False]]}
 
 
@@ -43,7 +44,8 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
             program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
             r"31: .*an intermediate result of unlimited size",
         ),
-        (program(meter_arrays=[{"name": "m", "source_info": place(7)}]), r"test\.p4:7: .*meter m"),
+        (program(meter_arrays=[METER | {"rate_count": 3}]), r"test\.p4:7: .*meter m of 3 rates"),
+        (program(meter_arrays=[METER | {"type": "bits"}]), r"test\.p4:7: .*meter m of type bits; packets or bytes"),
         (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
         (changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])), "2056 bits; at most 2048"),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
