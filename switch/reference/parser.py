@@ -22,7 +22,6 @@ from switch.reference.call import Surroundings
 from switch.reference.expressions import Scope
 from switch.reference.packet import Packet, undefined, wrap
 
-
 INT_MAX = 0x7FFFFFFF  # BMv2 takes a longer length for this one, which is no whole number of bytes
 
 
