@@ -2,7 +2,7 @@
 
 from switch.compiler import codec
 from switch.compiler.crc import CRCS
-from switch.compiler.csum16 import Constant, emit_csum16
+from switch.compiler.csum16 import Constant, emit_csum16, payload_bytes
 from switch.compiler.layout import HeaderRef, identifier, literal, mask_of
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Calculation, Checksum, Expression, Field, FieldOf
@@ -34,8 +34,9 @@ def emit_hash(low: Lowering, calculation: Calculation, kept: str = "", constant:
     _fill(low, inputs, buffer, used)
     length = f"({used} + 7) / 8"
     if payload:
-        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, D->length - D->at);")
-        length = f"{length} + D->length - D->at"
+        rest = payload_bytes(low)
+        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, {rest});")
+        length = f"{length} + {rest}"
     low.block.add(f"{name} = {_call(low, calculation.algorithm, buffer, length)};")
     return name
 
