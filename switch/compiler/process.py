@@ -129,7 +129,7 @@ class ProcessWriter:
 
     def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
         if width > 64:
-            low.store(f"(fields + {at})", element, width)
+            low.store_cut(f"(fields + {at})", element, width)
         else:
             low.block.add(f"fields[{at}] = {low.masked(element, width)};")
 
@@ -284,8 +284,11 @@ class ProcessWriter:
 
     def _arrive(self) -> list[str]:
         """A clean state: what could be read before it is written is zero, the rest is what it was."""
-        zero = []
+        rows = self._layout.kept_rows()
+        zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
         for header, name in sorted(live_at_start(self._program)):
+            if self._layout.in_stack(header) is not None:
+                continue
             ref = self._layout.header(header)
             field = ref.type.field(name)
             member = ref.field(field)
