@@ -6,14 +6,29 @@ Thread-safe: every method may be called from any thread while packets run.  A pa
 import ctypes
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from switch.compiler.program import DROP_PORT, PORTS, Program, Target
-from switch.entries import CloneSession, Count, Digest, Entry, FaultCounts, Key, PortStats, Replica, Report, Stats
+from switch.entries import (
+    CloneSession,
+    Count,
+    Digest,
+    Entry,
+    FaultCounts,
+    Key,
+    Member,
+    MemberGroup,
+    MeterConfig,
+    PortStats,
+    Replica,
+    Report,
+    Stats,
+)
 from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
 from switch.faults import FaultRule, native_rules
 from switch.loaded import Loaded
@@ -75,6 +90,7 @@ class Engine:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         self._lock = Lock()
         self._injecting = Lock()
+        self._timeouts_changed = Event()
         self._loaded: Loaded | None = None
         self._target = Target(drop_port=drop_port, priority_queues=priority_queues)
         self._groups: dict[int, tuple[Replica, ...]] = {}
@@ -168,12 +184,16 @@ class Engine:
     def insert(self, entry: Entry) -> None:
         """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
         with self._lock:
-            self._now.insert(entry)
+            self._now.rows.insert(entry)
+        if entry.idle_timeout_ns:
+            self._timeouts_changed.set()
 
     def modify(self, entry: Entry) -> None:
         """Give an entry another action or other parameters; its counter goes on.  InvalidEntry, EntryNotFound."""
         with self._lock:
-            self._now.modify(entry)
+            self._now.rows.modify(entry)
+        if entry.idle_timeout_ns:
+            self._timeouts_changed.set()
 
     def delete(self, table: str, key: Key, priority: int = 0) -> None:
         """Remove an entry.  Raises InvalidEntry, EntryNotFound."""
@@ -183,23 +203,119 @@ class Engine:
     def entries(self, table: str) -> list[Entry]:
         """The entries of a table, const ones included, in order of insertion; without the default."""
         with self._lock:
-            return self._now.entries(table)
+            return self._now.rows.entries(table)
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
         """What happens on a miss.  Raises InvalidEntry, also when the program has a const default action."""
         with self._lock:
-            self._now.set_default(table, action, parameters)
+            self._now.rows.set_default(table, action, parameters)
 
     def reset_default(self, table: str) -> None:
         """Back to the program's default action."""
         with self._lock:
-            self._now.set_default(table, None, ())
+            self._now.rows.set_default(table, None, ())
 
-    def default(self, table: str) -> tuple[str, tuple[int, ...]]:
-        """The default action's full name and its parameters."""
+    def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
+        """The default action's full name and its parameters; None: nothing is done, as in indirect tables."""
         with self._lock:
-            action, parameters = self._now.table(table).default
-            return action.name, parameters
+            return self._now.rows.default(table)
+
+    def entry(self, table: str, key: Key, priority: int = 0) -> Entry:
+        """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            return self._now.rows.find(table, key, priority)
+
+    # Idle timeouts
+
+    def take_idle(self, timeout_s: float) -> list[Entry]:
+        """The entries that no packet hit for their idle timeout; waits up to `timeout_s` for the first one.
+
+        An entry that stays idle is returned again after another timeout.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                idle = [] if self._loaded is None else self._loaded.rows.idle.take()
+                wait_s = None if self._loaded is None else self._loaded.rows.idle.wait_s()
+            left_s = until - time.monotonic()
+            if idle or left_s <= 0:
+                return idle
+            self._timeouts_changed.wait(left_s if wait_s is None else min(left_s, wait_s))
+            self._timeouts_changed.clear()
+
+    def time_since_hit(self, table: str, key: Key, priority: int = 0) -> int:
+        """Nanoseconds since a packet hit the entry or it was inserted.  InvalidEntry: the table has no timeouts."""
+        with self._lock:
+            return self._now.rows.elapsed_ns(table, key, priority)
+
+    # Action profiles
+
+    def insert_member(self, member: Member) -> None:
+        """Add a member to an action profile.  Raises InvalidEntry, EntryExists, TableFull."""
+        with self._lock:
+            self._now.rows.insert_member(member)
+
+    def modify_member(self, member: Member) -> None:
+        """Give a member another action or other parameters.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            self._now.rows.modify_member(member)
+
+    def delete_member(self, profile: str, member_id: int) -> None:
+        """Remove a member.  Raises InvalidEntry, EntryNotFound, StillUsed."""
+        with self._lock:
+            self._now.rows.profile(profile).remove_member(member_id)
+
+    def members(self, profile: str) -> list[Member]:
+        """The members of an action profile, without those of entries' action sets."""
+        with self._lock:
+            return [member for member, _ in self._now.rows.profile(profile).members.values()]
+
+    def insert_member_group(self, group: MemberGroup) -> None:
+        """Add a group to an action profile with a selector.  Raises InvalidEntry, EntryExists, EntryNotFound."""
+        with self._lock:
+            self._now.rows.insert_member_group(group)
+
+    def modify_member_group(self, group: MemberGroup) -> None:
+        """Give a group other members.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            self._now.rows.modify_member_group(group)
+
+    def delete_member_group(self, profile: str, group_id: int) -> None:
+        """Remove a group.  Raises InvalidEntry, EntryNotFound, StillUsed."""
+        with self._lock:
+            self._now.rows.delete_member_group(profile, group_id)
+
+    def member_groups(self, profile: str) -> list[MemberGroup]:
+        """The groups of an action profile, without those of entries' action sets."""
+        with self._lock:
+            return [group for group, _ in self._now.rows.profile(profile).groups.values()]
+
+    def profile_use(self, profile: str) -> tuple[int, int]:
+        """All groups and action sets together: how many members they have, and the sum of the weights."""
+        with self._lock:
+            return self._now.rows.profile(profile).use()
+
+    # Meters
+
+    def meter(self, table: str, key: Key, priority: int = 0) -> MeterConfig | None:
+        """The configuration of an entry's direct meter; None: all is green.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            return self._now.meters.read_entry(table, key, priority)
+
+    def set_meter(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
+        """Configure an entry's direct meter, its bursts full; errors as `meter`."""
+        with self._lock:
+            self._now.meters.write_entry(table, key, priority, config)
+
+    def read_meter(self, name: str, index: int) -> MeterConfig | None:
+        """The configuration of one cell of a meter array; None: all is green.  Raises InvalidEntry (index)."""
+        with self._lock:
+            return self._now.meters.read(name, index)
+
+    def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell of a meter array, its bursts full."""
+        with self._lock:
+            self._now.meters.write(name, index, config)
 
     # Counters and registers
 
@@ -242,6 +358,18 @@ class Engine:
     def target(self) -> Target:
         """What programs are compiled for."""
         return self._target
+
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set, each the fields of the select one behind the other without gaps."""
+        with self._lock:
+            return self._now.value_sets.get(name)
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set, all at once.  Raises UnknownObject, InvalidEntry, TableFull."""
+        with self._lock:
+            self._now.value_sets.replace(name, keys)
 
     # Multicast and clones
 

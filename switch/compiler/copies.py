@@ -232,6 +232,8 @@ def clean(layout: Layout) -> list[str]:
         f"memset(&D->{META}_, 0, sizeof D->{META}_);",
         "D->at = 0; D->exit = 0; D->learn = 0; D->truncate = UINT32_MAX; D->tail = NULL;",
     ]
+    variable = [name for name, header in layout.program.headers.items() if header.type.variable]
+    lines += [f"{layout.header(name).bits} = 0;" for name in variable]  # none before one is extracted or assigned
     return [*lines, "D->clone = 0; D->resubmit = 0; D->recirculate = 0;"] if layout.copies else lines
 
 

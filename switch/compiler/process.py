@@ -14,6 +14,7 @@ from switch.compiler.lowering import Lowering
 from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
+from switch.compiler.primitives import rule_for
 from switch.compiler.program import PORTS, Expression, FieldOf, LearnList, Program
 from switch.errors import ProgramError
 
@@ -41,6 +42,7 @@ class ProcessWriter:
             *self._verify(),
             *self._learn(),
             *self._update(),
+            *self._finish(),
             *self._saved(),
             *self._deparse("head", self._order()[0]),
             *self._deparse("tail", self._order()[1]),
@@ -88,6 +90,18 @@ class ProcessWriter:
                 low = Translator(self._layout, block, place=checksum.place)
                 emit_update(low, checksum, str(number), self._is_constant)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _finish(self) -> list[str]:
+        """The deparser's own statements."""
+        block = Block(self._unit)
+        for statement in self._program.deparser_statements:
+            low = Translator(self._layout, block, place=statement.place)
+            rule = rule_for(statement.op, low)
+            if rule.leaves:
+                raise low.refuse(f"primitive {statement.op} in a deparser")
+            with block.braces():
+                rule.emit(low, statement.arguments)
+        return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
         """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
@@ -157,6 +171,8 @@ class ProcessWriter:
         for header, field in fields:
             ref = self._layout.header(header)
             result.append(ref.field(ref.type.field(field)))
+            if ref.type.field(field).variable:
+                result.append(ref.bits)
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
@@ -173,7 +189,7 @@ class ProcessWriter:
         body = ["uint8_t *at = to;", "(void)D;"]
         for header in headers:
             ref = self._layout.header(header)
-            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.type.width // 8};"
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.bytes};"
             body.append(f"if ({ref.valid}) {{ {write} }}")
         size = sum(self._program.headers[header].type.width // 8 for header in headers)
         return [
@@ -200,6 +216,7 @@ class ProcessWriter:
             f"if ({self._meta('egress_spec')} == {drop_port}) "
             "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
             "update_checksums(D);",
+            *(["finish(D);"] if self._program.deparser_statements else []),
             *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
             *self._emit(),
         ]

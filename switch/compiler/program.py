@@ -363,6 +363,11 @@ class Table:
     idle_timeouts: bool = False  # entries can have one
 
     @property
+    def may_do_nothing(self) -> bool:
+        """Whether a packet may pass the table without an action."""
+        return self.profile is not None or self.default_action is None
+
+    @property
     def ordered(self) -> bool:
         """Whether entries can overlap."""
         return any(field.kind != "exact" for field in self.key)

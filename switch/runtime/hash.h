@@ -43,6 +43,8 @@ static inline uint64_t csum_fold(uint64_t sum) {
     return sum ^ 0xffff;
 }
 
+static inline uint64_t hash_csum16(const uint8_t *data, uint64_t bytes) { return csum_fold(csum_bytes(data, bytes)); }
+
 // Tables hold what a byte does to the remainder.
 static inline uint64_t hash_crc_reflected(const uint8_t *data, uint64_t bytes, const uint64_t *table, uint64_t start) {
     uint64_t crc = start;

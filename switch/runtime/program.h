@@ -39,7 +39,7 @@ struct count {
     uint64_t packets, bytes;
 };
 
-// A row: limbs holds the key's part (see table.h), then the parameters.
+// A row: limbs holds the key's part (see table.h), then the parameters, then what else the table's entries have.
 struct entry {
     struct count count;
     uint64_t action;
@@ -54,6 +54,31 @@ struct table_shape {
     uint32_t stored_limbs;     // of an entry's match part
     uint32_t parameter_limbs;  // of the action with the most
     uint32_t capacity;         // entries
+    uint32_t extra_limbs;      // after the parameters: the time of the last hit, a struct meter
+};
+
+// What an entry of an indirect table has as its action; its parameter is the number of the member or group.
+enum indirect { INDIRECT_MEMBER, INDIRECT_GROUP, INDIRECT_NOTHING };
+
+struct member {
+    uint64_t action;  // its place in the profile's list
+    uint64_t limbs[];
+};
+
+struct choices {  // a group: its members' numbers, each as often as it weighs
+    uint32_t size;
+    uint32_t *members;
+};
+
+struct profile_shape {
+    uint32_t parameter_limbs;  // of the action with the most
+};
+
+struct profile {
+    size_t stride;  // bytes from member to member
+    uint8_t *members;
+    uint32_t member_room, group_room;
+    struct choices *groups;
 };
 
 struct register_shape {
@@ -66,17 +91,31 @@ struct table {
     size_t stride;          // bytes from entry to entry
     uint8_t *entries;
     struct entry *miss;     // the default entry
-    uint32_t *index;        // exact: hash slots holding entry + 1; ordered: entries by rank
-    uint32_t index_mask;    // exact
+    uint32_t *index;        // hash slots holding entry + 1; of an ordered table the first of a chain
+    uint32_t index_mask;
     uint32_t used;          // entries in the table
+    size_t mask_stride;     // ordered: bytes from one of the masks to the next
+    uint8_t *masks;         // ordered: what the entries' keys are masked with, each different mask once
+    uint32_t *mask_order;   // ordered: the masks that are in use, the one with the best entry first
+    uint32_t masks_used;
+};
+
+struct meter;
+// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
+struct value_set {
+    uint64_t *cells;
+    uint32_t mask;
 };
 
 struct instance {
     const struct program *program;
     struct table *tables;
+    struct value_set *value_sets;
     uint8_t **registers;
     struct count **counters;
     void *state;
+    struct meter **meters;
+    struct profile *profiles;
 };
 
 struct replica {
@@ -103,6 +142,11 @@ struct program {
     size_t state_bytes;
     void (*process)(struct core *core, struct instance *instance, uint32_t port, const uint8_t *packet,
                     uint32_t length);
+    uint32_t value_sets;
+    const uint32_t *value_set_limbs;  // of a key
+    uint32_t meters, profiles;
+    const uint32_t *meter_sizes;
+    const struct profile_shape *profile_shapes;
 };
 
 // What the runtime does for a program; the first member of struct core.

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from switch.compiler.program import Program
 from switch.engine import Engine
-from switch.entries import CloneSession, Count, Digest, Replica
+from switch.entries import CloneSession, Count, Digest, MeterConfig, Replica
 from tests.switch.suite.names import CONDITIONS, call, entry, named, table
 from tests.switch.suite.stf import (
     Add,
@@ -31,11 +31,11 @@ class Target(Protocol):
     def send(self, port: int, packet: bytes) -> None:
         """A packet comes in."""
 
-    def sent(self, expected: dict[int, int]) -> dict[int, list[bytes]]:
-        """All that went out since the start, by port; how much of it is expected helps those that have to wait."""
+    def sent(self) -> dict[int, list[bytes]]:
+        """All that went out since the start, by port, when all packets are through."""
 
     def digests(self, expected: int) -> list[Digest]:
-        """All digests since the last call."""
+        """The digests since the last call; waits for as many as are expected where that takes time."""
 
 
 class Run:
@@ -75,13 +75,13 @@ class Run:
             case Command():
                 self._command(statement)
             case Rates():
-                raise ScriptError("meters cannot be configured yet")
+                self._configure(statement)
 
     def _command(self, command: Command) -> None:
         control, numbers = self.target.control, command.numbers
         match command.word:
             case "wait":
-                self._wait()
+                self.target.sent()
             case "mc_mgrp_create":
                 self._groups[numbers[0]] = []
             case "mc_node_create":
@@ -101,17 +101,26 @@ class Run:
             case _:
                 raise ScriptError(f"{command.word} is not executed yet")
 
+    def _configure(self, rates: Rates) -> None:
+        meter = named(rates.name, self.target.program.meters, "meter")
+        (committed, committed_burst), (peak, peak_burst) = rates.rates
+        config = MeterConfig(
+            committed_rate=round(committed * 1e6),
+            committed_burst=committed_burst,
+            peak_rate=round(peak * 1e6),
+            peak_burst=peak_burst,
+        )
+        for index in range(meter.size) if rates.index is None else (rates.index,):
+            self.target.control.write_meter(meter.name, index, config)
+
     def _register(self, name: str) -> str:
         return named(name, self.target.program.registers, "register").name
 
     def _counter(self, name: str) -> str:
         return named(name, self.target.program.counters, "counter").name
 
-    def _wait(self) -> dict[int, list[bytes]]:
-        return self.target.sent({port: len(expected) for port, expected in self._expected.items()})
-
     def _check(self, check: Check) -> None:
-        self._wait()
+        self.target.sent()
         if check.kind == "register":
             found = self.target.control.read_register(self._register(check.name), check.index)
         else:
@@ -121,7 +130,7 @@ class Run:
             self.differences.append(f"line {check.line}: {cell} is {found}, not {check.condition} {check.number}")
 
     def _compare(self) -> None:
-        sent = self._wait()
+        sent = self.target.sent()
         for port in sorted(sent.keys() | self._expected.keys()):
             self._compare_port(port, sent.get(port, []), self._expected.get(port, []))
         self._compare_digests()
