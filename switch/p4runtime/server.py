@@ -1,5 +1,6 @@
 """The P4Runtime server of one engine, from open to closed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -41,5 +42,4 @@ async def serving(
     finally:
         service.streams.close()
         await server.stop(GRACE_S)
-        for uplink in (digests, packets, idle):
-            await uplink.close()
+        await asyncio.gather(*(uplink.close() for uplink in (digests, packets, idle)))
