@@ -13,10 +13,11 @@ from switch.compiler.indirect import profile_actions
 from switch.compiler.matching import most_limbs
 from switch.compiler.program import ActionProfile, Program
 from switch.entries import ActionSet, GroupRef, Member, MemberGroup, MemberRef, Via, WeightedAction
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed
+from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, TableFull
 from switch.places import Places
 
 GROUPS_MAX = 1 << 20
+CHOICES_MAX = 1 << 16  # of a group: its weights together
 T = TypeVar("T")
 MEMBER, GROUP, NOTHING = range(3)  # enum indirect of runtime/program.h
 
@@ -135,7 +136,8 @@ class ProfileState:
         ids = [one.member for one in group.members]
         if len(set(ids)) < len(ids):
             raise InvalidEntry(f"group {group.id} of {self.profile.name} has a member twice; weights say how often")
-        places = sorted((self.member(one.member)[1], _weight(one.weight)) for one in group.members)
+        places = sorted((self.member(one.member)[1], one.weight) for one in group.members)
+        self._check_weights([weight for _, weight in places])
         return [number for number, weight in places for _ in range(weight)]
 
     def _use_members(self, group: MemberGroup, times: int) -> None:
@@ -166,7 +168,8 @@ class ProfileState:
         if self.members or self.groups:
             raise InvalidEntry(f"action profile {self.profile.name} has members of its own: no action sets beside them")
         rows = [(self._numbers.get(one.action, 0), self._words(one.action, one.parameters)) for one in actions]
-        weights = [_weight(one.weight) for one in actions]
+        weights = [one.weight for one in actions]
+        self._check_weights(weights)
         numbers = self._take_members(len(rows))
         group = self._group_places.take()
         self._set_sizes[group] = len(rows)
@@ -223,6 +226,12 @@ class ProfileState:
         if self._sets:
             raise InvalidEntry(f"entries of action profile {self.profile.name} have action sets: no {what} beside them")
 
+    def _check_weights(self, weights: list[int]) -> None:
+        if weights and min(weights) < 1:
+            raise InvalidEntry(f"a weight is 1 or more, not {min(weights)}")
+        if sum(weights) > CHOICES_MAX:
+            raise TableFull(f"the weights of a group of {self.profile.name} are {CHOICES_MAX} together at most")
+
     def _check_unused(self, kind: int, number: int) -> None:
         if self._used[kind, number] > 0:
             what = ("member", "group")[kind]
@@ -233,12 +242,6 @@ class ProfileState:
         if number not in items:
             raise EntryNotFound(f"action profile {self.profile.name} has no {kind} {number}; it has {_some(items)}")
         return items[number]
-
-
-def _weight(weight: int) -> int:
-    if weight < 1:
-        raise InvalidEntry(f"a weight is 1 or more, not {weight}")
-    return weight
 
 
 def _some(numbers: Iterable[int], most: int = 12) -> str:
