@@ -94,6 +94,10 @@ def test_members_in_use_stay(engine: Engine) -> None:
     engine.insert_member_group(group(5, 1))
     with pytest.raises(StillUsed, match=r"member 1 of action profile Tables.chosen is used by groups or entries"):
         engine.delete_member("Tables.chosen", 1)
+    with pytest.raises(EntryNotFound, match="no member 2; it has 1"):
+        engine.modify_member_group(group(5, 2))
+    with pytest.raises(StillUsed):
+        engine.delete_member("Tables.chosen", 1)
     engine.insert(entry("selected", 1, GroupRef(group=5)))
     with pytest.raises(StillUsed, match=r"group 5 of action profile Tables.chosen is used by entries"):
         engine.delete_member_group("Tables.chosen", 5)

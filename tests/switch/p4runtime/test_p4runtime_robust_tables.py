@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from switch.engine import Engine
 from switch.errors import SwitchError
 from switch.p4runtime.pipeline import Pipeline
-from tests.switch.p4runtime.every_table import NUMBERS, number, pipeline
+from tests.switch.p4runtime.every_table import (
+    NUMBERS,
+    call,
+    entry,
+    group,
+    member,
+    number,
+    pipeline,
+    to_group,
+    to_member,
+)
 
 NAMES = ["chosen", "shared", "selected", "indirect", "metered", "aged", "cell_meter", "pairs"]
 ids = st.sampled_from([0, 1, *map(number, NAMES)])
@@ -85,7 +95,24 @@ entities = st.one_of(
     ),
     st.builds(lambda of: p4r.Entity(value_set_entry=value_set(of)), pairs),
 )
-updates = st.lists(st.tuples(st.integers(1, 3), entities), max_size=8)
+good_actions = st.builds(lambda value: call("answer", value), st.sampled_from([b"\1", b"\2"]))
+good_sets = st.lists(st.builds(p4r.ActionProfileAction, action=good_actions, weight=st.integers(1, 3)), max_size=2)
+good = st.one_of(
+    st.builds(member, st.integers(1, 3), st.sampled_from([b"\1", b"\2"])),
+    st.builds(lambda of, *to: group(of, *((one, 2) for one in to)), st.integers(1, 2), st.integers(1, 3)),
+    st.builds(lambda a, to: entry("selected", a, to_member(to)), values, st.integers(1, 3)),
+    st.builds(lambda a, to: entry("selected", a, to_group(to)), values, st.integers(1, 2)),
+    st.builds(
+        lambda a, of: entry("selected", a, p4r.TableAction(action_profile_action_set={"action_profile_actions": of})),
+        values,
+        good_sets,
+    ),
+)
+updates = st.lists(
+    st.tuples(st.just(1), good) | st.tuples(st.integers(1, 3), good) | st.tuples(st.integers(1, 3), entities),
+    min_size=8,
+    max_size=16,
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +123,7 @@ def loaded() -> tuple[Engine, Pipeline]:
     return engine, Pipeline(engine, config)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(steps=updates, query=entities)
 def test_all_is_done_or_refused(
     loaded: tuple[Engine, Pipeline], steps: list[tuple[int, p4r.Entity]], query: p4r.Entity
