@@ -116,6 +116,15 @@ class Engine:
             self._swap(None)
             self._native.core_free(self._core)
 
+    def without_ports(self) -> "Engine":
+        """A switch of its own that runs programs as this one does: to try things out, or for packets by `inject`."""
+        return Engine(
+            {},
+            cpu_port=self._cpu_port,
+            drop_port=self._target.drop_port,
+            priority_queues=self._target.priority_queues,
+        )
+
     @property
     def program(self) -> Program | None:
         """The loaded program's model, None before the first `load`."""

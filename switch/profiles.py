@@ -142,7 +142,12 @@ class ProfileState:
 
     def _use_members(self, group: MemberGroup, times: int) -> None:
         for one in group.members:
-            self._used[MEMBER, one.member] += times
+            self._use(MEMBER, one.member, times)
+
+    def _use(self, kind: int, number: int, times: int) -> None:
+        self._used[kind, number] += times
+        if self._used[kind, number] == 0:
+            del self._used[kind, number]
 
     # Entries
 
@@ -154,11 +159,11 @@ class ProfileState:
         match via:
             case MemberRef(member=member_id):
                 held = Held(via=via, kind=MEMBER, number=self.member(member_id)[1])
-                self._used[MEMBER, member_id] += 1
+                self._use(MEMBER, member_id, 1)
             case GroupRef(group=group_id):
                 self._check_selector(f"group {group_id}")
                 held = Held(via=via, kind=GROUP, number=self.group(group_id)[1])
-                self._used[GROUP, group_id] += 1
+                self._use(GROUP, group_id, 1)
             case ActionSet(actions=actions):
                 return self._hold_set(via, actions)
         return held, [], []
@@ -189,9 +194,9 @@ class ProfileState:
         """An entry does not refer to it any more."""
         match held.via:
             case MemberRef(member=member_id):
-                self._used[MEMBER, member_id] -= 1
+                self._use(MEMBER, member_id, -1)
             case GroupRef(group=group_id):
-                self._used[GROUP, group_id] -= 1
+                self._use(GROUP, group_id, -1)
             case ActionSet():
                 for number in held.own:
                     self._member_places.free(number)

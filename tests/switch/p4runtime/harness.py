@@ -188,7 +188,8 @@ class Primary:
     ) -> None:
         request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, **fields)
         request.action = p4r.SetForwardingPipelineConfigRequest.Action.Value(action)
-        request.config.CopyFrom(pipeline() if config is None else config)
+        if action != "COMMIT" or config is not None:
+            request.config.CopyFrom(pipeline() if config is None else config)
         request.election_id.CopyFrom(U128.encode(self.election_id))
         await self.stub.SetForwardingPipelineConfig(request, timeout=60)
 
