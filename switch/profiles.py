@@ -53,7 +53,8 @@ class ProfileState:
         self._limbs = most_limbs(actions)
         self.members: dict[int, tuple[Member, int]] = {}
         self.groups: dict[int, tuple[MemberGroup, int]] = {}
-        self._member_places = Places(f"action profile {profile.name}", profile.size)
+        self._member_places = Places(f"action profile {profile.name}", 2 * profile.size)  # a set beside its successor
+        self._held = 0  # members, those of entries' action sets included
         self._group_places = Places(f"action profile {profile.name}", GROUPS_MAX)
         self._used: Counter[tuple[int, int]] = Counter()  # by (kind, id): how many entries and groups refer to it
         self._sets: Counter[int] = Counter()  # by the group's place: the weights of entries' own members
@@ -68,7 +69,9 @@ class ProfileState:
         words = self._words(member.action, member.parameters)
         if member.id in self.members:
             raise EntryExists(f"action profile {self.profile.name} has a member {member.id} already")
+        self._check_room(1)
         number = self._member_places.take()
+        self._held += 1
         self.members[member.id] = member, number
         return Written(number=number, action=self._numbers[member.action], words=words)
 
@@ -85,6 +88,7 @@ class ProfileState:
         self._check_unused(MEMBER, member_id)
         del self.members[member_id]
         self._member_places.free(number)
+        self._held -= 1
 
     def member(self, member_id: int) -> tuple[Member, int]:
         """A member and its place.  Raises EntryNotFound."""
@@ -151,8 +155,10 @@ class ProfileState:
 
     # Entries
 
-    def hold(self, via: Via) -> tuple[Held, list[Written], list[int]]:
+    def hold(self, via: Via, replaced: Held | None = None) -> tuple[Held, list[Written], list[int]]:
         """What an entry refers to; of an action set also members to write and the choices of its group.
+
+        `replaced` is what the entry refers to until then and is released afterwards.
 
         Raises InvalidEntry, EntryNotFound, TableFull.
         """
@@ -165,17 +171,21 @@ class ProfileState:
                 held = Held(via=via, kind=GROUP, number=self.group(group_id)[1])
                 self._use(GROUP, group_id, 1)
             case ActionSet(actions=actions):
-                return self._hold_set(via, actions)
+                return self._hold_set(via, actions, 0 if replaced is None else len(replaced.own))
         return held, [], []
 
-    def _hold_set(self, via: ActionSet, actions: tuple[WeightedAction, ...]) -> tuple[Held, list[Written], list[int]]:
+    def _hold_set(
+        self, via: ActionSet, actions: tuple[WeightedAction, ...], replaced: int
+    ) -> tuple[Held, list[Written], list[int]]:
         self._check_selector("an action set")
         if self.members or self.groups:
             raise InvalidEntry(f"action profile {self.profile.name} has members of its own: no action sets beside them")
         rows = [(self._numbers.get(one.action, 0), self._words(one.action, one.parameters)) for one in actions]
         weights = [one.weight for one in actions]
         self._check_weights(weights)
-        numbers = self._take_members(len(rows))
+        self._check_room(len(rows) - replaced)
+        numbers = sorted(self._member_places.take() for _ in rows)
+        self._held += len(rows)
         group = self._group_places.take()
         self._set_sizes[group] = len(rows)
         self._sets[group] = sum(weights)
@@ -186,10 +196,6 @@ class ProfileState:
         held = Held(via=via, kind=GROUP, number=group, own=tuple(numbers))
         return held, written, [number for number, weight in zip(numbers, weights, strict=True) for _ in range(weight)]
 
-    def _take_members(self, count: int) -> list[int]:
-        self._member_places.check_room(count)
-        return sorted(self._member_places.take() for _ in range(count))
-
     def release(self, held: Held) -> None:
         """An entry does not refer to it any more."""
         match held.via:
@@ -198,6 +204,7 @@ class ProfileState:
             case GroupRef(group=group_id):
                 self._use(GROUP, group_id, -1)
             case ActionSet():
+                self._held -= len(held.own)
                 for number in held.own:
                     self._member_places.free(number)
                 self._group_places.free(held.number)
@@ -230,6 +237,10 @@ class ProfileState:
     def _check_no_sets(self, what: str) -> None:
         if self._sets:
             raise InvalidEntry(f"entries of action profile {self.profile.name} have action sets: no {what} beside them")
+
+    def _check_room(self, more: int) -> None:
+        if self._held + more > self.profile.size:
+            raise TableFull(f"action profile {self.profile.name} is full: {self.profile.size} members")
 
     def _check_weights(self, weights: list[int]) -> None:
         if weights and min(weights) < 1:

@@ -116,7 +116,7 @@ def test_a_profile_holds_its_size(engine: Engine, profile: str) -> None:
     size = {"shared": 4, "chosen": 32}[profile]
     for number in range(1, size + 1):
         engine.insert_member(member(number, number, profile))
-    with pytest.raises(TableFull, match=f"Tables.{profile} is full: {size} entries"):
+    with pytest.raises(TableFull, match=f"Tables.{profile} is full: {size} members"):
         engine.insert_member(member(100, 1, profile))
     engine.delete_member(f"Tables.{profile}", 2)
     engine.insert_member(member(100, 1, profile))
@@ -165,6 +165,11 @@ def test_an_action_set_has_members_of_its_own(engine: Engine) -> None:
     for _ in range(3):  # what they held is free again
         engine.insert(entry("selected", 1, action_set(*range(32))))
         engine.delete("Tables.selected", exact(1))
+    engine.insert(entry("selected", 1, action_set(*range(20))))
+    with pytest.raises(TableFull, match=r"Tables.chosen is full: 32 members"):
+        engine.insert(entry("selected", 2, action_set(*range(13))))
+    engine.modify(entry("selected", 1, action_set(*range(30))))  # what is replaced makes room
+    engine.delete("Tables.selected", exact(1))
     engine.insert_member(member(1, 1))
     with pytest.raises(InvalidEntry, match="has members of its own: no action sets beside them"):
         engine.insert(entry("selected", 1, action_set(1)))
