@@ -298,10 +298,11 @@ def _compare_unions(low: Lowering, op: str, left: UnionOf, right: UnionOf) -> st
 
 
 def _valid_union(low: Lowering, _: str, operands: Operands) -> str:
-    union = operands[0]
-    if not isinstance(union, UnionOf):
-        raise low.refuse("valid_union of something else than a union")
-    members = low.layout.program.unions[union.union].members.values()
+    match operands[0]:
+        case UnionOf(name) | HeaderOf(name) if name in low.layout.program.unions:  # p4c: stack[1] is a header
+            members = low.layout.program.unions[name].members.values()
+        case _:
+            raise low.refuse("valid_union of something else than a union")
     return f"({' || '.join(low.layout.header(member).valid for member in members)})"
 
 
