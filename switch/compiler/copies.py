@@ -5,7 +5,7 @@ parsed again, is held until the packet's own way has ended, first come, first se
 keeps what its field list says; the rest is zero (targets/simple_switch of behavioral-model defines all this).
 """
 
-from switch.compiler.layout import META, Layout
+from switch.compiler.layout import META, Layout, identifier
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Constant, Expression, FieldList, FieldOf
 
@@ -193,8 +193,11 @@ class CopyWriter:
         return ref.field(ref.type.field(field.field)).removeprefix("D->")
 
     def _anew(self) -> list[str]:
-        """A state before the parser: nothing valid, all metadata zero."""
-        clear = [f"memset(&D->{member}, 0, sizeof D->{member});" for member in self._metadata()]
+        """A state before the parser: nothing valid, zero what could be read."""
+        rows = [identifier(row) for row in self._layout.kept_rows()]
+        single = [name for name in sorted(self._layout.kept) if self._layout.in_stack(name) is None]
+        members = [*self._metadata(), *(identifier(name) for name in single), *rows]
+        clear = [f"memset(&D->{member}, 0, sizeof D->{member});" for member in members]
         head = "void anew(struct state *D, const uint8_t *packet, uint32_t length)"
         return function(
             head, ["D->packet = packet; D->length = length; D->size = length;", *clean(self._layout), *clear]
