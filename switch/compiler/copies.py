@@ -1,8 +1,9 @@
 """Clones, and packets that begin anew, in C; only in programs that make them.
 
-A clone of ingress goes through egress before its original, from a state of its own.  What egress makes, and what is
-parsed again, is held until the packet's own way has ended, first come, first served.  Of the metadata, such a packet
-keeps what its field list says; the rest is zero (targets/simple_switch of behavioral-model defines all this).
+A clone of ingress goes through egress before its original, from a state of its own.  Clones of egress, and what is to be
+parsed again, are held until the packet's own way has ended; clones go first, and each kind in the order in which they
+came.  Of the metadata, such a packet keeps what its field list says; the rest is zero (targets/simple_switch of
+behavioral-model defines all this).
 """
 
 from switch.compiler.layout import META, Layout, identifier
@@ -10,27 +11,30 @@ from switch.compiler.lowering import Lowering
 from switch.compiler.program import Constant, Expression, FieldList, FieldOf
 
 INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, RESUBMITTED = 1, 2, 4, 6  # instance_type
-HELD = 1024  # packets that wait at a time
+HELD = 1024  # clones that wait at a time, and as many packets to be parsed again
 PASSES = 4096  # of what one received packet becomes
 
 STRUCTS = f"""
 struct held {{
-    uint32_t clone, length;  // clone: its session; 0: to be parsed again
-    struct state state;      // of a packet to be parsed again only the metadata
+    uint32_t clone, length;  // of a clone its session, of a packet to be parsed again its length
+    struct state state;      // of the latter only the metadata
     uint8_t bytes[PACKET_MAX + HEAD_BYTES + TAIL_BYTES];
 }};
 
-struct whole {{
-    struct state now, clone;
+struct waiting {{
     uint32_t first, count;
     struct held held[{HELD}];
 }};
 
+struct whole {{
+    struct state now, clone;
+    struct waiting clones, again;
+}};
+
 static struct whole *whole(struct state *D) {{ return D->in->state; }}
 
-static struct held *hold(struct state *D) {{
-    struct whole *all = whole(D);
-    if (all->count < {HELD}) return &all->held[(all->first + all->count++) % {HELD}];
+static struct held *hold(struct state *D, struct waiting *queue) {{
+    if (queue->count < {HELD}) return &queue->held[(queue->first + queue->count++) % {HELD}];
     services(D->core)->drop(D->core, DROP_COPY_QUEUE_FULL);
     return NULL;
 }}
@@ -41,7 +45,7 @@ static void clone_egress(struct state *D) {{
     const uint32_t clone = D->clone;
     D->clone = 0;
     if (!services(D->core)->session(D->core, clone & SESSION_MAX)) return;
-    struct held *held = hold(D);
+    struct held *held = hold(D, &whole(D)->clones);
     if (!held) return;
     held->clone = clone;
     held->state = *D;
@@ -77,10 +81,9 @@ static void send_clone(struct state *D, uint32_t clone) {
 
 RESUBMIT = f"""
 static void resubmit(struct state *D) {{
-    struct held *held = hold(D);
+    struct held *held = hold(D, &whole(D)->again);
     if (!held) return;
     memcpy(held->bytes, D->packet, D->length);
-    held->clone = 0;
     held->length = D->length;
     keep(&held->state, D, D->resubmit, {RESUBMITTED});
 }}
@@ -89,36 +92,39 @@ static void resubmit(struct state *D) {{
 RECIRCULATE = f"""
 static void recirculate(struct state *D) {{
     const uint32_t rest = D->length - D->at;
-    struct held *held = hold(D);
+    struct held *held = hold(D, &whole(D)->again);
     if (!held) return;
     uint32_t length = deparse_head(D, held->bytes);
     length += deparse_tail(D, held->bytes + length);
     if (length + rest > PACKET_MAX) {{
-        whole(D)->count--;
+        whole(D)->again.count--;
         services(D->core)->drop(D->core, DROP_RECEIVED_TOO_LONG);
         return;
     }}
     memcpy(held->bytes + length, D->packet + D->at, rest);
-    held->clone = 0;
     held->length = length + rest;
     keep(&held->state, D, D->recirculate, {RECIRCULATED});
 }}
 """
 
 PROCESS = f"""
-static void again(struct whole *all) {{
-    struct held *held = &all->held[all->first];
-    struct state *D = &all->now;
-    if (held->clone) {{
-        send_clone(&held->state, held->clone);
-    }} else {{
-        D->held = 1;
-        anew(D, held->bytes, held->length);
-        take_over(D, &held->state);
-        way(D);
-    }}
-    all->first = (all->first + 1) % {HELD};
-    all->count--;
+static int next_clone(struct waiting *queue) {{
+    if (!queue->count) return 0;
+    struct held *held = &queue->held[queue->first];
+    send_clone(&held->state, held->clone);
+    queue->first = --queue->count ? (queue->first + 1) % {HELD} : 0;
+    return 1;
+}}
+
+static int next_again(struct state *D, struct waiting *queue) {{
+    if (!queue->count) return 0;
+    struct held *held = &queue->held[queue->first];
+    D->held = 1;
+    anew(D, held->bytes, held->length);
+    take_over(D, &held->state);
+    way(D);
+    queue->first = --queue->count ? (queue->first + 1) % {HELD} : 0;
+    return 1;
 }}
 
 static void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, uint32_t length) {{
@@ -127,9 +133,12 @@ static void process(struct core *core, struct instance *in, uint32_t port, const
     D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length; D->port = port; D->held = 0;
     arrive(D, port);
     way(D);
-    for (uint32_t i = 0; all->count && i < {PASSES}; i++) again(all);
-    for (; all->count; all->count--) services(core)->drop(core, DROP_TOO_MANY_PASSES);
-    all->first = 0;
+    for (uint32_t passes = 1; next_clone(&all->clones) || next_again(D, &all->again); passes++) {{
+        if (passes < {PASSES}) continue;
+        for (; all->clones.count; all->clones.count--) services(core)->drop(core, DROP_TOO_MANY_PASSES);
+        for (; all->again.count; all->again.count--) services(core)->drop(core, DROP_TOO_MANY_PASSES);
+        all->clones.first = all->again.first = 0;
+    }}
 }}
 """
 
