@@ -1,8 +1,8 @@
 """Clones, and packets that begin anew, in C; only in programs that make them.
 
-A clone of ingress goes through egress before its original, from a state of its own.  Clones of egress, and what is to be
-parsed again, are held until the packet's own way has ended; clones go first, and each kind in the order in which they
-came.  Of the metadata, such a packet keeps what its field list says; the rest is zero (targets/simple_switch of
+A clone of ingress goes through egress before its original, from a state of its own.  Clones of egress, and what is to
+be parsed again, are held until the packet's own way has ended; clones go first, and each kind in the order in which
+they came.  Of the metadata, such a packet keeps what its field list says; the rest is zero (targets/simple_switch of
 behavioral-model defines all this).
 """
 
