@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from threading import Lock
+from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 from switch.compiler.program import DROP_PORT, Program
@@ -21,7 +22,13 @@ from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, 
 
 LOG = logging.getLogger(__name__)
 PORT_MAX = DROP_PORT - 1
+DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h
 GROUP_MAX = 0xFFFF
+
+
+def pcap_file(interface: str, direction: str) -> str:
+    """The name of the pcap file of an interface, as BMv2 has it; `direction` is in or out, as the switch sees it."""
+    return f"{interface}_{direction}.pcap"
 
 
 class Engine:
@@ -42,6 +49,8 @@ class Engine:
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
+        files: bool = False,
+        pcap: Path | None = None,
     ) -> None:
         """`ports`: port number (0..510) to interface name; the interfaces are opened by `start`.
 
@@ -53,6 +62,9 @@ class Engine:
         `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
         to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
         fate, from each `start` on.
+
+        With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
+        pcap file X_out.pcap.  `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
         """
         for port in (*ports, *(() if cpu_port is None else (cpu_port,))):
             if not 0 <= port <= PORT_MAX:
@@ -72,6 +84,9 @@ class Engine:
         self._loaded: Loaded | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._running = False
+        self._programmed = Event()
+        self._files = files
+        self._pcap = pcap
         self._swaps = 0  # as the runtime counts them in digests
         self._set_faults(faults, fault_seed, fault_udp_port)
 
@@ -108,6 +123,11 @@ class Engine:
                 self._native.core_set_group(self._core, group, None, 0)
             self._groups.clear()
             self._swap(loaded)
+        self._programmed.set()
+
+    def wait_for_program(self, timeout_s: float) -> bool:
+        """Whether a program is loaded; waits for it up to `timeout_s`."""
+        return self._programmed.wait(timeout_s)
 
     def _swap(self, loaded: Loaded | None) -> None:
         before, self._loaded = self._loaded, loaded
@@ -136,8 +156,21 @@ class Engine:
             self._running = True
 
     def _open(self, port: int, interface: str) -> None:
+        if self._files:
+            path = pcap_file(interface, "out")
+            result = self._native.core_open_file(self._core, port, os.fsencode(path))
+            self._check(result, f"port {port}: {path} cannot be written")
+            return
         result = self._native.core_open_port(self._core, port, interface.encode())
         self._check(result, f"port {port}: interface {interface} cannot be opened")
+        if self._pcap is not None:
+            self._capture(port, interface, self._pcap)
+
+    def _capture(self, port: int, interface: str, folder: Path) -> None:
+        for number, direction in enumerate(DIRECTIONS):
+            path = folder / pcap_file(interface, direction)
+            result = self._native.core_capture(self._core, number, port, os.fsencode(path))
+            self._check(result, f"port {port}: {path} cannot be written")
 
     def _check(self, result: int, what: str) -> None:
         if result < 0:
@@ -289,6 +322,13 @@ class Engine:
             raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
         self._native.core_send(self._core, packet, len(packet))
 
+    def receive(self, port: int, frame: bytes) -> None:
+        """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
+        if port not in self._ports:
+            known = ", ".join(map(str, self._ports)) or "none"
+            raise PortError(f"there is no port {port}; there are {known}")
+        self._native.core_receive(self._core, port, frame, len(frame))
+
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
         """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
 
@@ -323,6 +363,15 @@ class Engine:
                     faults_out=self._fault_counts(port, 1),
                 )
         return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+
+    def capture_errors(self) -> dict[tuple[int, str], str]:
+        """Why captures ended early, by port and direction (in, out): what is in the file is whole, but not all."""
+        found = {
+            (port, direction): self._native.core_capture_error(self._core, number, port)
+            for port in self._ports
+            for number, direction in enumerate(DIRECTIONS)
+        }
+        return {at: os.strerror(error) for at, error in found.items() if error}
 
     def _fault_counts(self, port: int, direction: int) -> FaultCounts:
         """Direction 0: into the switch."""

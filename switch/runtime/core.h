@@ -14,6 +14,7 @@
 #define GROUPS 65536
 #define BATCH 64            // packets received at once
 #define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
+#define PACKET_LONGEST (1u << 17)  // that any way leads into the program: one fits into a reader of the rings
 #define HEADROOM 64         // before it: a VLAN tag that the kernel took off goes back there
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
@@ -21,6 +22,7 @@
 
 struct port {
     int socket;  // -1: not open
+    int is_file;  // a pcap file instead
     int index;   // of the interface
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
@@ -33,9 +35,17 @@ struct ring {
     uint64_t head, tail;
 };
 
+#define PARTS_MAX 3
+
 struct sending {
     uint32_t port, count;  // of parts
-    struct iovec parts[3];
+    struct iovec parts[PARTS_MAX];
+};
+
+// Files that hold what goes through the ports.
+struct captures {
+    int files[FAULT_DIRECTIONS][PORTS];   // 1 + the descriptor; 0: none
+    int errors[FAULT_DIRECTIONS][PORTS];  // that ended a file
 };
 
 struct core {
@@ -67,6 +77,7 @@ struct core {
     uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
     int bypass;
     struct faults *faults;  // NULL: none are injected
+    struct captures *captures;  // NULL: none
 };
 
 void core_lock(struct core *core);
@@ -81,6 +92,13 @@ uint64_t core_clock_ns(void);
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
     return __builtin_expect(core->faults != NULL, 0) && core->faults->lanes[direction][port].active;
 }
+
+static inline int captures_at(const struct core *core) { return __builtin_expect(core->captures != NULL, 0); }
+
+void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
+              size_t count);
+void captures_close(struct core *core);
+int pcap_write(int file, const struct iovec *parts, size_t count);
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);
