@@ -7,7 +7,10 @@ one element more than it is deep: an index out of range means that one, which is
 import re
 from dataclasses import dataclass
 
-from switch.compiler.program import Field, Header, HeaderType, Program, Stack
+from switch.compiler.program import Field, Header, HeaderType, Program, Stack, Target
+
+META = "standard_metadata"
+COPIES = ("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "resubmit", "recirculate")
 
 
 def limbs(width: int) -> int:
@@ -57,9 +60,11 @@ def identifier(name: str) -> str:
 class Layout:
     """Names of everything in `struct state`, which generated functions know as `D`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, target: Target | None = None) -> None:
         """Number the headers' validity bytes: single ones first, then each stack's in a row."""
         self.program = program
+        self.target = target or Target()
+        self.copies = program.uses(*COPIES)
         self.stacks = {name: number for number, name in enumerate(program.stacks)}
         self._member_of = {
             member: (stack, number) for stack in program.stacks.values() for number, member in enumerate(stack.members)
@@ -82,6 +87,19 @@ class Layout:
             return self.element(stack.name, str(number))
         valid = "1" if header.metadata else f"D->valid[{self._valid[name]}]"
         return HeaderRef(struct=f"D->{identifier(name)}", valid=valid, type=header.type)
+
+    def meta(self, field: str, state: str = "D") -> str | None:
+        """The lvalue of a field of standard_metadata, None if the program has it not."""
+        ref = self.header(META)
+        found = next((one for one in ref.type.fields if one.name == field), None)
+        return None if found is None else f"{state}->{ref.field(found).removeprefix('D->')}"
+
+    def set_meta(self, field: str, value: str, state: str = "D") -> list[str]:
+        """Set a field of standard_metadata to a C expression, if the program has it."""
+        member = self.meta(field, state)
+        if member is None:
+            return []
+        return [f"{member} = (uint64_t)({value}) & {literal(mask_of(self.program.field(META, field).width))};"]
 
     def element(self, stack: str, index: str) -> HeaderRef:
         """The element at the C expression `index`, which is in 0..depth."""
@@ -110,6 +128,8 @@ class Layout:
         lines += ["struct state {", "    struct core *core;", "    struct instance *in;", "    const uint8_t *packet;"]
         lines += ["    const uint8_t *tail;", "    uint32_t tail_bytes;", "    uint64_t flushes;"]
         lines += ["    uint32_t length, at, size, truncate, learn;", "    uint8_t exit;"]
+        if self.copies:
+            lines += ["    uint32_t port, clone, clone_list, resubmit, recirculate;", "    uint8_t held;"]
         checksums = len(self.program.checksums) + 1
         lines += [f"    uint64_t sums[{checksums}];", f"    uint8_t summed[{checksums}];"]
         lines += [f"    uint8_t valid[{self.valid_count + 1}];", f"    uint32_t next[{len(self.stacks) + 1}];"]

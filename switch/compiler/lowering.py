@@ -295,6 +295,17 @@ class Lowering:
             return
         self.store_cut(ref.field(field), value, field.width)
 
+    def set(self, target: Expression, text: str) -> None:
+        """`target` = the C expression of a uint64_t, cut to the target's width."""
+        found = self.field(target)
+        if found is None:
+            raise self.refuse(f"{target} as a target")
+        member, width = found[0].field(found[1]), found[1].width
+        if width > 64:
+            self.block.add(f"wide_copy({member}, wide_zero, {limbs(width)});", f"{member}[0] = {text};")
+        else:
+            self.block.add(f"{member} = {text} & {literal(mask_of(width))};")
+
     def store_cut(self, to: str, value: Expression, width: int) -> None:
         """`store`, with the bits above `width` zero."""
         self.store(to, value, width)

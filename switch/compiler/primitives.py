@@ -6,15 +6,17 @@ so that the generator knows what egress may change.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from switch.compiler.hashing import emit_hash
-from switch.compiler.layout import HeaderRef, c_type, identifier, limbs, literal, mask_of
+from switch.compiler.layout import HeaderRef, c_type, identifier, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import DROP_PORT, Array, Expression, HeaderOf, Object
+from switch.compiler.program import Array, Constant, Expression, HeaderOf, Meter, Object
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
 Emit = Callable[[Lowering, Arguments], None]
+A = TypeVar("A", Array, Meter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Rule:
     emit: Emit
     writes: tuple[int, ...] = ()
     leaves: bool = False  # may end the control (exit)
+    certain: bool = True  # sets them whatever happens
 
 
 def _assign(low: Lowering, arguments: Arguments) -> None:
@@ -32,10 +35,10 @@ def _assign(low: Lowering, arguments: Arguments) -> None:
 
 def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
     meta = low.header(arguments[0]).struct
-    low.block.add(f"{meta}.egress_spec_ = {DROP_PORT};", f"{meta}.mcast_grp_ = 0;")
+    low.block.add(f"{meta}.egress_spec_ = {low.layout.target.drop_port};", f"{meta}.mcast_grp_ = 0;")
 
 
-def _array(low: Lowering, expression: Expression, arrays: tuple[Array, ...]) -> tuple[int, Array]:
+def _array(low: Lowering, expression: Expression, arrays: tuple[A, ...]) -> tuple[int, A]:
     if isinstance(expression, Object):
         for number, array in enumerate(arrays):
             if array.name == expression.name:
@@ -90,6 +93,17 @@ def _count(low: Lowering, arguments: Arguments) -> None:
         low.block.add(
             f"D->in->counters[{number}][{at}].packets++;", f"D->in->counters[{number}][{at}].bytes += D->length;"
         )
+
+
+def _execute_meter(low: Lowering, arguments: Arguments) -> None:
+    """Out of range changes nothing."""
+    meters = low.layout.program.meters
+    number, meter = _array(low, arguments[0], meters)
+    at = _index(low, arguments[1])
+    units = "1" if meter.unit == "packets" else "D->length"
+    with low.block.braces(f"if ({at} < {meter.size})"):
+        now = "services(D->core)->now_us(D->core)"
+        low.set(arguments[2], f"(uint64_t)meter_run(&D->in->meters[{number}][{at}], {now}, {units})")
 
 
 def _digest(low: Lowering, arguments: Arguments) -> None:
@@ -180,19 +194,7 @@ def _hash(low: Lowering, arguments: Arguments) -> None:
     span = low.block.name("span")
     low.block.add(f"const uint64_t {span} = {low.exact_amount(size)};")
     text = f"({value} % ({span} ? {span} : 1) + {low.narrow(base)})"
-    _set(low, target, text)
-
-
-def _set(low: Lowering, target: Expression, text: str) -> None:
-    """target = a 64-bit C expression."""
-    found = low.field(target)
-    if found is None:
-        raise low.refuse(f"{target} as a target")
-    member, width = found[0].field(found[1]), found[1].width
-    if width > 64:
-        low.block.add(f"wide_copy({member}, wide_zero, {limbs(width)});", f"{member}[0] = {text};")
-    else:
-        low.block.add(f"{member} = {text} & {literal(mask_of(width))};")
+    low.set(target, text)
 
 
 def _random(low: Lowering, arguments: Arguments) -> None:
@@ -202,7 +204,7 @@ def _random(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"const uint64_t {a} = {low.exact_amount(least)}, {b} = {low.exact_amount(most)};")
     with low.block.braces(f"if ({a} <= {b})"):
         drawn = "services(D->core)->random(D->core)"
-        _set(low, target, f"({b} - {a} + 1 ? {a} + {drawn} % ({b} - {a} + 1) : {drawn})")
+        low.set(target, f"({b} - {a} + 1 ? {a} + {drawn} % ({b} - {a} + 1) : {drawn})")
 
 
 def _exit(low: Lowering, _: Arguments) -> None:
@@ -220,7 +222,32 @@ def _condition(low: Lowering, expression: Expression) -> str:
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->truncate = (uint32_t){low.narrow(arguments[0], 32)};")
+    """The least of several lengths counts."""
+    name = low.block.name("bytes")
+    low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
+    low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
+
+
+def _clone(low: Lowering, arguments: Arguments) -> None:
+    """At the end of the pipeline; the last one counts."""
+    session, fields = arguments
+    low.block.add(f"D->clone = (uint32_t)({low.narrow(session, 16)}) & SESSION_MAX | SESSION_SET;")
+    low.block.add(f"D->clone_list = {_list(low, fields)};")
+
+
+def _resubmit(low: Lowering, arguments: Arguments) -> None:
+    low.block.add(f"D->resubmit = {_list(low, arguments[0])};")
+
+
+def _recirculate(low: Lowering, arguments: Arguments) -> None:
+    low.block.add(f"D->recirculate = {_list(low, arguments[0])};")
+
+
+def _list(low: Lowering, expression: Expression) -> int:
+    """The number of a field list."""
+    if isinstance(expression, Constant) and expression.value in low.layout.program.field_lists:
+        return expression.value
+    raise low.refuse(f"{expression} as a field list")
 
 
 def _nothing(low: Lowering, _: Arguments) -> None:
@@ -234,6 +261,7 @@ PRIMITIVES: dict[str, Rule] = {
     "register_read": Rule(_register_read, (0,)),
     "register_write": Rule(_register_write),
     "count": Rule(_count),
+    "execute_meter": Rule(_execute_meter, (2,), certain=False),
     "generate_digest": Rule(_digest),
     "add_header": Rule(_add_header, (0,)),
     "remove_header": Rule(_remove_header, (0,)),
@@ -242,11 +270,15 @@ PRIMITIVES: dict[str, Rule] = {
     "push": Rule(_push, (0,)),
     "pop": Rule(_pop, (0,)),
     "modify_field_with_hash_based_offset": Rule(_hash, (0,)),
-    "modify_field_rng_uniform": Rule(_random, (0,)),
+    "modify_field_rng_uniform": Rule(_random, (0,), certain=False),
     "exit": Rule(_exit, leaves=True),
     "assert": Rule(_assert, leaves=True),
     "assume": Rule(_assert, leaves=True),
     "truncate": Rule(_truncate),
+    "clone_ingress_pkt_to_egress": Rule(_clone),
+    "clone_egress_pkt_to_egress": Rule(_clone),
+    "resubmit": Rule(_resubmit),
+    "recirculate": Rule(_recirculate),
     "no_op": Rule(_nothing),
 }
 

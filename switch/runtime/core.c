@@ -36,6 +36,11 @@ static const struct group *find_group(struct core *core, uint32_t id) {
     return core->groups[id % GROUPS].size ? &core->groups[id % GROUPS] : NULL;
 }
 
+static const struct session *find_session(struct core *core, uint32_t id) {
+    const struct session *session = &core->sessions[id & SESSION_MAX];
+    return session->targets && session->targets->size ? session : NULL;
+}
+
 static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
     uint32_t head[] = {core->swaps, list};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
@@ -208,7 +213,7 @@ void core_flush(struct core *core) {
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
     if (!core->instance)
         drop(core, DROP_NO_PROGRAM);
-    else if (length > PACKET_LONGEST)
+    else if (length > PACKET_MAX)
         drop(core, DROP_RECEIVED_TOO_LONG);
     else
         core->instance->program->process(core, core->instance, port, packet, length);
@@ -216,6 +221,7 @@ void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint3
 
 void core_free(struct core *core) {
     for (int i = 0; i < GROUPS; i++) free(core->groups[i].replicas);
+    for (uint32_t i = 0; i <= SESSION_MAX; i++) free(core->sessions[i].own.replicas);
     ring_close(&core->digests);
     ring_close(&core->packet_ins);
     pthread_mutex_destroy(&core->turn);
@@ -232,7 +238,7 @@ void core_free(struct core *core) {
 struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
+    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
@@ -268,6 +274,21 @@ int core_set_group(struct core *core, uint32_t id, const struct replica *replica
     core_lock(core);
     struct replica *before = core->groups[id % GROUPS].replicas;
     core->groups[id % GROUPS] = (struct group){size, copy};
+    core_unlock(core);
+    free(before);
+    return 0;
+}
+
+// To the multicast group `group`, or if it is 0 to `size` replicas; none of both removes the session.
+int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t length, const struct replica *replicas,
+                     uint32_t size) {
+    struct session *session = &core->sessions[id & SESSION_MAX];
+    struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
+    if (size && !copy) return -ENOMEM;
+    if (size) memcpy(copy, replicas, size * sizeof *copy);
+    core_lock(core);
+    struct replica *before = session->own.replicas;
+    *session = (struct session){group ? &core->groups[group % GROUPS] : &session->own, length, {size, copy}};
     core_unlock(core);
     free(before);
     return 0;

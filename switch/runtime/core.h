@@ -14,11 +14,12 @@
 #define GROUPS 65536
 #define BATCH 64            // packets received at once
 #define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
-#define PACKET_LONGEST (1u << 17)  // that any way leads into the program: one fits into a reader of the rings
 #define HEADROOM 64         // before it: a VLAN tag that the kernel took off goes back there
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
+
+_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every packet");
 
 struct port {
     int socket;  // -1: not open
@@ -57,6 +58,7 @@ struct core {
     int cpu_port;  // -1: none
     void (*port_down)(uint32_t port);  // called by the packet thread without the lock
     struct group groups[GROUPS];
+    struct session sessions[SESSION_MAX + 1];
     uint64_t drops[DROP_REASONS];
     struct ring digests, packet_ins;
     uint64_t started_ns;
