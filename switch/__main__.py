@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switch.counts import count_lines, fault_lines
-from switch.engine import Engine
+from switch.engine import Engine, Trace
 from switch.errors import ProgramError, ReplayError, SwitchError
 from switch.options import Options, check_address, check_interfaces, check_log_file, parse
 from switch.p4runtime.server import serving
@@ -57,6 +57,8 @@ async def run(options: Options) -> None:
         fault_udp_port=options.fault_udp_port or 0,
         files=options.inside.files,
         pcap=options.inside.pcap,
+        trace=Trace(packets=options.inside.trace, file=sys.stdout.fileno()) if options.inside.trace else None,
+        dump_c=options.inside.dump_c,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report, engine, options)
     inputs = open_inputs(options.ports) if options.inside.files else []

@@ -8,13 +8,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
+from switch.compiler.codegen import generate
 from switch.compiler.program import DROP_PORT, PORTS, Program, Target
+from switch.compiler.reader import read_program
 from switch.entries import (
     CloneSession,
     Count,
@@ -32,7 +34,7 @@ from switch.entries import (
 from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
 from switch.faults import FaultRule, native_rules
 from switch.loaded import Loaded
-from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
+from switch.native import DROP_NAMES, DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
 
 LOG = logging.getLogger(__name__)
 PORT_MAX = PORTS - 1
@@ -46,6 +48,14 @@ LENGTH_MAX = 0xFFFFFFFF
 def pcap_file(interface: str, direction: str) -> str:
     """The name of the pcap file of an interface, as BMv2 has it; `direction` is in or out, as the switch sees it."""
     return f"{interface}_{direction}.pcap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Whose ways are written, and where to."""
+
+    packets: int  # the first so many
+    file: int  # a descriptor; each packet's text is written at once
 
 
 class Engine:
@@ -68,6 +78,8 @@ class Engine:
         fault_udp_port: int = 0,
         files: bool = False,
         pcap: Path | None = None,
+        trace: Trace | None = None,
+        dump_c: Path | None = None,
         drop_port: int = DROP_PORT,
         priority_queues: int = 1,
     ) -> None:
@@ -84,6 +96,9 @@ class Engine:
 
         With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
         pcap file X_out.pcap.  `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+
+        `trace` has programs compiled that write the ways of packets; `dump_c` is a file for each program's C, with the
+        P4 lines that it is from (the log has it at level debug).
 
         `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
         BMv2; queues are always empty here, so there is nothing else to priorities.
@@ -103,15 +118,18 @@ class Engine:
         self._injecting = Lock()
         self._timeouts_changed = Event()
         self._loaded: Loaded | None = None
-        self._target = Target(drop_port=drop_port, priority_queues=priority_queues)
+        self._target = Target(drop_port=drop_port, priority_queues=priority_queues, trace=trace is not None)
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         self._running = False
         self._programmed = Event()
         self._files = files
         self._pcap = pcap
+        self._dump_c = dump_c
         self._swaps = 0  # as the runtime counts them in digests
         self._set_faults(faults, fault_seed, fault_udp_port)
+        if trace is not None and self._native.core_trace(self._core, trace.file, trace.packets, DROP_NAMES) < 0:
+            raise SwitchError("not enough memory for a trace")
 
     def _set_faults(self, rules: Sequence[FaultRule], seed: int, udp_port: int) -> None:
         for rule in rules:
@@ -140,6 +158,8 @@ class Engine:
 
         Raises ProgramError for what is not executed, CompilerMissing, CompileError.
         """
+        if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
+            self._show_c(generate(read_program(document), replace(self._target, comments=True)))
         loaded = Loaded(document, self._core, self._target)
         with self._lock:
             for group in self._groups:
@@ -150,6 +170,14 @@ class Engine:
             self._sessions.clear()
             self._swap(loaded)
         self._programmed.set()
+
+    def _show_c(self, text: str) -> None:
+        LOG.debug("generated C:\n%s", text)
+        if self._dump_c is not None:
+            try:
+                self._dump_c.write_text(text)
+            except OSError as error:
+                raise SwitchError(f"{self._dump_c} cannot be written: {error.strerror}") from error
 
     def wait_for_program(self, timeout_s: float) -> bool:
         """Whether a program is loaded; waits for it up to `timeout_s`."""

@@ -7,5 +7,6 @@ layout, bounds, lowering, kernels, operators  expressions to C (operators: a tab
 primitives, hashing, codec, matching          statements, checksums, header bytes, tables (primitives: a table)
 parsing, pipelines, process, liveness         parser, controls, the way of a packet and its copies
 block, codegen                                the C file
+tracing                                       calls that say what a program does, P4 lines beside the C
 compile                                       cc, once for each text
 """

@@ -1,5 +1,6 @@
 """A program as one C file against `runtime/program.h`: types, parser, actions, pipelines, and `process` around them."""
 
+from switch.compiler import tracing
 from switch.compiler.block import Unit
 from switch.compiler.indirect import profile_actions
 from switch.compiler.layout import Layout, c_type, limbs
@@ -13,6 +14,7 @@ from switch.errors import ProgramError
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
+TRACED = ("trace.h",)
 
 
 def generate(program: Program, target: Target | None = None) -> str:
@@ -29,10 +31,10 @@ def generate(program: Program, target: Target | None = None) -> str:
     functions += matchers(program)
     for pipeline in (program.ingress, program.egress):
         functions += PipelineWriter(layout, unit, pipeline).write()
-    functions += ProcessWriter(layout, unit).write()
+    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)[1]
     lines = [
         "#include <stddef.h>",
-        *[f'#include "{name}"' for name in _includes(program)],
+        *[f'#include "{name}"' for name in _includes(layout)],
         *layout.declarations(),
         *unit.helpers(),
         *functions,
@@ -70,15 +72,17 @@ def _descriptor(layout: Layout) -> list[str]:
         *([f"static const struct profile_shape profiles[] = {{{', '.join(profiles or ['{0}'])}}};"] if more else []),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
-        f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
+        f"    sizeof(struct {'whole' if layout.copies else 'state'}), {tracing.entry(layout)[0]},",
         *([f"    {len(meters)}, {len(profiles)}, meters, profiles,"] if more else []),
         "};",
     ]
 
 
-def _includes(program: Program) -> tuple[str, ...]:
+def _includes(layout: Layout) -> tuple[str, ...]:
+    program = layout.program
     metered = program.meters or any(table.meter for table in program.tables)
-    return (*INCLUDES, *(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    wanted = ((METERED, metered), (INDIRECT, program.profiles), (TRACED, layout.target.trace))
+    return (*INCLUDES, *(name for names, used in wanted if used for name in names))
 
 
 def _cell_bytes(width: int) -> int:

@@ -5,6 +5,7 @@ written once for all copies (the tail), the payload is never copied, and only wh
 copies.
 """
 
+from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.copies import CopyWriter, clean, function
 from switch.compiler.hashing import emit_update, emit_verify
@@ -186,6 +187,7 @@ class ProcessWriter:
         """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         body = [
+            *tracing.egress(self._layout),
             *self._enqueue(),
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
@@ -288,6 +290,7 @@ class ProcessWriter:
         group, copies = self._meta("mcast_grp"), self._layout.copies
         return [
             "const uint32_t error = parse(D);",
+            *tracing.parsed(self._layout),
             *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
             *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",

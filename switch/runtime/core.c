@@ -229,6 +229,7 @@ void core_free(struct core *core) {
     faults_free(core);
     captures_close(core);
     free(core->captures);
+    trace_free(core);
     free(core->arena);
     free(core->buffers);
     free(core);
@@ -238,7 +239,8 @@ void core_free(struct core *core) {
 struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number};
+    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number,
+                                      NULL};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;

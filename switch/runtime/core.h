@@ -80,6 +80,7 @@ struct core {
     int bypass;
     struct faults *faults;  // NULL: none are injected
     struct captures *captures;  // NULL: none
+    struct trace *trace;  // NULL: none
 };
 
 void core_lock(struct core *core);
@@ -100,6 +101,7 @@ static inline int captures_at(const struct core *core) { return __builtin_expect
 void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
               size_t count);
 void captures_close(struct core *core);
+void trace_free(struct core *core);
 int pcap_write(int file, const struct iovec *parts, size_t count);
 
 int ring_open(struct ring *ring);

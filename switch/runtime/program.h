@@ -154,6 +154,7 @@ struct services {
     const struct session *(*session)(struct core *core, uint32_t id);
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
+    const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
 };
 
 static inline struct services *services(struct core *core) { return (struct services *)core; }

@@ -1,0 +1,240 @@
+"""What a program can be compiled with beside its work: calls that write a packet's way, and P4 lines as comments.
+
+Nothing here adds anything unless the target asks for it (`Target.trace`, `Target.comments`), so a program that nobody
+watches is what it was.  What becomes of packets outside of the program, runtime/trace.c says.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from switch.compiler.block import Block
+from switch.compiler.layout import Layout, limbs
+from switch.compiler.lowering import Lowering
+from switch.compiler.program import (
+    Action,
+    Argument,
+    Condition,
+    Constant,
+    ElementField,
+    Expression,
+    FieldOf,
+    HeaderOf,
+    LastField,
+    Object,
+    Place,
+    Primitive,
+    StackOf,
+    Table,
+)
+
+SCALARS = "scalars"  # p4c's header of local variables and loose metadata
+CELLS: Mapping[str, tuple[int, int]] = {
+    "register_read": (1, 2),
+    "register_write": (0, 1),
+    "count": (0, 1),
+    "execute_meter": (0, 1),
+}
+"""Statements on an array: which argument is the array, which one the index."""
+ASSIGNMENTS = ("assign", "set")
+EXTRACTIONS = ("extract", "extract_VL")
+RESULTS: Mapping[str, int] = {
+    **dict.fromkeys(("assign", "set", "register_read", "modify_field_with_hash_based_offset"), 0),
+    **dict.fromkeys(("modify_field_rng_uniform", "assign_VL"), 0),
+    **dict.fromkeys(("register_write", "execute_meter"), 2),
+}
+"""Statements whose outcome is a number: the argument that has it."""
+
+
+def quoted(text: str) -> str:
+    """A C string."""
+    plain = "".join(c if " " <= c <= "~" or c == "\n" else "?" for c in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def one_line(text: str) -> str:
+    """Text for a comment that ends with its line."""
+    return " ".join(text.replace("\\", "/").split())
+
+
+def where(place: Place) -> str:
+    """`file.p4:12 `, empty where p4c has not recorded it."""
+    return f"{PurePath(place.file).name}:{place.line} " if place.file else ""
+
+
+def comment(layout: Layout, block: Block, place: Place) -> None:
+    """The P4 line that what follows is from."""
+    if layout.target.comments and place.file:
+        block.add(f"// {one_line(str(place))}")
+
+
+def say(layout: Layout, block: Block, text: str) -> None:
+    """The next piece of the packet's way; a new line begins with its line feed."""
+    if layout.target.trace:
+        block.add(f"say(D->core, {quoted(text)});")
+
+
+def _say_value(low: Lowering, text: str, expression: Expression, width: int) -> None:
+    if width > 64:
+        pointer, count = low.wide(expression, width), limbs(width)
+        low.block.add(f"say_wide(D->core, {quoted(text)}, {pointer}, {count});")
+    else:
+        low.block.add(f"say_number(D->core, {quoted(text)}, {low.masked(expression, width)});")
+
+
+def _name(expression: Expression) -> str:
+    """What is written of an operand before it is computed."""
+    match expression:
+        case FieldOf(header, field):
+            name = field if header == SCALARS else f"{header}.{field}"
+        case ElementField(stack, index, field):
+            name = f"{stack}[{_name(index)}].{field}"
+        case LastField(stack, field):
+            name = f"{stack}.last.{field}"
+        case HeaderOf(name) | StackOf(name) | Object(_, name):
+            pass
+        case Constant(value):
+            name = hex(value)
+        case Argument(index):
+            name = f"parameter {index + 1}"
+        case _:
+            name = "(...)"
+    return name
+
+
+@contextmanager
+def watched(low: Lowering, statement: Primitive) -> Iterator[None]:
+    """Around the code of a statement: what it is and, where it comes to its end, what came out."""
+    comment(low.layout, low.block, statement.place)
+    if not low.layout.target.trace:
+        yield
+        return
+    _before(low, statement)
+    yield
+    _after(low, statement)
+
+
+def _before(low: Lowering, statement: Primitive) -> None:
+    op, arguments = statement.op, statement.arguments
+    shown = f"\n    {where(statement.place)}"
+    if op in CELLS:
+        array, index = (arguments[position] for position in CELLS[op])
+        low.block.add(f"say(D->core, {quoted(f'{shown}{op} {_name(array)}[')});")
+        low.block.add(f'say_number(D->core, "", {low.exact_amount(index)});', 'say(D->core, "]");')
+    elif op in ASSIGNMENTS:
+        say(low.layout, low.block, f"{shown}{_name(arguments[0])}")
+    else:
+        say(low.layout, low.block, f"{shown}{op} {', '.join(_name(one) for one in arguments)}".rstrip())
+
+
+def _after(low: Lowering, statement: Primitive) -> None:
+    op, arguments = statement.op, statement.arguments
+    if op in EXTRACTIONS:
+        _say_header(low, arguments[0])
+    elif op in RESULTS and len(arguments) > RESULTS[op]:
+        outcome = arguments[RESULTS[op]]
+        target = f" {_name(outcome)}" if op not in (*ASSIGNMENTS, "register_write") else ""
+        width = _width(low, statement)
+        if width:
+            _say_value(low, f"{target} = ", outcome, width)
+
+
+def _width(low: Lowering, statement: Primitive) -> int:
+    """Bits of a statement's outcome; 0 where it has no number."""
+    if statement.op == "register_write":
+        name = _name(statement.arguments[0])
+        return next((array.width for array in low.layout.program.registers if array.name == name), 0)
+    outcome = statement.arguments[RESULTS[statement.op]]
+    if isinstance(outcome, FieldOf) and outcome.field == "$valid$":
+        return 1
+    found = low.field(outcome)
+    return found[1].width if found is not None else 0
+
+
+def _say_header(low: Lowering, target: Expression) -> None:
+    """The fields of what was extracted; of a stack the newest element's."""
+    match target:
+        case HeaderOf(name):
+            for field in low.layout.program.headers[name].type.fields:
+                _say_value(low, f" {field.name}=", FieldOf(name, field.name), field.width)
+        case StackOf(stack):
+            for field in low.layout.stack(stack).type.fields:
+                _say_value(low, f" {field.name}=", LastField(stack, field.name), field.width)
+
+
+def state(layout: Layout, block: Block, name: str) -> None:
+    """A state of the parser begins."""
+    say(layout, block, f"\n  state {name}")
+
+
+def condition(low: Lowering, item: Condition) -> None:
+    """How an `if` comes out."""
+    comment(low.layout, low.block, item.place)
+    if low.layout.target.trace:
+        say(low.layout, low.block, f"\n  {where(item.place)}if ({one_line(item.place.fragment)}) ")
+        low.block.add(f'say(D->core, {low.truth(item.expression)} ? "true" : "false");')
+
+
+def lookup(low: Lowering, table: Table) -> None:
+    """After a look-up: `key`, `hit` and `entry` are there."""
+    if not low.layout.target.trace:
+        return
+    say(low.layout, low.block, f"\n  table {table.name}:")
+    at = 0
+    for field in table.key:
+        low.block.add(f"say_wide(D->core, {quoted(f' {field.name}=')}, key + {at}, {limbs(field.width)});")
+        at += limbs(field.width)
+    low.block.add('say(D->core, hit ? " hit" : " miss");')
+    if table.ordered:
+        with low.block.braces("if (hit)"):
+            _say_entry(low, table, at)
+
+
+def _say_entry(low: Lowering, table: Table, second: int) -> None:
+    """What an entry of an ordered table matches; `second` limbs after its values are masks or upper bounds."""
+    at = 0
+    for field in table.key:
+        between = ".." if field.kind == "range" else "/&"
+        for text, offset in ((" ", at), (between, at + second)):
+            low.block.add(f"say_wide(D->core, {quoted(text)}, entry->limbs + {offset}, {limbs(field.width)});")
+        at += limbs(field.width)
+
+
+def chosen(layout: Layout, block: Block, action: Action, parameters: str) -> None:
+    """The action that an entry has, with the limbs of its parameters at a C pointer."""
+    if not layout.target.trace:
+        return
+    say(layout, block, f" -> {action.name}(")
+    at = 0
+    for number, item in enumerate(action.parameters):
+        text = f"{', ' if number else ''}{item.name}="
+        block.add(f"say_wide(D->core, {quoted(text)}, {parameters} + {at}, {limbs(item.width)});")
+        at += limbs(item.width)
+    say(layout, block, ")")
+
+
+def parsed(layout: Layout) -> list[str]:
+    """After the parser: its error, by name; then checksums follow."""
+    if not layout.target.trace:
+        return []
+    named = [(number, f"\n  parser error {name}") for name, number in layout.program.errors.items() if number]
+    return [f"if (error == {number}) say(D->core, {quoted(text)});" for number, text in named]
+
+
+def egress(layout: Layout) -> list[str]:
+    """A copy begins its way through egress."""
+    return ['say_number(D->core, "\\negress_port ", port);'] if layout.target.trace else []
+
+
+ENTRY = """
+static void traced(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, uint32_t length) {
+    services(core)->tracer->begin(core, port, packet, length);
+    process(core, in, port, packet, length);
+    services(core)->tracer->end(core);
+}
+"""
+
+
+def entry(layout: Layout) -> tuple[str, list[str]]:
+    """The function that the runtime calls, and its lines where it is not `process` itself."""
+    return ("traced", ENTRY.strip("\n").splitlines()) if layout.target.trace else ("process", [])
