@@ -33,6 +33,7 @@ LAZY = {
     "chaos": ("run.chaos", "command"),
     "experiment": ("run.experiment", "command"),
     "certs": ("run.certs", "command"),
+    "slots": ("controller.slots_command", "command"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""
 
