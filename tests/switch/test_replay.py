@@ -104,7 +104,7 @@ def test_the_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Pa
     assert (process.returncode, errors) == (0, "") or target == "bmv2"
 
 
-def test_counts_are_said_when_asked_for_and_at_the_end(tmp_path: Path) -> None:
+def test_traces_and_counts_are_said_when_asked_for_and_counts_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(pcap((1, request(0x21)), (2, request(0x23, 9)), (3, request(0x23, 2))))
     (tmp_path / "two_in.pcap").write_bytes(HEADER)
     expected = [
@@ -112,10 +112,12 @@ def test_counts_are_said_when_asked_for_and_at_the_end(tmp_path: Path) -> None:
         f"port 2 (two): in 0 packets, 0 bytes; out 1 packets, {LENGTH} bytes",
         "dropped: ingress 1, unknown port 1",
     ]
-    with running("embedded", tmp_path, "--use-files", "0") as process:
+    with running("embedded", tmp_path, "--use-files", "0", "--trace", "1") as process:
         until(1, tmp_path / "two_out.pcap")
         assert process.stdout is not None
         assert "listening" in process.stdout.readline()
+        way = list(iter(process.stdout.readline, "\n"))
+        assert (way[0], way[-1]) == (f"packet 1 at port 1, {LENGTH} bytes\n", "dropped: ingress\n")
         process.send_signal(signal.SIGUSR1)
         assert [process.stdout.readline().rstrip() for _ in expected] == expected
         process.terminate()
