@@ -73,6 +73,7 @@ def main() -> None:
       kofn experiment codecs      what compression costs, and what it is worth
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
+      kofn slots                  who is missing from which slot of a running switch
       kofn set-k fixed:3          take k into your own hands
 
     \b

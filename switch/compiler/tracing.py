@@ -171,7 +171,7 @@ def condition(low: Lowering, item: Condition) -> None:
     """How an `if` comes out."""
     comment(low.layout, low.block, item.place)
     if low.layout.target.trace:
-        say(low.layout, low.block, f"\n  {where(item.place)}if ({one_line(item.place.fragment)}) ")
+        say(low.layout, low.block, f"\n  {where(item.place)}if ({one_line(item.place.fragment) or item.name}) ")
         low.block.add(f'say(D->core, {low.truth(item.expression)} ? "true" : "false");')
 
 

@@ -206,11 +206,13 @@ def test_what_the_controller_sends_is_in_the_files_too(tmp_path: Path) -> None:
     engine.send(request(0x23, 1))
     engine.receive(1, request(0x23, 255))
     engine.receive(1, request(0x23, 9))
+    engine.receive(1, request(0x23, 1, rest=bytes(131_073)))
     engine.stop()
     assert written(tmp_path / "x_out.pcap") == [request(0x23, 2)]
     assert engine.take_packet_ins(0) == [request(0x23, 256)]
     stats = engine.stats()
-    assert (stats.ports[1].received_packets, stats.ports[1].sent_packets) == (2, 1)
+    assert (stats.ports[1].received_packets, stats.ports[1].sent_packets) == (3, 1)
+    assert stats.drops["received too long"] == 1
     assert stats.drops["unknown port"] == 1
 
 
