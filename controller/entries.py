@@ -11,17 +11,14 @@ import finsy as fy
 
 from controller.errors import LayoutError
 from controller.topology import Host
+from host.lanes import WIDTHS
+from host.shape import WORD_BITS
 from run.config import SLOTS, Job
 
 FLOOD_GROUP = 0x100
 """Multicast group of all ports; a job's own group is its id, 1 to 255."""
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
-
-WORD_BITS = 2048
-
-LANE_WIDTHS = (32, 16, 8, 4)
-"""By the header's `lanes` code."""
 
 JOBS = "ingress.admission.jobs"
 MEMBERS = "ingress.admission.members"
@@ -146,7 +143,7 @@ def _l2(hosts: tuple[Host, ...]) -> Iterator[fy.P4TableEntry]:
 
 def _lanes() -> Iterator[fy.P4TableEntry]:
     """One entry for each lane width."""
-    for code, width in enumerate(LANE_WIDTHS):
+    for code, width in enumerate(WIDTHS):
         action = fy.P4TableAction("ingress.admission.set_lanes", high=high_bits(width))
         yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
 
