@@ -14,7 +14,6 @@ from switch.errors import ProgramError
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
-TRACED = ("trace.h",)
 
 
 def generate(program: Program, target: Target | None = None) -> str:
@@ -31,10 +30,11 @@ def generate(program: Program, target: Target | None = None) -> str:
     functions += matchers(program)
     for pipeline in (program.ingress, program.egress):
         functions += PipelineWriter(layout, unit, pipeline).write()
-    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)[1]
+    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)
     lines = [
         "#include <stddef.h>",
-        *[f'#include "{name}"' for name in _includes(layout)],
+        *[f'#include "{name}"' for name in _includes(program)],
+        *tracing.includes(layout),
         *layout.declarations(),
         *unit.helpers(),
         *functions,
@@ -61,28 +61,36 @@ def _descriptor(layout: Layout) -> list[str]:
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
-    meters = [str(meter.size) for meter in program.meters]
-    profiles = [f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles]
-    more = bool(meters or profiles)
     return [
         f"static const struct table_shape tables[] = {{{', '.join(tables or ['{0}'])}}};",
         f"static const struct register_shape registers[] = {{{', '.join(registers or ['{0}'])}}};",
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
-        *([f"static const uint32_t meters[] = {{{', '.join(meters or ['0'])}}};"] if more else []),
-        *([f"static const struct profile_shape profiles[] = {{{', '.join(profiles or ['{0}'])}}};"] if more else []),
+        *_beside_tables(program),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
-        f"    sizeof(struct {'whole' if layout.copies else 'state'}), {tracing.entry(layout)[0]},",
-        *([f"    {len(meters)}, {len(profiles)}, meters, profiles,"] if more else []),
+        f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
+        *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
+        *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
         "};",
     ]
 
 
-def _includes(layout: Layout) -> tuple[str, ...]:
-    program = layout.program
+def _beside_tables(program: Program) -> list[str]:
+    """Sizes of meters and action profiles, for programs that have them."""
+    lines = []
+    if program.meters:
+        sizes = ", ".join(str(meter.size) for meter in program.meters)
+        lines += [f"#define METERS {len(program.meters)}", f"static const uint32_t meters[] = {{{sizes}}};"]
+    if program.profiles:
+        shapes = ", ".join(f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles)
+        lines.append(f"#define PROFILES {len(program.profiles)}")
+        lines.append(f"static const struct profile_shape profiles[] = {{{shapes}}};")
+    return lines
+
+
+def _includes(program: Program) -> tuple[str, ...]:
     metered = program.meters or any(table.meter for table in program.tables)
-    wanted = ((METERED, metered), (INDIRECT, program.profiles), (TRACED, layout.target.trace))
-    return (*INCLUDES, *(name for names, used in wanted if used for name in names))
+    return (*INCLUDES, *(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
 
 
 def _cell_bytes(width: int) -> int:

@@ -232,9 +232,15 @@ static void traced(struct core *core, struct instance *in, uint32_t port, const 
     process(core, in, port, packet, length);
     services(core)->tracer->end(core);
 }
+#define process traced  // for the descriptor
 """
 
 
-def entry(layout: Layout) -> tuple[str, list[str]]:
-    """The function that the runtime calls, and its lines where it is not `process` itself."""
-    return ("traced", ENTRY.strip("\n").splitlines()) if layout.target.trace else ("process", [])
+def includes(layout: Layout) -> list[str]:
+    """What a traced program needs."""
+    return ['#include "trace.h"'] if layout.target.trace else []
+
+
+def entry(layout: Layout) -> list[str]:
+    """What the runtime calls in the place of `process`, which stands before it."""
+    return ENTRY.strip("\n").splitlines() if layout.target.trace else []

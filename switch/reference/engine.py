@@ -10,7 +10,7 @@ from typing import TypeVar
 from switch.compiler.layout import mask_of
 from switch.compiler.program import Array, Program, Table, Target
 from switch.compiler.reader import read_program
-from switch.entries import CloneSession, Count, Digest, Entry, Key, Replica
+from switch.entries import CloneSession, Count, Digest, Entry, Key, MeterConfig, Replica
 from switch.errors import EntryNotFound, InvalidEntry, NoProgram, UnknownObject
 from switch.reference.call import Cell, Surroundings
 from switch.reference.meters import MeterCell
@@ -173,6 +173,16 @@ class ReferenceEngine:
         if not 0 <= value <= mask_of(width):
             raise InvalidEntry(f"register {name} has cells of bit<{width}>; {value:#x} does not fit")
         cells[index] = value
+
+    # Meters
+
+    def read_meter(self, name: str, index: int) -> MeterConfig | None:
+        """The configuration of one cell of a meter array; None: all is green."""
+        return _cell(_named(self._around.meters, "meter", name), name, index).config
+
+    def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell of a meter array, its bursts full."""
+        _cell(_named(self._around.meters, "meter", name), name, index).configure(config)
 
     # Multicast
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from switch.entries import MeterConfig
+
 GREEN, YELLOW, RED = 0, 1, 2
 
 
@@ -22,12 +24,21 @@ class MeterCell:
 
     unit: str
     since_us: int
+    config: MeterConfig | None = None
     buckets: list[Bucket] = field(default_factory=list)
 
-    def configure(self, committed: tuple[float, int], peak: tuple[float, int]) -> None:
-        """Set (rate, burst) of both; the buckets are full."""
-        both = ((*peak, RED), (*committed, YELLOW))
-        self.buckets = [Bucket(rate=rate, burst=burst, color=color, tokens=burst) for rate, burst, color in both]
+    def configure(self, config: MeterConfig | None) -> None:
+        """The buckets are full; None: without rates."""
+        self.config = config
+        rates = (
+            ()
+            if config is None
+            else (
+                (config.peak_rate, config.peak_burst, RED),
+                (config.committed_rate, config.committed_burst, YELLOW),
+            )
+        )
+        self.buckets = [Bucket(rate=rate / 1e6, burst=burst, color=color, tokens=burst) for rate, burst, color in rates]
 
     def run(self, size: int, now_us: int) -> int:
         """The colour of a packet of `size` bytes: that of the first bucket that lacks tokens."""

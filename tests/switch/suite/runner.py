@@ -6,7 +6,7 @@ from typing import Protocol
 
 from switch.compiler.program import Program
 from switch.engine import Engine
-from switch.entries import CloneSession, Count, Digest, Replica
+from switch.entries import CloneSession, Count, Digest, MeterConfig, Replica
 from tests.switch.suite.names import CONDITIONS, call, entry, named, table
 from tests.switch.suite.stf import (
     Add,
@@ -75,7 +75,7 @@ class Run:
             case Command():
                 self._command(statement)
             case Rates():
-                raise ScriptError("meters cannot be configured yet")
+                self._configure(statement)
 
     def _command(self, command: Command) -> None:
         control, numbers = self.target.control, command.numbers
@@ -100,6 +100,18 @@ class Run:
                 control.write_counter(self._counter(command.name), index, Count(packets=packets, bytes=size))
             case _:
                 raise ScriptError(f"{command.word} is not executed yet")
+
+    def _configure(self, rates: Rates) -> None:
+        meter = named(rates.name, self.target.program.meters, "meter")
+        (committed, committed_burst), (peak, peak_burst) = rates.rates
+        config = MeterConfig(
+            committed_rate=round(committed * 1e6),
+            committed_burst=committed_burst,
+            peak_rate=round(peak * 1e6),
+            peak_burst=peak_burst,
+        )
+        for index in range(meter.size) if rates.index is None else (rates.index,):
+            self.target.control.write_meter(meter.name, index, config)
 
     def _register(self, name: str) -> str:
         return named(name, self.target.program.registers, "register").name
