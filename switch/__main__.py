@@ -9,9 +9,11 @@ from pathlib import Path
 
 from switch.counts import count_lines, fault_lines
 from switch.engine import Engine, Trace
+from switch.entries import Report
 from switch.errors import ProgramError, ReplayError, SwitchError
 from switch.options import Options, check_address, check_interfaces, check_log_file, parse
 from switch.p4runtime.server import serving
+from switch.p4runtime.uplink import Uplink
 from switch.replay import Replay, open_inputs
 
 LOG = logging.getLogger("switch")
@@ -55,6 +57,8 @@ async def run(options: Options) -> None:
         faults=options.faults,
         fault_seed=options.fault_seed,
         fault_udp_port=options.fault_udp_port or 0,
+        drop_port=options.drop_port,
+        priority_queues=options.priority_queues,
         files=options.inside.files,
         pcap=options.inside.pcap,
         trace=Trace(packets=options.inside.trace, file=sys.stdout.fileno()) if options.inside.trace else None,
@@ -65,12 +69,15 @@ async def run(options: Options) -> None:
     if options.program is not None:
         await asyncio.to_thread(_load, engine, options.program)
     engine.start()
+    reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
         async with serving(engine, device_id=options.device_id, address=options.address):
             print(f"Server listening on {options.address}", flush=True)
             await _end(ended, Replay(engine, inputs, options.inside.wait_s or 0))
     finally:
         engine.stop()
+        await reports.close()
+        write_reports(engine.take_reports(0))
         report(engine, options)
 
 
@@ -94,6 +101,12 @@ def report(engine: Engine, options: Options) -> None:
     """What was injected at ports that have rules for it, and what went through all ports."""
     for line in (*fault_lines(engine, options.faults), *count_lines(engine, options.ports)):
         print(line, flush=True)
+
+
+def write_reports(reports: list[Report]) -> None:
+    """The program's own messages to the log."""
+    for report in reports:
+        LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
 
 
 def _load(engine: Engine, program: Path) -> None:

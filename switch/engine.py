@@ -29,6 +29,7 @@ from switch.entries import (
     MeterConfig,
     PortStats,
     Replica,
+    Report,
     Stats,
 )
 from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
@@ -419,6 +420,18 @@ class Engine:
         """What programs are compiled for."""
         return self._target
 
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set, each the fields of the select one behind the other without gaps."""
+        with self._lock:
+            return self._now.value_sets.get(name)
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set, all at once.  Raises UnknownObject, InvalidEntry, TableFull."""
+        with self._lock:
+            self._now.value_sets.replace(name, keys)
+
     # Multicast and clones
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
@@ -476,7 +489,7 @@ class Engine:
         with self._lock:
             return dict(self._sessions)
 
-    # Packets and digests
+    # Packets, digests and messages
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
         """The digests since the last call, oldest first; waits up to `timeout_s` for the first one.
@@ -486,8 +499,17 @@ class Engine:
         """
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:
-            current = [record[4:] for record in taken if int.from_bytes(record[:4], "little") == self._swaps]
-            return [self._now.digest(record) for record in current]
+            return [self._now.digest(record) for record in self._of_now(taken)]
+
+    def take_reports(self, timeout_s: float) -> list[Report]:
+        """What the program wrote to the log since the last call, as `take_digests`."""
+        taken = self._take(self._native.core_take_reports, timeout_s)
+        with self._lock:
+            return [self._now.report(record) for record in self._of_now(taken)]
+
+    def _of_now(self, records: Sequence[bytes]) -> list[bytes]:
+        """Those of the running program, without its number in front."""
+        return [record[4:] for record in records if int.from_bytes(record[:4], "little") == self._swaps]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
         """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""

@@ -179,6 +179,14 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A line of the program for the log: a log_msg with its values, or which assertion `failed`."""
+
+    text: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCounts:
     """What was done to the frames of one port in one direction, by rules for injected faults."""
 

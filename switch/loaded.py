@@ -8,13 +8,15 @@ import ctypes
 from switch.compiler.codegen import generate
 from switch.compiler.compile import compile_program
 from switch.compiler.layout import c_type, limbs, mask_of
+from switch.compiler.messages import message_of, numbered_messages
 from switch.compiler.program import Array, Program, Target
 from switch.compiler.reader import read_program
-from switch.entries import Count, Digest, Key
+from switch.entries import Count, Digest, Key, Report
 from switch.errors import InvalidEntry, SwitchError
 from switch.meters import Meters
 from switch.native import CCount, load_program, runtime
 from switch.rows import Rows, named
+from switch.value_sets import ValueSets
 
 
 class Loaded:
@@ -31,6 +33,8 @@ class Loaded:
             raise SwitchError("not enough memory for the program's tables and registers")
         self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
         self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
+        self._messages = [message_of(statement) for statement in numbered_messages(self.program)]
+        self.value_sets = ValueSets(self.program, self._native, core, self.instance)
         try:
             self.rows = Rows(self.program, core, self.instance)
         except SwitchError:
@@ -57,7 +61,7 @@ class Loaded:
             return int(self._native.miss_count(self.instance, self.rows.number(table)))
         return int(self._native.table_count(self.instance, *self.rows.place_of(table, key, priority)))
 
-    # Counters, registers, digests
+    # Counters, registers, digests, messages
 
     def counter_at(self, name: str, index: int) -> int:
         """Address of a cell of an indirect counter."""
@@ -109,6 +113,17 @@ class Loaded:
             fields.append(int.from_bytes(record[at : at + size], "little"))
             at += size
         return Digest(name=learn.name, fields=tuple(fields))
+
+    def report(self, record: bytes) -> Report:
+        """A record of the report ring: the message's number (32 bits), then the values as emit_log puts them down."""
+        message = self._messages[int.from_bytes(record[:4], "little")]
+        values, at = [], 4
+        while at < len(record):
+            size = int.from_bytes(record[at : at + 8], "little")
+            end = at + 8 + size // 2 * 8
+            values.append(int.from_bytes(record[at + 8 : end], "little", signed=bool(size % 2)))
+            at = end
+        return Report(text=message.fill(values), failed=message.failed)
 
 
 def _cell_bytes(array: Array) -> int:

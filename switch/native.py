@@ -25,6 +25,7 @@ DROPS = (
     "copy queue full",
     "too many passes",
     "priority",
+    "log ring full",
 )  # enum drop_reason of runtime/program.h, in its order
 DROP_NAMES = (c_char_p * len(DROPS))(*(name.encode() for name in DROPS))
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
@@ -76,6 +77,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_send": (None, [c_void_p, c_char_p, c_uint32]),
     "core_inject": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_void_p, c_uint64]),
     "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
+    "core_take_reports": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
     "core_set_faults": (
@@ -100,6 +102,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_now_us": (c_uint64, [c_void_p]),
     "profile_set_member": (c_int, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
     "profile_set_group": (c_int, [c_void_p, c_void_p, *[c_uint32] * 2, POINTER(c_uint32), c_uint32]),
+    "value_set_replace": (c_int, [c_void_p, c_void_p, c_uint32, Limbs, c_uint32]),
     "register_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
 }
 

@@ -9,18 +9,17 @@ from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
 from switch.compiler.program import Program, Target
-from switch.errors import ProgramError
 
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
+PARSED = ("value_set.h",)  # value sets
 
 
 def generate(program: Program, target: Target | None = None) -> str:
     """The C text; `target` is for what differs from v1model's defaults.
 
     Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
-    _refuse(program)
     layout, unit = Layout(program, target), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
@@ -43,18 +42,6 @@ def generate(program: Program, target: Target | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _refuse(program: Program) -> None:
-    refused = {
-        "header union": list(program.unions),
-        "value set": list(program.value_sets),
-        "varbit field of": [name for name, header in program.headers.items() if header.type.variable],
-        "deparser statement": [str(statement.place) for statement in program.deparser_statements],
-    }
-    for what, names in refused.items():
-        for name in names:
-            raise ProgramError(f"{what} {name} is not executed")
-
-
 def _descriptor(layout: Layout) -> list[str]:
     """The object by which the runtime knows the program."""
     program = layout.program
@@ -71,12 +58,13 @@ def _descriptor(layout: Layout) -> list[str]:
         f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
         *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
         *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
+        *(["    .value_sets = VALUE_SETS, .value_set_limbs = value_sets,"] if program.value_sets else []),
         "};",
     ]
 
 
 def _beside_tables(program: Program) -> list[str]:
-    """Sizes of meters and action profiles, for programs that have them."""
+    """Sizes of meters, action profiles and value sets, for programs that have them."""
     lines = []
     if program.meters:
         sizes = ", ".join(str(meter.size) for meter in program.meters)
@@ -85,12 +73,16 @@ def _beside_tables(program: Program) -> list[str]:
         shapes = ", ".join(f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles)
         lines.append(f"#define PROFILES {len(program.profiles)}")
         lines.append(f"static const struct profile_shape profiles[] = {{{shapes}}};")
+    if program.value_sets:
+        keys = ", ".join(str(limbs(values.width)) for values in program.value_sets.values())
+        lines += [f"#define VALUE_SETS {len(program.value_sets)}", f"static const uint32_t value_sets[] = {{{keys}}};"]
     return lines
 
 
 def _includes(program: Program) -> tuple[str, ...]:
     metered = program.meters or any(table.meter for table in program.tables)
-    return (*INCLUDES, *(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    beside = (*(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    return (*INCLUDES, *beside, *(PARSED if program.value_sets else ()))
 
 
 def _cell_bytes(width: int) -> int:

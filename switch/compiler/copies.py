@@ -6,7 +6,8 @@ keeps what its field list says; the rest is zero (targets/simple_switch of behav
 """
 
 from switch.compiler.layout import META, Layout
-from switch.compiler.program import FieldList, FieldOf
+from switch.compiler.lowering import Lowering
+from switch.compiler.program import Constant, Expression, FieldList, FieldOf
 
 INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, RESUBMITTED = 1, 2, 4, 6  # instance_type
 HELD = 1024  # packets that wait at a time
@@ -231,4 +232,30 @@ def clean(layout: Layout) -> list[str]:
         f"memset(&D->{META}_, 0, sizeof D->{META}_);",
         "D->at = 0; D->exit = 0; D->learn = 0; D->truncate = UINT32_MAX; D->tail = NULL;",
     ]
+    variable = [name for name, header in layout.program.headers.items() if header.type.variable]
+    lines += [f"{layout.header(name).bits} = 0;" for name in variable]  # none before one is extracted or assigned
     return [*lines, "D->clone = 0; D->resubmit = 0; D->recirculate = 0;"] if layout.copies else lines
+
+
+def emit_clone(low: Lowering, arguments: tuple[Expression, ...]) -> None:
+    """At the end of the pipeline; the last one counts."""
+    session, fields = arguments
+    low.block.add(f"D->clone = ((uint32_t){low.narrow(session, 16)} & SESSION_MAX) | SESSION_SET;")
+    low.block.add(f"D->clone_list = {_list(low, fields)};")
+
+
+def emit_resubmit(low: Lowering, arguments: tuple[Expression, ...]) -> None:
+    """At the end of ingress."""
+    low.block.add(f"D->resubmit = {_list(low, arguments[0])};")
+
+
+def emit_recirculate(low: Lowering, arguments: tuple[Expression, ...]) -> None:
+    """After the deparser."""
+    low.block.add(f"D->recirculate = {_list(low, arguments[0])};")
+
+
+def _list(low: Lowering, expression: Expression) -> int:
+    """The number of a field list."""
+    if isinstance(expression, Constant) and expression.value in low.layout.program.field_lists:
+        return expression.value
+    raise low.refuse(f"{expression} as a field list")

@@ -21,6 +21,8 @@ from switch.compiler.program import (
     Program,
     StackOf,
     Table,
+    UnionOf,
+    UnionStackOf,
     walk,
 )
 
@@ -45,6 +47,7 @@ def mentioned(program: Program) -> Fields:
     pipelines = (program.ingress, program.egress)
     primitives = [primitive for action in program.actions.values() for primitive in action.primitives]
     primitives += [statement for state in program.states.values() for statement in state.statements]
+    primitives += program.deparser_statements
     return frozenset[tuple[str, str]]().union(
         *(reads(*primitive.arguments) for primitive in primitives),
         *(reads(*(part for part, _ in state.key)) for state in program.states.values()),
@@ -89,6 +92,7 @@ def live_at_start(program: Program) -> Fields:
     """The metadata fields, but for standard_metadata's, that must be zero when a packet arrives."""
     checksums = program.checksums
     after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
+    after_egress |= _before(program.deparser_statements, NONE)
     egress = _before_pipeline(program.egress, after_egress)
     digests = reads(*(element for digest in program.digests for element in digest.elements))
     ingress = _before_pipeline(program.ingress, egress | digests | after_egress)
@@ -193,20 +197,33 @@ def _before_state(state: ParserState, live: dict[str | None, Fields], end: Field
 
 
 def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[str]]:
-    """What egress and the deparser may change: fields, whole headers, whole stacks."""
+    """What egress and the deparser may change: fields, whole headers, whole header stacks."""
     fields = {(item.target.header, item.target.field) for item in program.checksums if item.update}
     headers: set[str] = set()
     stacks: set[str] = set()
     used = {action.id: action for table in program.egress.tables.values() for action in table.actions}
     targets = (table.meter.target for table in program.egress.tables.values() if table.meter is not None)
     fields |= {(target.header, target.field) for target in targets}
-    for action in used.values():
-        for target in (target for primitive in action.primitives for target in writes(primitive)):
-            match target:
-                case FieldOf(header, field):
-                    fields.add((header, field))
-                case HeaderOf(header):
-                    headers.add(header)
-                case StackOf(stack) | Element(stack, _) | ElementField(stack, _, _) | LastField(stack, _):
-                    stacks.add(stack)
+    statements = [primitive for action in used.values() for primitive in action.primitives]
+    for target in (one for primitive in (*statements, *program.deparser_statements) for one in writes(primitive)):
+        match target:
+            case FieldOf(header, field):
+                fields.add((header, field))
+            case HeaderOf(header):
+                headers |= _with_rivals(program, header)
+            case UnionOf(union):
+                headers |= set(program.unions[union].members.values())
+            case UnionStackOf(stack):
+                unions = program.union_stacks[stack].unions
+                headers |= {member for union in unions for member in program.unions[union].members.values()}
+            case StackOf(stack) | Element(stack, _) | ElementField(stack, _, _) | LastField(stack, _):
+                stacks.add(stack)
     return frozenset(fields), frozenset(headers), frozenset(stacks)
+
+
+def _with_rivals(program: Program, header: str) -> set[str]:
+    """The header, and those that become invalid when it becomes valid."""
+    for union in program.unions.values():
+        if header in union.members.values():
+            return set(union.members.values())
+    return {header}

@@ -22,12 +22,14 @@ from switch.compiler.program import (
     FieldOf,
     HeaderOf,
     LastField,
+    LastUnionField,
     Lookahead,
     Operation,
     Parameter,
     Place,
     StackOf,
     Truth,
+    UnionStackOf,
 )
 from switch.errors import ProgramError
 
@@ -84,11 +86,14 @@ class Lowering:
             case LastField(stack, name):
                 ref = self.layout.element(stack, self._last(stack))
                 return ref, ref.type.field(name)
+            case LastUnionField(stack, member, name):
+                ref = self.layout.union_member(stack, member, self._last(stack))
+                return ref, ref.type.field(name)
             case _:
                 return None
 
     def _index(self, stack: str, index: Expression) -> str:
-        depth = len(self.layout.stack(stack).members)
+        depth = self.layout.depth(stack)
         if isinstance(index, Constant):
             return str(min(index.value, depth))
         name = self.block.name("index")
@@ -97,8 +102,7 @@ class Lowering:
         return name
 
     def _last(self, stack: str) -> str:
-        depth = len(self.layout.stack(stack).members)
-        following = self.layout.next_index(stack)
+        depth, following = self.layout.depth(stack), self.layout.next_index(stack)
         return f"({following} ? {following} - 1 : {depth})"
 
     def argument(self, index: int) -> str:
@@ -314,6 +318,6 @@ class Lowering:
 
     def stack_name(self, expression: Expression) -> str:
         """The name of a stack operand."""
-        if not isinstance(expression, StackOf):
+        if not isinstance(expression, StackOf | UnionStackOf):
             raise self.refuse(f"{self._word(expression)} as a header stack")
         return expression.stack

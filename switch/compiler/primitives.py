@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from switch.compiler import headers
+from switch.compiler.copies import emit_clone, emit_recirculate, emit_resubmit
 from switch.compiler.hashing import emit_hash
-from switch.compiler.layout import HeaderRef, c_type, identifier, limbs
+from switch.compiler.layout import c_type, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Array, Constant, Expression, HeaderOf, Meter, Object
+from switch.compiler.program import Array, Expression, Meter, Object
+from switch.compiler.reports import emit_assertion, emit_log
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
@@ -30,7 +33,20 @@ class Rule:
 
 
 def _assign(low: Lowering, arguments: Arguments) -> None:
+    target = low.ranges.field(arguments[0])
+    if target is not None and target.variable:
+        _assign_variable(low, arguments)
+    else:
+        low.assign(arguments[0], arguments[1])
+
+
+def _assign_variable(low: Lowering, arguments: Arguments) -> None:
+    """From one variable field to another: the value and how many bits it has."""
+    target, source = (low.field(argument) for argument in arguments)
+    if target is None or source is None or source[1].variable is False:
+        raise low.refuse("an assignment of something else to a variable field")
     low.assign(arguments[0], arguments[1])
+    low.block.add(f"{target[0].bits} = {source[0].bits};")
 
 
 def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
@@ -111,79 +127,6 @@ def _digest(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"D->learn = (uint32_t){low.narrow(arguments[1])};")
 
 
-def _add_header(low: Lowering, arguments: Arguments) -> None:
-    """A header that was invalid starts as zeros."""
-    header = low.header(arguments[0])
-    with low.block.braces(f"if (!{header.valid})"):
-        low.block.add(f"memset(&{header.struct}, 0, sizeof {header.struct});")
-        low.block.add(f"{header.valid} = 1;", f"D->size += {header.type.width // 8};")
-    _protect(low, arguments[0], header)
-
-
-def _remove_header(low: Lowering, arguments: Arguments) -> None:
-    header = low.header(arguments[0])
-    with low.block.braces(f"if ({header.valid})"):
-        low.block.add(f"{header.valid} = 0;", f"D->size -= {header.type.width // 8};")
-
-
-def _protect(low: Lowering, expression: Expression, header: HeaderRef) -> None:
-    """The element that stands for an index out of range stays invalid."""
-    if not isinstance(expression, HeaderOf):
-        stack = getattr(expression, "stack", "")
-        low.block.add(f"{low.layout.element(stack, str(len(low.layout.stack(stack).members))).valid} = 0;")
-
-
-def _assign_header(low: Lowering, arguments: Arguments) -> None:
-    target, source = (low.header(argument) for argument in arguments)
-    with low.block.braces(f"if ({source.valid})"):
-        low.block.add(f"{target.struct} = {source.struct};")
-    if not target.always:
-        low.block.add(f"{target.valid} = {source.valid};")
-        _protect(low, arguments[0], target)
-
-
-def _assign_stack(low: Lowering, arguments: Arguments) -> None:
-    target, source = (low.stack_name(argument) for argument in arguments)
-    depth = len(low.layout.stack(target).members)
-    low.block.add(
-        f"memcpy(D->{identifier(target)}, D->{identifier(source)}, sizeof D->{identifier(target)});",
-        f"memcpy(&{low.layout.element(target, '0').valid}, &{low.layout.element(source, '0').valid}, {depth});",
-        f"{low.layout.next_index(target)} = {low.layout.next_index(source)};",
-    )
-
-
-def _push(low: Lowering, arguments: Arguments) -> None:
-    name, by = low.stack_name(arguments[0]), low.exact_amount(arguments[1])
-    depth, following = len(low.layout.stack(name).members), low.layout.next_index(name)
-    n = low.block.name("n")
-    low.block.add(f"const uint64_t {n} = {by} < {depth} ? {by} : {depth};")
-    _move(low, name, n, "0", f"{depth} - {n}")
-    low.block.add(
-        f"memset(&{low.layout.element(name, '0').valid}, 0, {n});",
-        f"{following} = {following} + {n} < {depth} ? (uint32_t)({following} + {n}) : {depth};",
-    )
-
-
-def _pop(low: Lowering, arguments: Arguments) -> None:
-    name, by = low.stack_name(arguments[0]), low.exact_amount(arguments[1])
-    depth, following = len(low.layout.stack(name).members), low.layout.next_index(name)
-    n = low.block.name("n")
-    low.block.add(f"const uint64_t {n} = {by} < {depth} ? {by} : {depth};")
-    _move(low, name, "0", n, f"{depth} - {n}")
-    low.block.add(
-        f"memset(&{low.layout.element(name, f'{depth} - {n}').valid}, 0, {n});",
-        f"{following} = {following} > {n} ? (uint32_t)({following} - {n}) : 0;",
-    )
-
-
-def _move(low: Lowering, stack: str, to: str, source: str, count: str) -> None:
-    base, valid = f"D->{identifier(stack)}", low.layout.element(stack, "0").valid
-    low.block.add(
-        f"memmove({base} + {to}, {base} + {source}, sizeof *{base} * ({count}));",
-        f"memmove(&{valid} + {to}, &{valid} + {source}, {count});",
-    )
-
-
 def _hash(low: Lowering, arguments: Arguments) -> None:
     """target = base + hash % size, as BMv2: a size of 0 counts as 1."""
     target, base, calculation, size = arguments
@@ -212,13 +155,11 @@ def _exit(low: Lowering, _: Arguments) -> None:
 
 
 def _assert(low: Lowering, arguments: Arguments) -> None:
-    """A packet for which the condition fails is dropped and counted."""
-    with low.block.braces(f"if (!{_condition(low, arguments[0])})"):
-        low.block.add("D->exit = 2;", "return;")
+    emit_assertion(low, "assert", arguments, "return;")
 
 
-def _condition(low: Lowering, expression: Expression) -> str:
-    return low.truth(expression) if low.is_truth(expression) else f"({low.exact_amount(expression)} != 0)"
+def _assume(low: Lowering, arguments: Arguments) -> None:
+    emit_assertion(low, "assume", arguments, "return;")
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
@@ -226,28 +167,6 @@ def _truncate(low: Lowering, arguments: Arguments) -> None:
     name = low.block.name("bytes")
     low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
     low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
-
-
-def _clone(low: Lowering, arguments: Arguments) -> None:
-    """At the end of the pipeline; the last one counts."""
-    session, fields = arguments
-    low.block.add(f"D->clone = (uint32_t)({low.narrow(session, 16)}) & SESSION_MAX | SESSION_SET;")
-    low.block.add(f"D->clone_list = {_list(low, fields)};")
-
-
-def _resubmit(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->resubmit = {_list(low, arguments[0])};")
-
-
-def _recirculate(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->recirculate = {_list(low, arguments[0])};")
-
-
-def _list(low: Lowering, expression: Expression) -> int:
-    """The number of a field list."""
-    if isinstance(expression, Constant) and expression.value in low.layout.program.field_lists:
-        return expression.value
-    raise low.refuse(f"{expression} as a field list")
 
 
 def _nothing(low: Lowering, _: Arguments) -> None:
@@ -263,22 +182,26 @@ PRIMITIVES: dict[str, Rule] = {
     "count": Rule(_count),
     "execute_meter": Rule(_execute_meter, (2,), certain=False),
     "generate_digest": Rule(_digest),
-    "add_header": Rule(_add_header, (0,)),
-    "remove_header": Rule(_remove_header, (0,)),
-    "assign_header": Rule(_assign_header, (0,)),
-    "assign_header_stack": Rule(_assign_stack, (0,)),
-    "push": Rule(_push, (0,)),
-    "pop": Rule(_pop, (0,)),
+    "assign_VL": Rule(_assign, (0,)),
+    "add_header": Rule(headers.add_header, (0,)),
+    "remove_header": Rule(headers.remove_header, (0,)),
+    "assign_header": Rule(headers.assign_header, (0,)),
+    "assign_union": Rule(headers.assign_union, (0,)),
+    "assign_header_stack": Rule(headers.assign_stack, (0,)),
+    "assign_union_stack": Rule(headers.assign_stack, (0,)),
+    "push": Rule(headers.push, (0,)),
+    "pop": Rule(headers.pop, (0,)),
     "modify_field_with_hash_based_offset": Rule(_hash, (0,)),
     "modify_field_rng_uniform": Rule(_random, (0,), certain=False),
     "exit": Rule(_exit, leaves=True),
     "assert": Rule(_assert, leaves=True),
-    "assume": Rule(_assert, leaves=True),
+    "assume": Rule(_assume, leaves=True),
+    "log_msg": Rule(emit_log),
     "truncate": Rule(_truncate),
-    "clone_ingress_pkt_to_egress": Rule(_clone),
-    "clone_egress_pkt_to_egress": Rule(_clone),
-    "resubmit": Rule(_resubmit),
-    "recirculate": Rule(_recirculate),
+    "clone_ingress_pkt_to_egress": Rule(emit_clone),
+    "clone_egress_pkt_to_egress": Rule(emit_clone),
+    "resubmit": Rule(emit_resubmit),
+    "recirculate": Rule(emit_recirculate),
     "no_op": Rule(_nothing),
 }
 

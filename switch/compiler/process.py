@@ -12,8 +12,10 @@ from switch.compiler.hashing import emit_update, emit_verify
 from switch.compiler.layout import META, Layout, identifier, limbs
 from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
+from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
+from switch.compiler.primitives import rule_for
 from switch.compiler.program import PORTS, Expression, FieldOf, LearnList, Program
 from switch.errors import ProgramError
 
@@ -41,6 +43,7 @@ class ProcessWriter:
             *self._verify(),
             *self._learn(),
             *self._update(),
+            *self._finish(),
             *self._saved(),
             *self._deparse("head", self._order()[0]),
             *self._deparse("tail", self._order()[1]),
@@ -88,6 +91,18 @@ class ProcessWriter:
                 low = Translator(self._layout, block, place=checksum.place)
                 emit_update(low, checksum, str(number), self._is_constant)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _finish(self) -> list[str]:
+        """The deparser's own statements."""
+        block = Block(self._unit)
+        for statement in self._program.deparser_statements:
+            low = Translator(self._layout, block, place=statement.place)
+            rule = rule_for(statement.op, low)
+            if rule.leaves:
+                raise low.refuse(f"primitive {statement.op} in a deparser")
+            with block.braces(), tracing.watched(low, statement):
+                rule.emit(low, statement.arguments)
+        return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
         """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
@@ -157,6 +172,8 @@ class ProcessWriter:
         for header, field in fields:
             ref = self._layout.header(header)
             result.append(ref.field(ref.type.field(field)))
+            if ref.type.field(field).variable:
+                result.append(ref.bits)
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
@@ -173,7 +190,7 @@ class ProcessWriter:
         body = ["uint8_t *at = to;", "(void)D;"]
         for header in headers:
             ref = self._layout.header(header)
-            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.type.width // 8};"
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.bytes};"
             body.append(f"if ({ref.valid}) {{ {write} }}")
         size = sum(self._program.headers[header].type.width // 8 for header in headers)
         return [
@@ -201,6 +218,7 @@ class ProcessWriter:
             f"if ({self._meta('egress_spec')} == {drop_port}) "
             "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
             "update_checksums(D);",
+            *(["finish(D);"] if self._program.deparser_statements else []),
             *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
             *self._emit(),
         ]
@@ -288,13 +306,15 @@ class ProcessWriter:
     def _way(self, core: str) -> list[str]:
         """From the parser to the queues, and from there on each copy at once."""
         group, copies = self._meta("mcast_grp"), self._layout.copies
+        asserted = f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}"
         return [
             "const uint32_t error = parse(D);",
             *tracing.parsed(self._layout),
+            *([asserted] if self._asserts_in_parser() else []),
             *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
             *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",
-            f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}",
+            asserted,
             *(["if (D->clone) clone_ingress(D);"] if copies else []),
             "if (D->learn) learn(D);",
             *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
@@ -306,6 +326,10 @@ class ProcessWriter:
             *(f"    {line}" for line in self._unicast()),
             "}",
         ]
+
+    def _asserts_in_parser(self) -> bool:
+        states = self._program.states.values()
+        return any(statement.op in ASSERTIONS for state in states for statement in state.statements)
 
     def _unicast(self) -> list[str]:
         normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []

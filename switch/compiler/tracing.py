@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 
 from switch.compiler.block import Block
-from switch.compiler.layout import Layout, limbs
+from switch.compiler.layout import HeaderRef, Layout, limbs
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import (
     Action,
@@ -18,14 +18,19 @@ from switch.compiler.program import (
     Constant,
     ElementField,
     Expression,
+    Field,
     FieldOf,
     HeaderOf,
     LastField,
+    LastUnionField,
+    NextUnionMember,
     Object,
     Place,
     Primitive,
     StackOf,
     Table,
+    UnionOf,
+    UnionStackOf,
 )
 
 SCALARS = "scalars"  # p4c's header of local variables and loose metadata
@@ -41,9 +46,9 @@ EXTRACTIONS = ("extract", "extract_VL")
 RESULTS: Mapping[str, int] = {
     **dict.fromkeys(("assign", "set", "register_read", "modify_field_with_hash_based_offset"), 0),
     **dict.fromkeys(("modify_field_rng_uniform", "assign_VL"), 0),
-    **dict.fromkeys(("register_write", "execute_meter"), 2),
+    "execute_meter": 2,
 }
-"""Statements whose outcome is a number: the argument that has it."""
+"""Statements that set a field: which argument it is."""
 
 
 def quoted(text: str) -> str:
@@ -82,6 +87,17 @@ def _say_value(low: Lowering, text: str, expression: Expression, width: int) -> 
         low.block.add(f"say_number(D->core, {quoted(text)}, {low.masked(expression, width)});")
 
 
+def _say_field(low: Lowering, text: str, header: HeaderRef, field: Field) -> None:
+    """What lies in a field, whether or not its header is valid; of a variable one also how many bits it has."""
+    member = header.field(field)
+    if field.width > 64:
+        low.block.add(f"say_wide(D->core, {quoted(text)}, {member}, {limbs(field.width)});")
+    else:
+        low.block.add(f"say_number(D->core, {quoted(text)}, {member});")
+    if field.variable:
+        low.block.add(f'say_number(D->core, ":", {header.bits});')
+
+
 def _name(expression: Expression) -> str:
     """What is written of an operand before it is computed."""
     match expression:
@@ -91,7 +107,11 @@ def _name(expression: Expression) -> str:
             name = f"{stack}[{_name(index)}].{field}"
         case LastField(stack, field):
             name = f"{stack}.last.{field}"
-        case HeaderOf(name) | StackOf(name) | Object(_, name):
+        case LastUnionField(stack, member, field):
+            name = f"{stack}.last.{member}.{field}"
+        case NextUnionMember(stack, member):
+            name = f"{stack}.next.{member}"
+        case HeaderOf(name) | StackOf(name) | UnionOf(name) | UnionStackOf(name) | Object(_, name):
             pass
         case Constant(value):
             name = hex(value)
@@ -130,36 +150,35 @@ def _before(low: Lowering, statement: Primitive) -> None:
 def _after(low: Lowering, statement: Primitive) -> None:
     op, arguments = statement.op, statement.arguments
     if op in EXTRACTIONS:
-        _say_header(low, arguments[0])
+        if (header := _extracted(low, arguments[0])) is not None:
+            for field in header.type.fields:
+                _say_field(low, f" {field.name}=", header, field)
+    elif op == "register_write":
+        width = {array.name: array.width for array in low.layout.program.registers}[_name(arguments[0])]
+        _say_value(low, " = ", arguments[2], width)
     elif op in RESULTS and len(arguments) > RESULTS[op]:
-        outcome = arguments[RESULTS[op]]
-        target = f" {_name(outcome)}" if op not in (*ASSIGNMENTS, "register_write") else ""
-        width = _width(low, statement)
-        if width:
-            _say_value(low, f"{target} = ", outcome, width)
+        target = arguments[RESULTS[op]]
+        _say_result(low, " = " if op in ASSIGNMENTS else f" {_name(target)} = ", target)
 
 
-def _width(low: Lowering, statement: Primitive) -> int:
-    """Bits of a statement's outcome; 0 where it has no number."""
-    if statement.op == "register_write":
-        name = _name(statement.arguments[0])
-        return next((array.width for array in low.layout.program.registers if array.name == name), 0)
-    outcome = statement.arguments[RESULTS[statement.op]]
-    if isinstance(outcome, FieldOf) and outcome.field == "$valid$":
-        return 1
-    found = low.field(outcome)
-    return found[1].width if found is not None else 0
+def _say_result(low: Lowering, text: str, target: Expression) -> None:
+    if isinstance(target, FieldOf) and target.field == "$valid$":
+        _say_value(low, text, target, 1)
+    elif (found := low.field(target)) is not None:
+        _say_field(low, text, *found)
 
 
-def _say_header(low: Lowering, target: Expression) -> None:
-    """The fields of what was extracted; of a stack the newest element's."""
+def _extracted(low: Lowering, target: Expression) -> HeaderRef | None:
+    """The header that an extract has just filled."""
     match target:
-        case HeaderOf(name):
-            for field in low.layout.program.headers[name].type.fields:
-                _say_value(low, f" {field.name}=", FieldOf(name, field.name), field.width)
+        case HeaderOf():
+            return low.header(target)
         case StackOf(stack):
-            for field in low.layout.stack(stack).type.fields:
-                _say_value(low, f" {field.name}=", LastField(stack, field.name), field.width)
+            return low.layout.element(stack, f"({low.layout.next_index(stack)} - 1)")
+        case NextUnionMember(stack, member):
+            return low.layout.union_member(stack, member, f"({low.layout.next_index(stack)} - 1)")
+        case _:
+            return None
 
 
 def state(layout: Layout, block: Block, name: str) -> None:

@@ -60,7 +60,7 @@ struct core {
     struct group groups[GROUPS];
     struct session sessions[SESSION_MAX + 1];
     uint64_t drops[DROP_REASONS];
-    struct ring digests, packet_ins;
+    struct ring digests, reports, packet_ins;
     uint64_t started_ns;
     uint64_t seed;
 

@@ -65,6 +65,8 @@ void instance_free(struct instance *instance) {
         release(instance->meters[i], program->meter_sizes[i] * sizeof(struct meter));
     for (uint32_t i = 0; instance->profiles && i < program->profiles; i++) profile_close(&instance->profiles[i]);
     release(instance->state, program->state_bytes);
+    for (uint32_t i = 0; instance->value_sets && i < program->value_sets; i++) free(instance->value_sets[i].cells);
+    free(instance->value_sets);
     free(instance->tables);
     free(instance->registers);
     free(instance->counters);
@@ -82,8 +84,9 @@ static int instance_open(struct instance *instance) {
     instance->meters = calloc(program->meters + 1, sizeof *instance->meters);
     instance->profiles = calloc(program->profiles + 1, sizeof *instance->profiles);
     instance->state = pages(program->state_bytes);
+    instance->value_sets = calloc(program->value_sets + 1, sizeof *instance->value_sets);
     if (!instance->tables || !instance->registers || !instance->counters || !instance->state) return -ENOMEM;
-    if (!instance->meters || !instance->profiles) return -ENOMEM;
+    if (!instance->meters || !instance->profiles || !instance->value_sets) return -ENOMEM;
     for (uint32_t i = 0; i < program->tables; i++)
         result |= table_open(&instance->tables[i], &program->table_shapes[i]);
     for (uint32_t i = 0; i < program->registers; i++)

@@ -31,6 +31,7 @@ enum drop_reason {
     DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
     DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
     DROP_PRIORITY,         // a priority that no queue has
+    DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_REASONS
 };
 
@@ -101,9 +102,16 @@ struct table {
 
 struct meter;
 
+// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
+struct value_set {
+    uint64_t *cells;
+    uint32_t mask;
+};
+
 struct instance {
     const struct program *program;
     struct table *tables;
+    struct value_set *value_sets;
     uint8_t **registers;
     struct count **counters;
     void *state;
@@ -135,6 +143,8 @@ struct program {
     size_t state_bytes;
     void (*process)(struct core *core, struct instance *instance, uint32_t port, const uint8_t *packet,
                     uint32_t length);
+    uint32_t value_sets;
+    const uint32_t *value_set_limbs;  // of a key
     uint32_t meters, profiles;
     const uint32_t *meter_sizes;
     const struct profile_shape *profile_shapes;
@@ -154,6 +164,7 @@ struct services {
     const struct session *(*session)(struct core *core, uint32_t id);
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
+    void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
     const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
 };
 

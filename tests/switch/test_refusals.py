@@ -39,7 +39,7 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
     [
         (program(primitive("melt", const(1))), r"test\.p4:31: .*primitive melt is not executed"),
         (program(assigned(op("rotate", field("h", "a"), const(1)))), r"test\.p4:31: .*operator rotate"),
-        (program(assigned({"type": "union_stack_field", "value": ["u", "h", "f"]})), r"31: LastUnionField as a number"),
+        (program(assigned({"type": "melted", "value": ["u", "h", "f"]})), r"31: a value of kind melted"),
         (
             program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
             r"31: .*an intermediate result of unlimited size",

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.switch.suite.script import Outcome, run_script
-from tests.switch.suite.targets import TARGETS
+from tests.switch.suite.targets import PRESENT, TARGETS
 
 PATIENCE_S = 120
 MOST_REASONS = 4
@@ -59,7 +59,7 @@ def main() -> None:
     scripts = [script for script in scripts if script.with_suffix(".json").exists()]
     if arguments.names:
         scripts = [script for script in scripts if script.stem in arguments.names]
-    for target in arguments.target or TARGETS:
+    for target in arguments.target or PRESENT:
         _run(scripts, target, arguments.passed)
 
 

@@ -25,7 +25,7 @@ VALUE&&&MASK, LOW->HIGH.  Names may be written by their end alone.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -131,6 +131,13 @@ class ExpectDigest:
 
 
 Statement: TypeAlias = Packet | Expect | Add | SetDefault | Command | Rates | Check | ExpectDigest
+
+
+def ports_of(statements: Iterable[Statement]) -> frozenset[int]:
+    """The ports that a script names."""
+    return frozenset(item.port for item in statements if isinstance(item, Packet | Expect))
+
+
 PLAIN = {  # words of Command: whether a name follows
     "mirroring_add": False,
     "mirroring_add_mc": False,

@@ -1,8 +1,9 @@
 """The switches that scripts run over."""
 
 import contextlib
+import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from switch.compiler.program import Program
 from switch.engine import Engine
 from switch.entries import Digest
 from switch.reference import ReferenceEngine
-from tests.switch.suite.stf import Expect, Packet, Statement
+from tests.switch.suite.bmv2 import bmv2
+from tests.switch.suite.stf import Statement, ports_of
+from tests.targets import BMV2
 
 
 @dataclass(kw_only=True)
@@ -31,16 +34,11 @@ class Injected:
             if to in self.ports:
                 self._sent[to].append(data)
 
-    def sent(self, expected: dict[int, int]) -> dict[int, list[bytes]]:
+    def sent(self) -> dict[int, list[bytes]]:
         return dict(self._sent)
 
     def digests(self, expected: int) -> list[Digest]:
         return self.control.take_digests(0)
-
-
-def ports_of(statements: Iterable[Statement]) -> frozenset[int]:
-    """The ports that a script names."""
-    return frozenset(item.port for item in statements if isinstance(item, Packet | Expect))
 
 
 @contextlib.contextmanager
@@ -59,4 +57,5 @@ def reference(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]
     yield Injected(control=engine, ports=ports_of(statements))
 
 
-TARGETS = {"native": native, "reference": reference}
+TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}
+PRESENT = [name for name in TARGETS if name != "bmv2" or shutil.which(BMV2)]
