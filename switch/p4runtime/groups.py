@@ -8,8 +8,8 @@ from finsy.proto import p4r
 from switch.engine import Engine
 from switch.entries import Replica
 from switch.p4runtime.bytestring import decode, encode
+from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
-from switch.p4runtime.tables import UpdateType
 
 GROUP_MAX = 0xFFFF
 PORT_BITS = 9

@@ -33,10 +33,11 @@ async def serving(engine: Engine, *, device_id: int, address: str) -> AsyncItera
     await server.start()
     digests = Uplink("digests", engine.take_digests, service.streams.take_digests)
     packets = Uplink("packet-ins", engine.take_packet_ins, service.streams.take_packets)
+    idle = Uplink("idle timeouts", engine.take_idle, service.streams.take_idle)
     try:
         yield port
     finally:
         service.streams.close()
         await server.stop(GRACE_S)
-        await digests.close()
-        await packets.close()
+        for uplink in (digests, packets, idle):
+            await uplink.close()

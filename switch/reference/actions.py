@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from switch.compiler.program import Object, Primitive, Vector
+from switch.compiler.messages import message_of
+from switch.compiler.program import Primitive, Vector
+from switch.entries import Report
 from switch.reference.call import Call, Surroundings
 from switch.reference.header_statements import HEADER_STATEMENTS
 from switch.reference.packet import Packet, undefined, wrap
@@ -30,7 +32,7 @@ def execute(
             continue
         if primitive.op not in PRIMITIVES:
             undefined(f"primitive {primitive.op}")
-        call = Call(around=around, packet=packet, scope=scope, arguments=primitive.arguments)
+        call = Call(around=around, packet=packet, scope=scope, statement=primitive)
         PRIMITIVES[primitive.op](call)
         at += 1
 
@@ -70,22 +72,22 @@ def _exit(call: Call) -> None:
 
 
 def _assert(call: Call) -> None:
+    """A packet for which the condition fails goes no further."""
     call.packet.failed = not call.scope.truth(call.arguments[0])
+    if call.packet.failed:
+        _report(call, [])
 
 
 def _log(call: Call) -> None:
-    text, vector = call.arguments
-    if not isinstance(text, Object) or not isinstance(vector, Vector):
-        undefined(text)
-    call.around.log(fill(text.name, [call.scope.value(item) for item in vector.items]))
+    values = call.arguments[1]
+    if not isinstance(values, Vector):
+        undefined(values)
+    _report(call, [call.scope.value(item) for item in values.items])
 
 
-def fill(text: str, values: Sequence[int]) -> str:
-    """The text of a log_msg: each {} takes a value."""
-    parts = text.split("{}")
-    shown = [str(value) for value in values[: len(parts) - 1]]
-    shown += ["{}"] * (len(parts) - 1 - len(shown))
-    return "".join(part + value for part, value in zip(parts, [*shown, ""], strict=True))
+def _report(call: Call, values: list[int]) -> None:
+    message = message_of(call.statement)
+    call.around.reports.append(Report(text=message.fill(values), failed=message.failed))
 
 
 PRIMITIVES: Mapping[str, Callable[[Call], None]] = {

@@ -4,7 +4,8 @@ from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from switch.compiler.program import Expression, Object, Program, Target
+from switch.compiler.program import Expression, Object, Primitive, Program, Target
+from switch.entries import Report
 from switch.reference.expressions import Scope
 from switch.reference.meters import MeterCell
 from switch.reference.packet import Packet, undefined
@@ -33,7 +34,7 @@ class Surroundings:
     counters: MutableMapping[str, MutableSequence[Cell]]
     meters: MutableMapping[str, MutableSequence[MeterCell]]
     now_us: Callable[[], int]
-    log: Callable[[str], None]
+    reports: list[Report]
     random: Random = field(default_factory=Random)
 
     def scope(self, packet: Packet, arguments: Sequence[int] = (), ahead: bytes = b"") -> Scope:
@@ -48,7 +49,12 @@ class Call:
     around: Surroundings
     packet: Packet
     scope: Scope
-    arguments: tuple[Expression, ...]
+    statement: Primitive
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """The statement's."""
+        return self.statement.arguments
 
     def value(self, position: int) -> int:
         """An argument as a number."""

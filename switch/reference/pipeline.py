@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from switch.compiler.program import PORTS, Pipeline, Table
-from switch.entries import CloneSession, Digest, Replica
+from switch.entries import CloneSession, Digest, Replica, Via
 from switch.errors import SwitchError
 from switch.reference.actions import execute
 from switch.reference.call import Surroundings
 from switch.reference.hashes import is_wrong, update
 from switch.reference.packet import Headers, Packet, undefined, wrap
 from switch.reference.parser import Parser
+from switch.reference.profiles import Chosen, ReferenceProfile
 from switch.reference.tables import ReferenceTable
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6  # instance_type
@@ -24,9 +25,10 @@ PASSES_MAX = 1000  # of one packet through ingress
 
 @dataclass(slots=True, kw_only=True)
 class Controlled:
-    """What the control plane sets: tables, groups, sessions, value sets."""
+    """What the control plane sets: tables, profiles, groups, sessions, value sets."""
 
     tables: Mapping[str, ReferenceTable]
+    profiles: Mapping[str, ReferenceProfile]
     groups: Mapping[int, tuple[Replica, ...]]
     sessions: Mapping[int, CloneSession]
     value_sets: Mapping[str, Set[int]]
@@ -235,13 +237,18 @@ class Run:
 
     def _apply(self, table: Table, packet: Packet) -> str | None:
         """Look up, count, run the action; what follows depends on hit and miss, or on the action."""
-        known = self._controlled.tables[table.name]
-        row = known.look_up(self._around.scope(packet))
+        known, scope = self._controlled.tables[table.name], self._around.scope(packet)
+        row = known.look_up(scope)
         if table.counted:
             (known.misses if row is None else row.cell).count(packet)
-        run = known.action(row)
+        if table.meter is not None and row is not None:
+            scope.assign(table.meter.target, row.meter.run(packet.counted, self._around.now_us()))
+        run = known.action(row, lambda via: self._choose(table, via, packet))
         if run is not None:
             execute(self._around, packet, run[0].primitives, run[1])
         if table.next_on_hit is not None:
             return table.next_on_hit[0 if row is not None else 1]
         return table.next_default if run is None else table.next.get(run[0].id)
+
+    def _choose(self, table: Table, via: Via, packet: Packet) -> Chosen | None:
+        return self._controlled.profiles[str(table.profile)].choose(via, self._around.scope(packet), packet)

@@ -1,14 +1,17 @@
 """Tables: every entry is looked at, the best that matches counts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from switch.compiler.program import Action, FieldOf, KeyField, Program, Table
-from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry, TableFull
-from switch.reference.call import Cell
+from switch.compiler.program import Action, FieldOf, KeyField, Table
+from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
+from switch.errors import EntryExists, EntryNotFound, InvalidEntry
+from switch.places import Places
+from switch.reference.call import Cell, Surroundings
 from switch.reference.expressions import Scope
+from switch.reference.meters import MeterCell
 from switch.reference.packet import VALID, wrap
+from switch.reference.profiles import Chosen
 from switch.tables import TableState, const_key
 
 Run = tuple[Action, tuple[int, ...]]
@@ -16,21 +19,24 @@ Run = tuple[Action, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Row:
-    """An entry with what stands beside it; `rank` orders the entries, the lowest wins."""
+    """An entry with what stands beside it; `rank` orders the entries, the lowest wins, then the lowest place."""
 
     entry: Entry
     rank: int
+    place: int
+    meter: MeterCell
     cell: Cell = field(default_factory=Cell)
 
 
 class ReferenceTable:
     """The entries of one table and its default.  Checks of what the control plane writes are TableState's."""
 
-    def __init__(self, program: Program, table: Table) -> None:
+    def __init__(self, around: Surroundings, table: Table) -> None:
         """With the program's own entries."""
         self.table = table
-        self._program = program
+        self._around = around
         self._state = TableState(table)
+        self._places = Places(f"table {table.name}", self._state.capacity)
         self.default = self._own_default()
         self.rows: dict[tuple[Key, int], Row] = {}
         self.misses = Cell()
@@ -42,7 +48,7 @@ class ReferenceTable:
                     table=table.name,
                     key=const_key(table, entry.key),
                     priority=top - entry.priority if table.prioritised else 0,  # BMv2's turned round
-                    action=program.actions[entry.action].name,
+                    action=around.program.actions[entry.action].name,
                     parameters=entry.parameters,
                 )
             )
@@ -50,12 +56,19 @@ class ReferenceTable:
     def insert(self, entry: Entry) -> None:
         """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
         key, _ = self._state.key(entry.key, entry.priority)
-        self._state.action(entry.action, entry.parameters)
+        self._check_action(entry)
         if (key, entry.priority) in self.rows:
             raise EntryExists(f"table {self.table.name} has that entry already")
-        if len(self.rows) >= self._state.capacity:
-            raise TableFull(f"table {self.table.name} is full")
-        self.rows[key, entry.priority] = Row(entry=entry, rank=self._rank(entry))
+        unit = "packets" if self.table.meter is None else self.table.meter.unit
+        meter = MeterCell(unit=unit, since_us=self._around.now_us())
+        row = Row(entry=entry, rank=self._rank(entry), place=self._places.take(), meter=meter)
+        self.rows[key, entry.priority] = row
+
+    def _check_action(self, entry: Entry) -> None:
+        if (entry.via is None) != (self.table.profile is None):
+            raise InvalidEntry(f"table {self.table.name} has {'an' if self.table.profile else 'no'} action profile")
+        if entry.via is None:
+            self._state.action(entry.action, entry.parameters)
 
     def _rank(self, entry: Entry) -> int:
         """By priority, or by the prefix where there is none."""
@@ -66,12 +79,12 @@ class ReferenceTable:
     def modify(self, entry: Entry) -> None:
         """Give an entry another action; its counter goes on.  Raises InvalidEntry, EntryNotFound."""
         row = self.row(entry.key, entry.priority)
-        self._state.action(entry.action, entry.parameters)
+        self._check_action(entry)
         row.entry = entry
 
     def delete(self, key: Key, priority: int) -> None:
         """Remove an entry.  Raises InvalidEntry, EntryNotFound."""
-        self.row(key, priority)
+        self._places.free(self.row(key, priority).place)
         del self.rows[self._state.key(key, priority)[0], priority]
 
     def row(self, key: Key, priority: int) -> Row:
@@ -94,22 +107,23 @@ class ReferenceTable:
     def _own_default(self) -> Run | None:
         """None: a miss does nothing."""
         number = self.table.default_action
-        return None if number is None else (self._program.actions[number], self.table.default_parameters)
+        return None if number is None else (self._around.program.actions[number], self.table.default_parameters)
 
     def look_up(self, scope: Scope) -> Row | None:
-        """The best entry for a packet; of equally good ones the oldest."""
+        """The best entry for a packet; of equally good ones that in the lowest place."""
         values = [key_value(item, scope) for item in self.table.key]
         hits = [row for row in self.rows.values() if self._hits(row.entry.key, values)]
-        return min(hits, key=lambda row: row.rank, default=None)
+        return min(hits, key=lambda row: (row.rank, row.place), default=None)
 
     def _hits(self, key: Key, values: Sequence[int]) -> bool:
         return all(matches(item, match, value) for item, match, value in zip(self.table.key, key, values, strict=True))
 
-    def action(self, row: Row | None) -> Run | None:
-        """What runs and with which parameters; None: nothing."""
+    def action(self, row: Row | None, choose: Callable[[Via], Chosen | None]) -> Run | None:
+        """What runs and with which parameters; None: nothing.  `choose` is the table's action profile."""
         if row is None:
             return self.default
-        return self._state.action(row.entry.action, row.entry.parameters), row.entry.parameters
+        chosen = row.entry if row.entry.via is None else choose(row.entry.via)
+        return None if chosen is None else (self._state.actions[chosen.action], chosen.parameters)
 
 
 def key_value(item: KeyField, scope: Scope) -> int:

@@ -54,30 +54,23 @@ PACKET = _packet_type()
 
 @dataclass(kw_only=True)
 class Bmv2:
-    """A running BMv2 with a program; packets wait until somebody asks for what they become."""
+    """A running BMv2 with a program; one packet is through before the next is sent."""
 
     program: Program
     control: Bmv2Control
     ports: frozenset[int]
-    packets: Any
-    _waiting: list[Any] = field(default_factory=list)
+    stream: Any
     _sent: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
 
     def send(self, port: int, packet: bytes) -> None:
-        self._waiting.append(PACKET(device_id=DEVICE_ID, port=port, packet=packet))
-
-    def flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for packet in self.packets(iter(waiting), timeout=PACKETS_S):
-            if packet.port in self.ports:
-                self._sent[packet.port].append(packet.packet)
+        for sent in self.stream(iter([PACKET(device_id=DEVICE_ID, port=port, packet=packet)]), timeout=PACKETS_S):
+            if sent.port in self.ports:
+                self._sent[sent.port].append(sent.packet)
 
     def sent(self) -> dict[int, list[bytes]]:
-        self.flush()
         return dict(self._sent)
 
     def digests(self, expected: int) -> list[Digest]:
-        self.flush()
         return self.control.take_digests(expected, DIGESTS_S)
 
 
@@ -101,9 +94,7 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Bmv2]:
                     response_deserializer=PACKET.FromString,
                 )
                 _wait_until_ready(stream)
-                target = Bmv2(program=program, control=told, ports=ports_of(statements), packets=stream)
-                told.before = target.flush
-                yield target
+                yield Bmv2(program=program, control=told, ports=ports_of(statements), stream=stream)
 
 
 def _wait_until_ready(stream: Any) -> None:

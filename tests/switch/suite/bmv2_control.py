@@ -3,20 +3,35 @@
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from finsy.proto import U128, p4i, p4r
 
 from switch.compiler.program import Program
-from switch.entries import CloneSession, Count, Digest, Entry, Exact, Lpm, Match, Optional, Range, Replica, Ternary
+from switch.entries import (
+    CloneSession,
+    Count,
+    Digest,
+    Entry,
+    Exact,
+    GroupRef,
+    Lpm,
+    Match,
+    Member,
+    MemberGroup,
+    MemberRef,
+    MeterConfig,
+    Optional,
+    Range,
+    Replica,
+    Ternary,
+    Via,
+)
+from tests.switch.suite.unsupported import NoRegisters, Unsupported
 
 TIMEOUT_S = 20
-
-
-class Unsupported(Exception):  # noqa: N818 - says what happened
-    """The target has no means for what a script asks of it."""
 
 
 def minimal(value: int) -> bytes:
@@ -26,14 +41,13 @@ def minimal(value: int) -> bytes:
 
 @dataclass(kw_only=True)
 class Bmv2Control:
-    """A P4Runtime client with the names of p4c's output; `before` is called before anything is changed or read."""
+    """A P4Runtime client with the names of p4c's output."""
 
     stub: Any
     info: p4i.P4Info
     program: Program
     device_id: int
     election_id: int = 1
-    before: Callable[[], None] = lambda: None
     _groups: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
     _digests: "queue.Queue[Any]" = field(default_factory=queue.Queue)
 
@@ -63,14 +77,12 @@ class Bmv2Control:
                     requests.put(p4r.StreamMessageRequest(digest_ack=ack))
 
     def _write(self, kind: str, **entity: Any) -> None:
-        self.before()
         update = p4r.Update(type=p4r.Update.Type.Value(kind), entity=p4r.Entity(**entity))
         request = p4r.WriteRequest(device_id=self.device_id, updates=[update])
         request.election_id.CopyFrom(U128.encode(self.election_id))
         self.stub.Write(request, timeout=TIMEOUT_S)
 
     def _read(self, **entity: Any) -> list[Any]:
-        self.before()
         request = p4r.ReadRequest(device_id=self.device_id, entities=[p4r.Entity(**entity)])
         return [found for response in self.stub.Read(request, timeout=TIMEOUT_S) for found in response.entities]
 
@@ -86,7 +98,7 @@ class Bmv2Control:
         table = self._object("tables", entry.table)
         fields = zip(table.match_fields, entry.key, strict=True)
         match = [found for field, one in fields if (found := _match(field, one)) is not None]
-        action = self._action(entry.action, entry.parameters)
+        action = self._via(entry.via) if entry.via is not None else self._action(entry.action, entry.parameters)
         return p4r.TableEntry(table_id=table.preamble.id, match=match, priority=entry.priority, action=action)
 
     def _action(self, name: str, parameters: Sequence[int]) -> p4r.TableAction:
@@ -99,6 +111,29 @@ class Bmv2Control:
         number = self._object("tables", table).preamble.id
         told = p4r.TableEntry(table_id=number, action=self._action(action, parameters), is_default_action=True)
         self._write("MODIFY", table_entry=told)
+
+    # Action profiles
+
+    def _via(self, via: Via) -> p4r.TableAction:
+        match via:
+            case MemberRef(member=number):
+                return p4r.TableAction(action_profile_member_id=number)
+            case GroupRef(group=number):
+                return p4r.TableAction(action_profile_group_id=number)
+        raise Unsupported("action sets are not for scripts")
+
+    def insert_member(self, member: Member) -> None:
+        profile = self._object("action_profiles", member.profile).preamble.id
+        action = self._action(member.action, member.parameters).action
+        told = p4r.ActionProfileMember(action_profile_id=profile, member_id=member.id, action=action)
+        self._write("INSERT", action_profile_member=told)
+
+    def insert_member_group(self, group: MemberGroup) -> None:
+        profile = self._object("action_profiles", group.profile).preamble.id
+        members = [p4r.ActionProfileGroup.Member(member_id=one.member, weight=one.weight) for one in group.members]
+        told = p4r.ActionProfileGroup(action_profile_id=profile, group_id=group.id, members=members)
+        told.max_size = len(members)
+        self._write("INSERT", action_profile_group=told)
 
     # Groups and sessions
 
@@ -134,10 +169,18 @@ class Bmv2Control:
         )
 
     def read_register(self, name: str, index: int) -> int:
-        raise Unsupported("BMv2's P4Runtime has no registers")
+        raise NoRegisters("BMv2's P4Runtime has no registers")
 
     def write_register(self, name: str, index: int, value: int) -> None:
-        raise Unsupported("BMv2's P4Runtime has no registers")
+        raise NoRegisters("BMv2's P4Runtime has no registers")
+
+    def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
+        number = self._object("meters", name).preamble.id
+        told = p4r.MeterEntry(meter_id=number, index=p4r.Index(index=index))
+        if config is not None:
+            told.config.cir, told.config.cburst = config.committed_rate, config.committed_burst
+            told.config.pir, told.config.pburst = config.peak_rate, config.peak_burst
+        self._write("MODIFY", meter_entry=told)
 
     def set_value_set(self, name: str, keys: Sequence[int]) -> None:
         raise Unsupported("BMv2's P4Runtime has no value sets")

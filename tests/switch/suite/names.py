@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from switch.compiler.layout import mask_of
 from switch.compiler.program import Action, KeyField, Program, Table
-from switch.entries import Entry, Exact, Lpm, Match, Optional, Range, Ternary
-from tests.switch.suite.stf import Add, Call, ScriptError, number
+from switch.entries import Entry, Exact, GroupRef, Lpm, Match, Member, MemberRef, Optional, Range, Ternary
+from tests.switch.suite.stf import Add, AddMember, Call, ScriptError, number
 
 T = TypeVar("T")
 BITS = {"0x": 4, "0o": 3, "0b": 1}
@@ -39,7 +39,19 @@ def table(program: Program, name: str) -> Table:
 
 def call(item: Table, written: Call) -> tuple[Action, tuple[int, ...]]:
     """The action of a table and its parameters in order."""
-    action = named(written.action, item.actions, f"action of table {item.name}")
+    return _call(item.actions, written, f"action of table {item.name}")
+
+
+def member(program: Program, written: AddMember) -> Member:
+    """The member that a script adds."""
+    profile = named(written.profile, program.profiles, "action profile").name
+    actions = {action.name: action for table in program.tables if table.profile == profile for action in table.actions}
+    action, parameters = _call(list(actions.values()), written.call, f"action of profile {profile}")
+    return Member(profile=profile, id=written.id, action=action.name, parameters=parameters)
+
+
+def _call(actions: Iterable[Action], written: Call, what: str) -> tuple[Action, tuple[int, ...]]:
+    action = named(written.action, actions, what)
     wanted = [parameter.name for parameter in action.parameters]
     if sorted(wanted) != sorted(written.arguments):
         raise ScriptError(f"action {action.name} takes {wanted}, not {list(written.arguments)}")
@@ -51,8 +63,12 @@ def entry(program: Program, add: Add) -> Entry:
     item = table(program, add.table)
     written = {_key_field(item, name).name: value for name, value in add.key.items()}
     key = tuple(_match(field, written.get(field.name)) for field in item.key)
-    action, parameters = call(item, add.call)
     priority = add.priority + 1 if item.prioritised else 0
+    if item.profile is not None:
+        (number,) = add.call.arguments.values()
+        via = MemberRef(member=number) if add.call.action == "member" else GroupRef(group=number)
+        return Entry(table=item.name, key=key, priority=priority, via=via)
+    action, parameters = call(item, add.call)
     return Entry(table=item.name, key=key, priority=priority, action=action.name, parameters=parameters)
 
 

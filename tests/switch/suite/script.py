@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from switch.errors import ProgramError
-from tests.switch.suite.bmv2_control import Unsupported
 from tests.switch.suite.runner import Run
 from tests.switch.suite.stf import parse
 from tests.switch.suite.targets import TARGETS
+from tests.switch.suite.unsupported import Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

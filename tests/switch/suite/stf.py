@@ -6,6 +6,9 @@ A statement a line, # starts a comment:
     expect PORT [HEX...] [$]                one goes out; * is any digit, $ the packet's end, without HEX any packet
     add TABLE [PRIORITY] KEY:VALUE... ACTION(NAME:VALUE, ...)
     setdefault TABLE ACTION(NAME:VALUE, ...)
+    member PROFILE ID ACTION(NAME:VALUE, ...)     of an action profile; entries refer to it by member(id:ID)
+    group PROFILE ID MEMBER...                    of members, by their ids; entries refer to it by group(id:ID)
+    value_set NAME KEY...                         replaces the keys; one of several fields is all of them in a row
     mirroring_add SESSION PORT              a clone session to a port
     mirroring_add_mc SESSION GROUP          a clone session to a multicast group
     mc_mgrp_create GROUP
@@ -92,6 +95,15 @@ class SetDefault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddMember:
+    """A member of an action profile."""
+
+    profile: str
+    id: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A statement that consists of a word, perhaps an object's name, and numbers."""
 
@@ -130,7 +142,7 @@ class ExpectDigest:
     fields: tuple[int, ...]
 
 
-Statement: TypeAlias = Packet | Expect | Add | SetDefault | Command | Rates | Check | ExpectDigest
+Statement: TypeAlias = Packet | Expect | Add | AddMember | SetDefault | Command | Rates | Check | ExpectDigest
 
 
 def ports_of(statements: Iterable[Statement]) -> frozenset[int]:
@@ -146,6 +158,8 @@ PLAIN = {  # words of Command: whether a name follows
     "mc_node_associate": False,
     "register_write": True,
     "counter_write": True,
+    "group": True,
+    "value_set": True,
     "wait": False,
 }
 
@@ -205,6 +219,10 @@ def _packet(tokens: _Tokens, _line: int) -> Packet:
 
 def _set_default(tokens: _Tokens, _line: int) -> SetDefault:
     return SetDefault(table=tokens.next(), call=_call(tokens))
+
+
+def _member(tokens: _Tokens, _line: int) -> AddMember:
+    return AddMember(profile=tokens.next(), id=number(tokens.next()), call=_call(tokens))
 
 
 def _digest(tokens: _Tokens, line: int) -> ExpectDigest:
@@ -304,6 +322,7 @@ READERS: Mapping[str, Callable[[_Tokens, int], Statement]] = {
     "expect": _expect,
     "add": _add,
     "setdefault": _set_default,
+    "member": _member,
     "check_counter": _check_counter,
     "check_register": _check_register,
     "meter_set_rates": _cell_rates,

@@ -10,6 +10,7 @@ from pathlib import Path
 from switch.compiler.program import Program
 from switch.engine import Engine
 from switch.entries import Digest
+from switch.executor import Executor
 from switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import bmv2
 from tests.switch.suite.stf import Statement, ports_of
@@ -20,7 +21,7 @@ from tests.targets import BMV2
 class Injected:
     """A switch that processes a packet at once, without sockets."""
 
-    control: Engine
+    control: Executor
     ports: frozenset[int]
     _sent: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
 

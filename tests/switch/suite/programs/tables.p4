@@ -37,8 +37,8 @@ control VerifyChecksumImpl(inout headers hdr, inout metadata meta) {
 
 control Tables(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
     direct_counter(CounterType.packets_and_bytes) by_exact_count;
-    counter(16, CounterType.packets_and_bytes) counted;
-    register<bit<8>>(16) seen;
+    counter(32, CounterType.packets_and_bytes) counted;
+    register<bit<8>>(32) seen;
     action_profile(4) shared;
     @max_group_size(8) action_selector(HashAlgorithm.crc16, 32w32, 32w16) chosen;
     direct_meter<bit<2>>(MeterType.packets) entry_meter;
