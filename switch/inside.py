@@ -13,7 +13,8 @@ looking inside:
                         packets go in by their times, merged over all files, SECONDS after the program has arrived;
                         each packet sent is in its file at once; the switch goes on until a signal ends it
   --trace [N]           for the first N packets (default: for all): parser states, tables with key and entry, actions,
-                        register accesses, conditions, where copies go; such a program is compiled with these calls"""
+                        register accesses, conditions, where copies go; such a program is compiled with these calls
+  kill -USR1 PID        what went through each port, and what was dropped why; also said at the end"""
 
 EXAMPLES = """\
   packets from a_in.pcap and b_in.pcap through a program, no root needed, with a trace of each packet:

@@ -13,6 +13,10 @@ from switch.compiler.reader import read_program
 from switch.engine import Engine, Trace
 from switch.entries import Entry, Range, Replica, Ternary
 from switch.errors import SwitchError
+from tests.switch.suite.runner import Run
+from tests.switch.suite.stf import Packet, parse
+from tests.switch.suite.targets import Injected, ports_of
+from tests.switch.suite.test_suite import SCRIPTS
 from tests.switch.test_rules import BIG, PROGRAM, entry, exact, request
 
 
@@ -118,6 +122,17 @@ def test_so_many_packets_and_no_more(tmp_path: Path) -> None:
             assert engine.inject(7, request(0x23, value)) == [(value, request(0x23, value + 1))]
     heads = [line for line in (tmp_path / "trace.txt").read_text().splitlines() if line.startswith("packet")]
     assert heads == ["packet 1 at port 7, 25 bytes", "packet 2 at port 7, 25 bytes"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_program_of_the_suite_does_the_same_when_traced(script: Path, tmp_path: Path) -> None:
+    statements = parse(script.read_text())
+    with (tmp_path / "trace.txt").open("wb") as file:
+        engine = Engine({}, trace=Trace(packets=1000, file=file.fileno()))
+        engine.load(script.with_suffix(".json").read_bytes())
+        assert Run(Injected(control=engine, ports=ports_of(statements))).execute(statements) == []
+    heads = [line for line in (tmp_path / "trace.txt").read_text().splitlines() if line.startswith("packet ")]
+    assert len(heads) == sum(isinstance(statement, Packet) for statement in statements)
 
 
 def test_a_trace_that_cannot_be_written_stops_no_packet() -> None:
