@@ -12,6 +12,7 @@ from tests.switch.p4runtime.harness import Target
 PROGRAMS = Path(__file__).parent.parent / "suite" / "programs"
 KINDS = ("tables", "actions", "action_profiles", "meters", "direct_meters", "counters", "registers")
 OUT = 2
+ETHER_TYPE = b"\x90\x00"  # what the ports' other ends receive; it is in the middle of the wide field
 NUMBERS = {"indirect": 11, "selected": 13, "metered": 14, "cell_meter": 15, "aged": 16}
 
 
@@ -72,6 +73,6 @@ def to_set(*actions: tuple[bytes, int], **fields: Any) -> p4r.TableAction:
 
 async def probe(target: Target, table: str, a: int = 0, b: int = 0) -> tuple[int, int, int]:
     """What became of a packet: result, after, colour."""
-    target.send(1, bytes([NUMBERS[table], a]) + b.to_bytes(2, "big") + bytes(23))
+    target.send(1, bytes([NUMBERS[table], a]) + b.to_bytes(2, "big") + bytes(8) + ETHER_TYPE + bytes(13))
     packet = await target.receive(OUT)
     return packet[24], packet[25], packet[26]
