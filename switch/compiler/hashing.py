@@ -113,9 +113,16 @@ def _fill_valid(low: Lowering, inputs: list[Input], buffer: str, used: str) -> N
             low.block.add(f"{store}({buffer}, {order});", f"{used} += {width};")
 
 
+def _target(low: Lowering, checksum: Checksum) -> HeaderRef:
+    ref = low.layout.header(checksum.target.header)
+    if ref.type.field(checksum.target.field).width > 64:
+        raise low.refuse(f"checksum {checksum.name} in a field of more than 64 bits")
+    return ref
+
+
 def emit_verify(low: Lowering, checksum: Checksum) -> None:
     """Set `bad` when the field is valid, the condition holds and the value is wrong."""
-    target = low.layout.header(checksum.target.header)
+    target = _target(low, checksum)
     condition = "" if checksum.condition is None else f" && {low.truth(checksum.condition)}"
     with low.block.braces(f"if ({target.valid}{condition})"):
         value = emit_hash(low, checksum.calculation)
@@ -125,7 +132,7 @@ def emit_verify(low: Lowering, checksum: Checksum) -> None:
 def emit_update(low: Lowering, checksum: Checksum, kept: str, constant: Constant) -> None:
     """Set the field when the condition holds; `constant` tells what is the same in all copies of a packet."""
     condition = "1" if checksum.condition is None else low.truth(checksum.condition)
-    target = low.layout.header(checksum.target.header)
+    target = _target(low, checksum)
     width = target.type.field(checksum.target.field).width
     with low.block.braces(f"if ({condition})"):
         value = emit_hash(low, checksum.calculation, kept, constant)

@@ -22,12 +22,12 @@ def _assign_variable(call: Call) -> None:
 
 
 def _add_header(call: Call) -> None:
-    """A header that was invalid starts as zeros; one that was valid stays as it is."""
+    """A header that was invalid starts as zeros, as many as it had; one that was valid stays as it is."""
     name = call.scope.header_name(call.arguments[0])
     if name is None or call.packet.headers[name].valid:
         return
     instance = call.packet.headers[name]
-    instance.reset()
+    instance.values = dict.fromkeys(instance.values, 0)
     call.packet.headers.set_valid(name, True)
     call.packet.size += instance.width // 8
 
