@@ -34,8 +34,8 @@ def emit_hash(low: Lowering, calculation: Calculation, kept: str = "", constant:
     _fill(low, inputs, buffer, used)
     length = f"({used} + 7) / 8"
     if payload:
-        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, D->length - D->at);")
-        length = f"{length} + D->length - D->at"
+        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, {low.layout.payload_bytes});")
+        length = f"{length} + {low.layout.payload_bytes}"
     low.block.add(f"{name} = {_call(low, calculation.algorithm, buffer, length)};")
     return name
 

@@ -9,7 +9,6 @@ from switch.compiler import codec, tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.layout import HeaderRef, Layout, identifier, limbs, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.primitives import Arguments, rule_for
 from switch.compiler.program import (
@@ -26,7 +25,6 @@ from switch.compiler.program import (
     Transition,
     walk,
 )
-from switch.compiler.reports import emit_assertion
 
 NOWHERE = Place(file="", line=0, fragment="")
 
@@ -79,9 +77,6 @@ class ParserWriter:
         self._check_lookahead(*statement.arguments)
         if statement.op in self._statements:
             self._statements[statement.op](low, statement.arguments)
-            return
-        if statement.op in ASSERTIONS:
-            emit_assertion(low, statement.op, statement.arguments, "goto done;")
             return
         rule = rule_for(statement.op, low)
         if rule.leaves:

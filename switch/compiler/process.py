@@ -12,7 +12,6 @@ from switch.compiler.hashing import emit_update, emit_verify
 from switch.compiler.layout import META, Layout, identifier, limbs
 from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
-from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
 from switch.compiler.primitives import rule_for
@@ -306,15 +305,13 @@ class ProcessWriter:
     def _way(self, core: str) -> list[str]:
         """From the parser to the queues, and from there on each copy at once."""
         group, copies = self._meta("mcast_grp"), self._layout.copies
-        asserted = f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}"
         return [
             "const uint32_t error = parse(D);",
             *tracing.parsed(self._layout),
-            *([asserted] if self._asserts_in_parser() else []),
             *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
             *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",
-            asserted,
+            f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}",
             *(["if (D->clone) clone_ingress(D);"] if copies else []),
             "if (D->learn) learn(D);",
             *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
@@ -326,10 +323,6 @@ class ProcessWriter:
             *(f"    {line}" for line in self._unicast()),
             "}",
         ]
-
-    def _asserts_in_parser(self) -> bool:
-        states = self._program.states.values()
-        return any(statement.op in ASSERTIONS for state in states for statement in state.statements)
 
     def _unicast(self) -> list[str]:
         normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []

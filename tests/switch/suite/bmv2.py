@@ -88,6 +88,7 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Bmv2]:
             told = Bmv2Control(stub=stub, info=info, program=program, device_id=DEVICE_ID)
             with told.primary():
                 _push(stub, info, json.read_bytes(), told.election_id)
+                told.watch_digests()
                 stream = packets.stream_stream(
                     "/p4.bm.DataplaneInterface/PacketStream",
                     request_serializer=PACKET.SerializeToString,
