@@ -85,11 +85,7 @@ class Table:
     profile_id: int  # 0: its entries have actions of their own
     idle_timeouts: bool
     size: int
-
-    @property
-    def needs_priority(self) -> bool:
-        """Whether entries can overlap, so that each needs a priority above 0."""
-        return any(field.kind in NEEDS_PRIORITY for field in self.key)
+    needs_priority: bool  # whether entries can overlap, so that each needs one above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,16 +220,18 @@ def _action(item: p4i.Action) -> Action:
 
 def _table(item: p4i.Table, actions: Index[Action]) -> Table:
     name = item.preamble.name
+    key = Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid)
     return Table(
         id=item.preamble.id,
         name=name,
-        key=Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid),
+        key=key,
         actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs), foreign=invalid),
         const_entries=item.is_const_table,
         const_default=item.const_default_action_id != 0,
         profile_id=item.implementation_id,
         idle_timeouts=item.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
         size=item.size,
+        needs_priority=any(field.kind in NEEDS_PRIORITY for field in key),
     )
 
 
