@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -98,7 +98,7 @@ def _print(jobs: Sequence[JobSlots], everything: bool, as_json: bool) -> None:
         show.output(sys.stdout, rendered(jobs, everything=everything))
 
 
-def _follow(look: Any, everything: bool, as_json: bool, interval_s: float) -> None:
+def _follow(look: Callable[[], list[JobSlots]], everything: bool, as_json: bool, interval_s: float) -> None:
     if as_json or not sys.stdout.isatty():
         while True:
             jobs = look()

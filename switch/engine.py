@@ -8,11 +8,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
 
 from switch.compiler.codegen import generate
 from switch.compiler.program import DROP_PORT, PORTS, Program, Target
@@ -22,33 +21,26 @@ from switch.entries import (
     Count,
     Digest,
     Entry,
-    FaultCounts,
     Key,
     Member,
     MemberGroup,
     MeterConfig,
-    PortStats,
     Replica,
     Report,
     Stats,
 )
-from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
-from switch.faults import FaultRule, native_rules
+from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError, SwitchError
+from switch.faults import FaultRule
 from switch.loaded import Loaded
-from switch.native import DROP_NAMES, DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
+from switch.native import DROP_NAMES, INJECT_BYTES, TAKE_BYTES, CReplica, records, runtime
+from switch.ports import Ports, warner
 
 LOG = logging.getLogger(__name__)
 PORT_MAX = PORTS - 1
-DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h
 GROUP_MAX = 0xFFFF
 INSTANCE_MAX = 0xFFFF
 SESSION_MAX = 0x7FFF
 LENGTH_MAX = 0xFFFFFFFF
-
-
-def pcap_file(interface: str, direction: str) -> str:
-    """The name of the pcap file of an interface, as BMv2 has it; `direction` is in or out, as the switch sees it."""
-    return f"{interface}_{direction}.pcap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +102,7 @@ class Engine:
         self._native = runtime()
         self._ports = dict(ports)
         self._cpu_port = cpu_port
-        self._port_down = _warner(self._ports)  # the native part holds no reference
+        self._port_down = warner(self._ports)  # the native part holds no reference
         cpu = -1 if cpu_port is None else cpu_port
         self._core: int = self._native.core_new(cpu, qdisc_bypass, self._port_down) or 0
         if not self._core:
@@ -124,23 +116,12 @@ class Engine:
         self._sessions: dict[int, CloneSession] = {}
         self._running = False
         self._programmed = Event()
-        self._files = files
-        self._pcap = pcap
+        self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
         self._dump_c = dump_c
         self._swaps = 0  # as the runtime counts them in digests
-        self._set_faults(faults, fault_seed, fault_udp_port)
+        self._io.set_faults(faults, fault_seed, fault_udp_port)
         if trace is not None and self._native.core_trace(self._core, trace.file, trace.packets, DROP_NAMES) < 0:
             raise SwitchError("not enough memory for a trace")
-
-    def _set_faults(self, rules: Sequence[FaultRule], seed: int, udp_port: int) -> None:
-        for rule in rules:
-            if rule.port not in self._ports:
-                known = ", ".join(map(str, self._ports)) or "none"
-                raise FaultError(f"fault {rule}: there is no port {rule.port}; there are {known}")
-        if rules:
-            array, numbers, count = native_rules(rules)
-            if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed, udp_port) < 0:
-                raise SwitchError("not enough memory for the rules for injected faults")
 
     def __del__(self) -> None:
         """Free the native part; ports still open are closed."""
@@ -205,39 +186,14 @@ class Engine:
         with self._lock:
             if self._running:
                 return
-            for port, interface in self._ports.items():
-                self._open(port, interface)
-            self._check(self._native.core_start(self._core), "the packet thread cannot be started")
+            self._io.start()
             self._running = True
-
-    def _open(self, port: int, interface: str) -> None:
-        if self._files:
-            path = pcap_file(interface, "out")
-            result = self._native.core_open_file(self._core, port, os.fsencode(path))
-            self._check(result, f"port {port}: {path} cannot be written")
-            return
-        result = self._native.core_open_port(self._core, port, interface.encode())
-        self._check(result, f"port {port}: interface {interface} cannot be opened")
-        if self._pcap is not None:
-            self._capture(port, interface, self._pcap)
-
-    def _capture(self, port: int, interface: str, folder: Path) -> None:
-        for number, direction in enumerate(DIRECTIONS):
-            path = folder / pcap_file(interface, direction)
-            result = self._native.core_capture(self._core, number, port, os.fsencode(path))
-            self._check(result, f"port {port}: {path} cannot be written")
-
-    def _check(self, result: int, what: str) -> None:
-        if result < 0:
-            self._native.core_close_ports(self._core)
-            raise PortError(f"{what}: {os.strerror(-result)}")
 
     def stop(self) -> None:
         """Stop forwarding and close the ports; tables and registers stay.  Idempotent."""
         with self._lock:
             if self._running:
-                self._native.core_stop(self._core)
-                self._native.core_close_ports(self._core)
+                self._io.stop()
                 self._running = False
 
     # Tables
@@ -528,10 +484,7 @@ class Engine:
 
     def receive(self, port: int, frame: bytes) -> None:
         """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
-        if port not in self._ports:
-            known = ", ".join(map(str, self._ports)) or "none"
-            raise PortError(f"there is no port {port}; there are {known}")
-        self._native.core_receive(self._core, port, frame, len(frame))
+        self._io.receive(port, frame)
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
         """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
@@ -552,36 +505,11 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counts of each port and of every reason to drop a packet."""
-        ports: dict[int, PortStats] = {}
-        drops = (ctypes.c_uint64 * len(DROPS))()
-        for port in self._ports or {0: ""}:
-            four = (ctypes.c_uint64 * 4)()
-            self._native.core_stats(self._core, port, four, drops)
-            if port in self._ports:
-                ports[port] = PortStats(
-                    received_packets=four[0],
-                    received_bytes=four[1],
-                    sent_packets=four[2],
-                    sent_bytes=four[3],
-                    faults_in=self._fault_counts(port, 0),
-                    faults_out=self._fault_counts(port, 1),
-                )
-        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+        return self._io.stats()
 
     def capture_errors(self) -> dict[tuple[int, str], str]:
         """Why captures ended early, by port and direction (in, out): what is in the file is whole, but not all."""
-        found = {
-            (port, direction): self._native.core_capture_error(self._core, number, port)
-            for port in self._ports
-            for number, direction in enumerate(DIRECTIONS)
-        }
-        return {at: os.strerror(error) for at, error in found.items() if error}
-
-    def _fault_counts(self, port: int, direction: int) -> FaultCounts:
-        """Direction 0: into the switch."""
-        five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
-        self._native.core_fault_counts(self._core, port, direction, five)
-        return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})
+        return self._io.capture_errors()
 
 
 def _check_ports(ports: Sequence[int], drop_port: int) -> None:
@@ -597,12 +525,3 @@ def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[CReplica]:
         if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
             raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
     return (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
-
-
-def _warner(ports: Mapping[int, str]) -> Any:
-    """What the packet thread calls when a port's interface goes down."""
-
-    def warn(port: int) -> None:
-        LOG.warning("port %d: interface %s is down or gone; packets to it count as 'send failed'", port, ports[port])
-
-    return PORT_DOWN(warn)

@@ -16,8 +16,9 @@ from heapq import merge
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from switch.engine import Engine, pcap_file
+from switch.engine import Engine
 from switch.errors import ReplayError
+from switch.ports import pcap_file
 
 LOG = logging.getLogger(__name__)
 Packet: TypeAlias = tuple[int, int, int, bytes]  # nanoseconds, place of its file, port, bytes

@@ -26,6 +26,7 @@ static int create(const char *path) {
     const struct file_header header = {MAGIC_MICROSECONDS, 2, 4, 0, 0, SNAPLEN, LINKTYPE_ETHERNET};
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) return -errno;
+    errno = 0;
     if (write(file, &header, sizeof header) == sizeof header) return file;
     int error = errno ? errno : ENOSPC;
     close(file);

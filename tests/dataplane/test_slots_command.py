@@ -24,7 +24,11 @@ def send(plane: DataPlane, block: int, *workers: int) -> None:
         plane.lab.exchange(*contribution(worker, 7, block, VALUES[worker]))
 
 
-def test_who_is_missing_from_which_slot(plane: DataPlane) -> None:
+def interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     plane.install(k=3, slots=8)
     if plane.switch.command == COMMANDS["bmv2"]:
         refused = kofn_slots(plane.switch.address)
@@ -51,6 +55,9 @@ def test_who_is_missing_from_which_slot(plane: DataPlane) -> None:
         (2, "closed", [2]),
         (5, "open", [0, 1, 2]),
     ]
+    monkeypatch.setattr("controller.slots_command.time.sleep", interrupt)  # it goes on until Ctrl-C
+    watched = kofn_slots(plane.switch.address, "--watch", "--json")
+    assert (watched.exit_code, [json.loads(line) for line in watched.output.splitlines()]) == (0, [[job]])
     other = kofn_slots(plane.switch.address, "--job", "9")
     assert (other.exit_code, "has no job 9; it has 1" in other.output) == (2, True)
     plane.put_job(k=3, generation=GENERATION + 1, slots=8)
