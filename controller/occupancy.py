@@ -4,7 +4,7 @@ Only reads, as any client may; needs a switch that can read registers, which BMv
 slot that took another block while it was read is read again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from controller.entries import JOBS, MEMBERS
 from controller.errors import InspectionError
 
 EPOCHS, CONTRIBUTORS, DONES = "ingress.slot.epochs", "ingress.slot.members", "ingress.slot.dones"
+ALL = (EPOCHS, DONES, CONTRIBUTORS, EPOCHS)  # in the order in which they are read; the epoch may have changed meanwhile
 ATTEMPTS = 10
 NUMBER = (1 << 32) - 1  # an epoch is three of them: generation, iteration, block
 NO_REGISTERS = "this switch does not read registers over P4Runtime (BMv2 cannot); kofn slots needs the embedded switch"
@@ -135,31 +136,33 @@ class _Reader:
 
     async def slots(self, job: _Job) -> JobSlots:
         """All slots of a job, each as it was at some moment, unless it takes blocks faster than it can be read."""
-        found: dict[int, Slot] = {}
-        wanted: Sequence[int] = range(job.mask + 1)
+        (epochs,) = zip(*await self._cells((EPOCHS,), range(job.base, job.base + job.mask + 1)), strict=True)
+        found = {slot: job.slot(slot, epoch, 0, 0) for slot, epoch in enumerate(epochs)}
+        wanted = [slot for slot in found if found[slot].iteration]
         for _ in range(ATTEMPTS):
-            if not wanted:
-                break
-            cells = await self._cells((EPOCHS, DONES, CONTRIBUTORS, EPOCHS), [job.base + slot for slot in wanted])
             moved = []
-            for slot, (epoch, done, contributors, later) in zip(wanted, cells, strict=True):
+            for slot, cells in zip(wanted, await self._cells(ALL, [job.base + slot for slot in wanted]), strict=True):
+                epoch, done, contributors, later = cells
                 found[slot] = job.slot(slot, epoch, contributors, done)
                 if later != epoch:
                     moved.append(slot)
             wanted = moved
-        slots = tuple(found[slot] for slot in sorted(found))
-        return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=slots)
+        return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=tuple(found.values()))
 
-    async def _cells(self, registers: Sequence[str], indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    async def _cells(self, registers: Sequence[str], indices: Sequence[int]) -> list[tuple[int, ...]]:
         """A tuple of one cell of each register for each index; registers are read one after another."""
-        wanted = [fy.P4RegisterEntry(name, index=index).encode(self._schema) for name in registers for index in indices]
+        if not indices:
+            return []
+        ids = [self._schema.registers[name].id for name in registers]
+        wanted = [_cell(register_id, index) for register_id in ids for index in indices]
         try:
             values = [_value(entity) for entity in await self._read(wanted)]
         except fy.P4ClientError as error:
             if error.code != GRPCStatusCode.UNIMPLEMENTED and "register" not in str(error).lower():
                 raise
             raise InspectionError(NO_REGISTERS) from error
-        return zip(*(values[at : at + len(indices)] for at in range(0, len(values), len(indices))), strict=True)
+        rows = (values[at : at + len(indices)] for at in range(0, len(values), len(indices)))
+        return list(zip(*rows, strict=True))
 
     async def _read(self, entities: Iterable[p4r.Entity]) -> list[p4r.Entity]:
         request = p4r.ReadRequest(device_id=self._device_id, entities=entities)
@@ -168,6 +171,10 @@ class _Reader:
 
 def _numbers(values: Any) -> dict[str, int]:
     return {name: int(value) for name, value in values.items()}
+
+
+def _cell(register_id: int, index: int) -> p4r.Entity:
+    return p4r.Entity(register_entry=p4r.RegisterEntry(register_id=register_id, index=p4r.Index(index=index)))
 
 
 def _value(entity: p4r.Entity) -> int:
