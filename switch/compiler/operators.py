@@ -118,7 +118,7 @@ def _saturate(signed: bool) -> NarrowRule:
         text = low.block.name("v")
         low.block.add(f"const {'int64_t' if found[1] else 'uint64_t'} {text} = (int64_t){found[0]};")
         below = f"{text} < {_signed(low_end)} ? {literal(low_end)} : " if found[1] else ""
-        limit = _signed(high_end) if found[1] else literal(high_end)
+        limit = _signed(min(high_end, mask_of(63))) if found[1] else literal(high_end)
         return f"({below}{text} > {limit} ? {literal(high_end)} : (uint64_t){text})"
 
     return rule

@@ -15,6 +15,7 @@ from switch.p4runtime.p4info import P4Info
 from switch.p4runtime.profiles import Profiles
 from switch.p4runtime.refusal import choices, invalid, unimplemented
 from switch.p4runtime.tables import Tables
+from switch.p4runtime.value_sets import ValueSets
 
 Writer = Callable[[UpdateType, p4r.Entity], None]
 Reader = Callable[[p4r.Entity], Iterator[p4r.Entity]]
@@ -27,12 +28,14 @@ class Entities:
         """`p4info` describes the program that `engine` runs."""
         tables, arrays, groups = Tables(engine, p4info), Arrays(engine, p4info), Groups(engine)
         direct, meters, profiles = Direct(engine, p4info, tables), Meters(engine, p4info), Profiles(engine, p4info)
+        value_sets = ValueSets(engine, p4info)
         self.tables = tables
         self._writers: dict[str, Writer] = {
             "table_entry": lambda kind, entity: tables.write(kind, entity.table_entry),
             "counter_entry": lambda kind, entity: arrays.write_counter(kind, entity.counter_entry),
             "direct_counter_entry": lambda kind, entity: direct.write_count(kind, entity.direct_counter_entry),
             "meter_entry": lambda kind, entity: meters.write(kind, entity.meter_entry),
+            "value_set_entry": lambda kind, entity: value_sets.write(kind, entity.value_set_entry),
             "direct_meter_entry": lambda kind, entity: direct.write_meter(kind, entity.direct_meter_entry),
             "action_profile_member": lambda kind, entity: profiles.write_member(kind, entity.action_profile_member),
             "action_profile_group": lambda kind, entity: profiles.write_group(kind, entity.action_profile_group),
@@ -49,6 +52,9 @@ class Entities:
             ),
             "direct_counter_entry": lambda entity: (
                 p4r.Entity(direct_counter_entry=e) for e in direct.read_counts(entity.direct_counter_entry)
+            ),
+            "value_set_entry": lambda entity: (
+                p4r.Entity(value_set_entry=e) for e in value_sets.read(entity.value_set_entry)
             ),
             "meter_entry": lambda entity: (p4r.Entity(meter_entry=e) for e in meters.read(entity.meter_entry)),
             "direct_meter_entry": lambda entity: (

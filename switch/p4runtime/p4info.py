@@ -80,7 +80,7 @@ class Table:
     name: str
     key: Index[KeyField]
     actions: Index[ActionUse]
-    const_entries: bool
+    const_entries: bool  # the program's own are, and there are no others
     const_default: bool
     profile_id: int  # 0: its entries have actions of their own
     idle_timeouts: bool
@@ -139,6 +139,16 @@ class ActionProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSet:
+    """A parser's value set: its fields in order."""
+
+    id: int
+    name: str
+    fields: Index[KeyField]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Register(Array):
     """A register array with the type of its cells."""
 
@@ -177,6 +187,7 @@ class P4Info:
         self.meters = Index("meter", (_meter(item) for item in message.meters))
         self.direct_meters = Index("direct meter", (_direct_meter(item) for item in message.direct_meters))
         self.profiles = Index("action profile", (_profile(item, self.tables) for item in message.action_profiles))
+        self.value_sets = Index("value set", (_value_set(item) for item in message.value_sets))
         self.registers = Index("register", (_register(item, info) for item in message.registers))
         self.digests = Index("digest", (_digest(item, info) for item in message.digests))
         self.packet_headers = Index("packet header", (_header(i) for i in message.controller_packet_metadata))
@@ -226,7 +237,7 @@ def _table(item: p4i.Table, actions: Index[Action]) -> Table:
         name=name,
         key=key,
         actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs), foreign=invalid),
-        const_entries=item.is_const_table,
+        const_entries=item.is_const_table or item.has_initial_entries,
         const_default=item.const_default_action_id != 0,
         profile_id=item.implementation_id,
         idle_timeouts=item.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
@@ -298,6 +309,17 @@ def _profile(item: p4i.ActionProfile, tables: Index[Table]) -> ActionProfile:
         weighted=not item.weights_disallowed,
         actions=Index(f"action of action profile {name}", uses.values(), foreign=invalid),
     )
+
+
+def _value_set(item: p4i.ValueSet) -> ValueSet:
+    name = item.preamble.name
+    fields = Index(f"field of value set {name}", map(partial(_key_field, name), item.match), foreign=invalid)
+    for field in fields:
+        if field.kind is not MatchKind.EXACT:
+            raise unimplemented(
+                f"field {field.name} of value set {name} is matched {field.kind.value}; exact is offered"
+            )
+    return ValueSet(id=item.preamble.id, name=name, fields=fields, size=item.size)
 
 
 def _register(item: p4i.Register, info: p4t.P4TypeInfo) -> Register:

@@ -52,6 +52,7 @@ class Pipeline:
         _check_names("counter", self.p4info.counters, [counter.name for counter in program.counters])
         _check_names("register", self.p4info.registers, [register.name for register in program.registers])
         _check_names("meter", self.p4info.meters, [meter.name for meter in program.meters])
+        _check_names("value set", self.p4info.value_sets, list(program.value_sets))
         _check_names("action profile", self.p4info.profiles, list(program.profiles))
         _check_names("digest", self.p4info.digests, [digest.name for digest in program.digests])
         if generated:

@@ -149,7 +149,8 @@ class Tables:
             return self._engine.entries(table.name)
         key = decode_key(table, query.match)
         if table.needs_priority and not query.priority:
-            return [entry for entry in self._engine.entries(table.name) if entry.key == key]
+            wanted = encode_key(table, key)
+            return [entry for entry in self._engine.entries(table.name) if encode_key(table, entry.key) == wanted]
         try:
             return [self._engine.entry(table.name, key, query.priority)]
         except EntryNotFound:

@@ -10,10 +10,10 @@ from google.protobuf import text_format
 from tests.switch.p4runtime.harness import Target
 
 PROGRAMS = Path(__file__).parent.parent / "suite" / "programs"
-KINDS = ("tables", "actions", "action_profiles", "meters", "direct_meters", "counters", "registers")
+KINDS = ("tables", "actions", "action_profiles", "meters", "direct_meters", "counters", "registers", "value_sets")
 OUT = 2
 ETHER_TYPE = b"\x90\x00"  # what the ports' other ends receive; it is in the middle of the wide field
-NUMBERS = {"indirect": 11, "selected": 13, "metered": 14, "cell_meter": 15, "aged": 16}
+NUMBERS = {"indirect": 11, "selected": 13, "metered": 14, "pairs": 17, "cell_meter": 15, "aged": 16}
 
 
 @cache
@@ -28,7 +28,7 @@ def pipeline() -> p4r.ForwardingPipelineConfig:
 def number(name: str) -> int:
     """The id of an object of the program by the end of its name."""
     items = [item.preamble for kind in KINDS for item in getattr(p4info(), kind)]
-    return next(int(item.id) for item in items if item.name == f"Tables.{name}")
+    return next(int(item.id) for item in items if item.name.partition(".")[2] == name)
 
 
 def call(name: str, *values: bytes) -> p4r.Action:

@@ -20,13 +20,29 @@ struct headers {
 
 struct metadata {
     bit<2> colour;
+    bit<8> in_set;
+}
+
+struct pair_t {
+    bit<8>  a;
+    bit<16> b;
 }
 
 const bit<9> OUT = 2;
 
 parser ParserImpl(packet_in packet, out headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    value_set<pair_t>(3) pairs;
+
     state start {
         packet.extract(hdr.probe);
+        transition select(hdr.probe.a, hdr.probe.b) {
+            pairs : mark;
+            default : accept;
+        }
+    }
+
+    state mark {
+        meta.in_set = 1;
         transition accept;
     }
 }
@@ -219,6 +235,8 @@ control Tables(inout headers hdr, inout metadata meta, inout standard_metadata_t
             hdr.probe.colour = (bit<8>) meta.colour;
         } else if (hdr.probe.table_number == 16) {
             aged.apply();
+        } else if (hdr.probe.table_number == 17) {
+            hdr.probe.result = meta.in_set;
         }
     }
 }
