@@ -289,6 +289,8 @@ class Protocol:
         """The switch's result of a block."""
         if result.id.block < self.shape.total:  # else of another job: nothing is done about it
             check_words(self.shape, header)
+            if header.kind == Kind.LATE and result.id.iteration == self.iteration:
+                self._flights.late(result.id.block)
         return self.result_in(result, now, hint=hint(header) if header.kind == Kind.RESULT else None)
 
     def _close(self, result: Result, hint: int | None, now: float) -> list[Instruction]:

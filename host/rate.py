@@ -3,7 +3,7 @@
 Fed by the contributions that leave and the answers to them; times are passed in, of whatever clock.  Knows nothing of
 sockets, lanes' contents or other workers.  docs/COMPRESSION.md has the source's formula and both readings of it.
 
-    answers   | first |  W packets  |  W packets  |  --> time
+    answers   | first |   window    |   window    |  --> time
               no rate    v             v'            |v' - v| <= threshold * v HOLD times on end: v' is the rate
 """
 
@@ -18,6 +18,9 @@ WINDOW = 8
 
 SPAN_S = 0.5e-3
 """Time that a rate is measured over, at least: answers that were read together say nothing about the network."""
+
+FEW, LONG_S = 3, 10e-3
+"""So few packets will do where they take so long: what hosts do in between is nothing against that."""
 
 HOLD = 4
 """Times on end that two windows must agree: those of a rate that swings agree in passing, now and then."""
@@ -143,7 +146,10 @@ class _Stream:
 
 
 def _long_enough(begin: _Point, end: _Point, windows: int = 1) -> bool:
-    return end.packets - begin.packets >= windows * WINDOW and end.time_s - begin.time_s >= SPAN_S
+    packets, span_s = end.packets - begin.packets, end.time_s - begin.time_s
+    return (packets >= windows * WINDOW and span_s >= SPAN_S) or (
+        packets >= windows * FEW and span_s >= windows * LONG_S
+    )
 
 
 class _Sent(NamedTuple):
