@@ -60,11 +60,12 @@ class Tables:
         self._write_direct(table, entry.key, entry.priority, message)
 
     def _modify(self, table: Table, message: p4r.TableEntry) -> None:
+        if message.HasField("action"):
+            self._check_not_const(table)
         self._check_direct(table, message)
         key, priority = decode_key(table, message.match), priority_of(table, message)
         before = self._engine.entry(table.name, key, priority)
         if message.HasField("action"):
-            self._check_not_const(table)
             entry = self._entry(table, message)
             self._check_room(table, entry, before)
             self._engine.modify(entry)
