@@ -172,12 +172,13 @@ def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, S
 
 
 def _transition(case: Json, place: Place) -> Transition:
-    if case["type"] == "default":
+    kind = case.get("type") or ("default" if case["value"] == "default" else "hexstr")  # older p4c left it out
+    if kind == "default":
         return Transition(value=None, mask=None, next=case["next_state"])
-    if case["type"] == "parse_vset" and case["mask"] is None:
+    if kind == "parse_vset" and case["mask"] is None:
         return Transition(value=None, mask=None, next=case["next_state"], value_set=case["value"])
-    if case["type"] != "hexstr":
-        raise ProgramError(f"{place}: a select case of kind {case['type']} (or with a mask) is not executed")
+    if kind != "hexstr":
+        raise ProgramError(f"{place}: a select case of kind {kind} (or with a mask) is not executed")
     mask = None if case["mask"] is None else int(case["mask"], 16)
     return Transition(value=int(case["value"], 16), mask=mask, next=case["next_state"])
 
