@@ -7,7 +7,7 @@ layout, bounds, lowering, kernels, operators  expressions to C (operators: a tab
 primitives, hashing, codec, matching          statements, checksums, header bytes, tables (primitives: a table)
 crc, csum16, messages, reports                hash algorithms; messages for the log and assertions
 parsing, pipelines, process, liveness         parser, controls, the way of a packet and its copies
-copies                                        clones, resubmitted and recirculated packets
+copies                                        clones, resubmitted and recirculated packets (with runtime/copies.h)
 block, codegen                                the C file
 compile                                       cc, once for each text
 """

@@ -62,15 +62,12 @@ class ProcessWriter:
         return [*self._egress_copy(), *self._arrive(), *function(head, body)]
 
     def _with_copies(self) -> list[str]:
-        copies = CopyWriter(self._layout)
         return [
-            *copies.before_egress(),
+            *CopyWriter(self._layout).write(),
             *self._egress_copy(),
             *function("void replicate(struct state *D, const struct group *group)", self._replicate()),
-            *copies.after_egress(),
             *self._arrive(),
             *function("void way(struct state *D)", self._way("D->core")),
-            *copies.process(),
         ]
 
     def _verify(self) -> list[str]:
