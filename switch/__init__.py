@@ -8,7 +8,7 @@ engine      the running switch as Python sees it; `loaded` its program, `tables`
 ports       its interfaces or the files in their place, captures, injected faults, counts
 native      the C functions of runtime/: core (packets, groups), ports (packet thread), instance (tables, arrays), ring,
             capture (pcap files), trace (ways as text)
-executor    what native engine and `reference/` have in common: the latter interprets the same program, slowly and plainly
+executor    what the native engine and `reference/`, a slow and plain interpreter of the same program, have in common
 errors      what can go wrong, as one tree
 options     the command line of simple_switch_grpc; `inside` its part for looking inside
 replay      packets from files instead of interfaces; `counts` what went through, in words
