@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.switch.build import Tree, const, op
 from tests.switch.build import field as field_of
-from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, bits, cut, ints, truth
+from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, bits, cut, element, ints, truth
 from tests.switch.suite.random_programs.shape import (
     AGAIN,
     META,
@@ -60,6 +60,7 @@ class ActionMaker:
     headers: Headers
     egress: bool
     copies: bool
+    tame: bool
 
     def action(self, number: int) -> Action:
         """With parameters and statements; sometimes parts of them are jumped over."""
@@ -76,6 +77,11 @@ class ActionMaker:
             primitives.append(statement("exit"))
         placed = [_placed(primitive, place) for place, primitive in enumerate(primitives)]
         return Action(id=number, parameters=parameters, primitives=placed)
+
+    def deparser(self) -> list[Primitive]:
+        """Statements of the deparser, that make no headers."""
+        source = self.headers.readable(self.random)
+        return [one for _ in range(self.random.randint(0, 2)) for one in self._assign(source)]
 
     def _statement(self, source: Readable) -> list[Primitive]:
         rules: list[tuple[int, Callable[[Readable], list[Primitive]]]] = [
@@ -94,6 +100,9 @@ class ActionMaker:
         return self.random.choice(self.headers.fields(header))
 
     def _assign(self, source: Readable) -> list[Primitive]:
+        if self.random.random() < 0.1:
+            first = self.headers.fields(self.headers.stack[0])[0]
+            return [statement("assign", element(source, 0), bits(source, first.width))]
         header = self.random.choice([META, META, *self.headers.names])
         member = self._member(header)
         value = (ints if member.signed else bits)(source, member.width)
@@ -107,9 +116,8 @@ class ActionMaker:
 
     def _whole(self) -> Primitive:
         """A header or union becomes another of its type."""
-        kind, names = self.random.choice(
-            (("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS))
-        )
+        kinds = [("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS)]
+        kind, names = self.random.choice(kinds[:2] if self.tame else kinds)
         name = "assign_union" if kind == "header_union" else "assign_header"
         return statement(name, *(named(kind, one) for one in self.random.sample(names, 2)))
 

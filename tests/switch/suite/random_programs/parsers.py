@@ -1,6 +1,6 @@
 """Random parsers: states that only lead to later ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -22,6 +22,8 @@ class ParserMaker:
     random: Random
     headers: Headers
     tame: bool
+    sets: list["ValueSet"] = field(default_factory=list)  # made on the way
+    _variable: set[str] = field(default_factory=set)  # what is extracted somewhere
 
     def parser(self, states: int) -> dict[str, Any]:
         """The JSON of a parser of so many states."""
@@ -74,7 +76,7 @@ class ParserMaker:
                 ({"type": "stack_field", "value": [STACK, one.name]}, one.width) for one in self.headers.fields(kind)
             ]
             return {"op": "extract", "parameters": [{"type": "stack", "value": STACK}]}, keys
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.2 and not (self.tame and self._variable):
             return self._extract_variable()
         others = (*self.headers.stack, *VARIABLE)
         header = self.random.choice([name for name in self.headers.names if name not in others])
@@ -83,6 +85,7 @@ class ParserMaker:
 
     def _extract_variable(self) -> tuple[dict[str, Any], list[tuple[Tree, int]]]:
         header, source = self.random.choice(VARIABLE), self.headers.readable(self.random)
+        self._variable.add(header)
         length = op("*", bits(source, 4, 1), const(self.random.choice((8, 8, 8, 4))))
         target = {"type": "regular", "value": header}
         return {"op": "extract_VL", "parameters": [target, argument(length)]}, [(field_of(header, "f0"), 8)]
@@ -92,11 +95,29 @@ class ParserMaker:
         for _ in range(self.random.randint(0, 3) if widths else 0):
             masks = [self.random.choice((1, 3, (1 << width) - 1)) & ((1 << width) - 1) for width in widths]
             values = [self.random.getrandbits(width) & mask for width, mask in zip(widths, masks, strict=True)]
+            if not self.tame and self.random.random() < 0.2:
+                self.sets.append(self._value_set(widths))
+                case = {"type": "parse_vset", "value": self.sets[-1].name, "mask": None}
+                cases.append({**case, "next_state": self.random.choice(ends)})
+                continue
             case = {"type": "hexstr", "value": _joined(values, widths), "next_state": self.random.choice(ends)}
             cases.append({**case, "mask": self.random.choice((_joined(masks, widths), None))})
         if self.random.random() < 0.8:
             cases.append({"type": "default", "value": None, "mask": None, "next_state": self.random.choice(ends)})
         return cases
+
+    def _value_set(self, widths: list[int]) -> "ValueSet":
+        keys = tuple(self.random.getrandbits(sum(widths)) for _ in range(self.random.randint(0, 4)))
+        return ValueSet(name=f"set{len(self.sets)}", width=sum(widths), keys=keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueSet:
+    """A value set, and what the control plane puts into it."""
+
+    name: str
+    width: int
+    keys: tuple[int, ...]
 
 
 def _joined(values: list[int], widths: list[int]) -> str:
