@@ -19,7 +19,7 @@ from switch.places import Places
 GROUPS_MAX = 1 << 20
 CHOICES_MAX = 1 << 16  # of a group: its weights together
 T = TypeVar("T")
-MEMBER, GROUP, NOTHING = range(3)  # enum indirect of runtime/program.h
+MEMBER, GROUP = range(2)  # enum indirect of runtime/program.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ from switch.entries import ActionSet, Entry, Key, Member, MemberGroup
 from switch.errors import InvalidEntry, SwitchError, UnknownObject
 from switch.idle import IdleTimeouts
 from switch.native import limbs_array, runtime
-from switch.profiles import NOTHING, Held, ProfileState, Written
+from switch.profiles import Held, ProfileState, Written
 from switch.tables import Placed, TableState, const_key
 
 T = TypeVar("T")
+NOTHING = (1 << 32) - 1  # no action's id
 
 
 class Rows:
@@ -165,7 +166,7 @@ class Rows:
         self._write_default(state)
 
     def _write_default(self, state: TableState) -> None:
-        action, words = NOTHING, []
+        action, words = NOTHING, [0] * state.limbs
         if state.default is not None:
             action, words = state.default[0].id, state.words(*state.default)
         number = self._numbers[state.table.name]
@@ -175,7 +176,8 @@ class Rows:
 
     def place_of(self, table: str, key: Key, priority: int) -> tuple[int, int]:
         """The numbers of a table and of an entry in the native part.  Raises InvalidEntry, EntryNotFound."""
-        return self._numbers[table], self._placed(table, key, priority).number
+        placed = self._placed(table, key, priority)
+        return self._numbers[table], placed.number
 
     def number(self, table: str) -> int:
         """The number of a table in the native part."""

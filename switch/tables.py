@@ -49,7 +49,7 @@ class TableState:
         self._places = Places(f"table {table.name}", self.capacity)
         self._masks: dict[tuple[int, ...], _Mask] = {}
         self._mask_places = Places(f"table {table.name}", self.capacity)
-        self._limbs = entry_limbs(table)
+        self.limbs = entry_limbs(table)
         self._defaults = {action.id: action for action in table.actions}
         self.default = self.initial_default
 
@@ -145,7 +145,7 @@ class TableState:
 
     def words(self, action: Action, parameters: Sequence[int]) -> list[int]:
         """Parameters as limbs, padded to the table's largest action."""
-        return parameter_words(action, parameters, self._limbs)
+        return parameter_words(action, parameters, self.limbs)
 
 
 def show_key(key: Key) -> str:

@@ -21,11 +21,18 @@ struct meter {
     struct rate committed, peak;
 };
 
-static inline int rate_takes(struct rate *rate, uint64_t elapsed_us, uint64_t units) {
-    uint64_t given = (uint64_t)((double)elapsed_us * rate->per_us);
+#define GIVEN_MAX ((uint64_t)1 << 60)  // then the time starts anew
+
+static inline void rate_fill(struct rate *rate, uint64_t elapsed_us) {
+    double since = (double)elapsed_us * rate->per_us;
+    uint64_t given = since < (double)GIVEN_MAX ? (uint64_t)since : GIVEN_MAX;
     uint64_t tokens = rate->tokens + (given - rate->given);
     rate->given = given;
     rate->tokens = tokens < rate->burst ? tokens : rate->burst;
+}
+
+static inline int rate_takes(struct rate *rate, uint64_t elapsed_us, uint64_t units) {
+    rate_fill(rate, elapsed_us);
     if (rate->tokens < units) return 0;
     rate->tokens -= units;
     return 1;
@@ -33,8 +40,15 @@ static inline int rate_takes(struct rate *rate, uint64_t elapsed_us, uint64_t un
 
 static inline enum colour meter_run(struct meter *meter, uint64_t now_us, uint64_t units) {
     if (!meter->configured) return COLOUR_GREEN;
-    if (!rate_takes(&meter->peak, now_us - meter->since_us, units)) return COLOUR_RED;
-    return rate_takes(&meter->committed, now_us - meter->since_us, units) ? COLOUR_GREEN : COLOUR_YELLOW;
+    uint64_t elapsed_us = now_us - meter->since_us;
+    if (meter->peak.given == GIVEN_MAX) {
+        rate_fill(&meter->committed, elapsed_us);
+        meter->committed.given = meter->peak.given = 0;
+        meter->since_us = now_us - 1;
+        elapsed_us = 1;
+    }
+    if (!rate_takes(&meter->peak, elapsed_us, units)) return COLOUR_RED;
+    return rate_takes(&meter->committed, elapsed_us, units) ? COLOUR_GREEN : COLOUR_YELLOW;
 }
 
 #endif

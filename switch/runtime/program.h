@@ -58,7 +58,7 @@ struct table_shape {
 };
 
 // What an entry of an indirect table has as its action; its parameter is the number of the member or group.
-enum indirect { INDIRECT_MEMBER, INDIRECT_GROUP, INDIRECT_NOTHING };
+enum indirect { INDIRECT_MEMBER, INDIRECT_GROUP };
 
 struct member {
     uint64_t action;  // its place in the profile's list

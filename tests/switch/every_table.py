@@ -8,6 +8,7 @@ from switch.entries import Entry, Exact, Key, Via
 PROGRAM = Path(__file__).parent / "suite" / "programs" / "tables.json"
 MISS, NOTHING = 0xEE, 0
 NUMBERS = {"by_lpm": 2, "by_ternary": 4, "by_range": 5, "indirect": 11, "indirect_too": 12, "selected": 13}
+NUMBERS |= {"by_exact": 1, "by_part": 9}
 NUMBERS |= {"metered": 14, "cell_meter": 15, "aged": 16}
 
 

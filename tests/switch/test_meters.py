@@ -70,6 +70,15 @@ def test_tokens_come_back(engine: Engine) -> None:
     assert colours.count(0) > 1, "a burst is one packet"
 
 
+def test_the_largest_rate_lasts(engine: Engine) -> None:
+    most = (1 << 63) - 1
+    config = MeterConfig(committed_rate=most, committed_burst=27, peak_rate=most, peak_burst=27)
+    engine.write_meter("Tables.cell_meter", 3, config)
+    for _ in range(3):
+        engine.take_idle(0.15)  # in which more tokens are given than a counter holds
+        assert [probe(engine, "cell_meter", a=3)[2] for _ in range(4)].count(0) > 2
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

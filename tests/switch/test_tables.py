@@ -1,12 +1,14 @@
 """Look-ups of ordered tables at random: the best entry wins, whatever came and went."""
 
+import json
 from random import Random
 
 import pytest
 
 from switch.engine import Engine
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
-from tests.switch.every_table import MISS, PROGRAM, probe
+from switch.errors import EntryNotFound
+from tests.switch.every_table import MISS, NOTHING, PROGRAM, probe
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +110,22 @@ def best(table: str, rows: dict[tuple[Key, int], int], fields: dict[str, int]) -
     ]
     top = max((rank for rank, _ in hits), default=None)
     return {result for rank, result in hits if rank == top} or {MISS}
+
+
+def test_a_miss_does_nothing_where_the_program_says_nothing() -> None:
+    program = json.loads(PROGRAM.read_bytes())
+    tables = {table["name"]: table for table in program["pipelines"][0]["tables"]}
+    exact, part = tables["Tables.by_exact"], tables["Tables.by_part"]
+    del exact["default_entry"], part["default_entry"]
+    exact["base_default_next"] = exact["next_tables"]["Tables.answer"]  # as after a hit
+    silent = Engine({})
+    silent.load(json.dumps(program).encode())
+    assert silent.default("Tables.by_part") is None
+    assert probe(silent, "by_part") == (NOTHING, 0, 0)
+    assert probe(silent, "by_exact") == (NOTHING, 1, 0)
+    silent.set_default("Tables.by_exact", "Tables.answer_wide", (1 << 100, 9))
+    assert probe(silent, "by_exact") == (9, 2, 0)
+    silent.reset_default("Tables.by_exact")
+    assert probe(silent, "by_exact") == (NOTHING, 1, 0)
+    with pytest.raises(EntryNotFound):
+        silent.set_meter("Tables.by_part", (Exact(value=1),), 0, None)
