@@ -53,12 +53,6 @@ def emit_csum16(low: Lowering, calculation: Calculation, kept: str = "", constan
     return f"csum_fold({adder.sum})"
 
 
-def payload_bytes(low: Lowering) -> str:
-    """A C expression of how long the rest of the packet is: what truncate() cuts off does not count."""
-    rest = "D->length - D->at"
-    return f"(D->truncate < {rest} ? D->truncate : {rest})" if low.layout.program.uses("truncate") else rest
-
-
 def _groups(low: Lowering, inputs: Sequence[Input]) -> Iterator[Group]:
     start = 0
     for valid, members in groupby(inputs, lambda part: _validity(low, part[0])):
@@ -107,7 +101,7 @@ class Adder:
 
     def add_payload(self, bits: int) -> None:
         """The rest of the packet, behind `bits` (as many as there are when all headers are valid), padded to bytes."""
-        rest = f"csum_bytes(D->packet + D->at, {payload_bytes(self._low)})"
+        rest = f"csum_bytes(D->packet + D->at, {self._low.layout.payload_bytes})"
         odd = f"({self._used} + 7) / 8 % 2" if self._used else str((bits + 7) // 8 % 2)
         self._add(f"csum_rotate({rest}, 8 * ({odd}))")
 

@@ -2,7 +2,7 @@
 
 from switch.compiler import codec
 from switch.compiler.crc import CRCS
-from switch.compiler.csum16 import Constant, emit_csum16, payload_bytes
+from switch.compiler.csum16 import Constant, emit_csum16
 from switch.compiler.layout import HeaderRef, identifier, literal, mask_of
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Calculation, Checksum, Expression, Field, FieldOf
@@ -34,9 +34,8 @@ def emit_hash(low: Lowering, calculation: Calculation, kept: str = "", constant:
     _fill(low, inputs, buffer, used)
     length = f"({used} + 7) / 8"
     if payload:
-        rest = payload_bytes(low)
-        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, {rest});")
-        length = f"{length} + {rest}"
+        low.block.add(f"memcpy({buffer} + {length}, D->packet + D->at, {low.layout.payload_bytes});")
+        length = f"{length} + {low.layout.payload_bytes}"
     low.block.add(f"{name} = {_call(low, calculation.algorithm, buffer, length)};")
     return name
 

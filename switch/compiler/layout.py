@@ -168,6 +168,12 @@ class Layout:
             return []
         return [f"{member} = (uint64_t)({value}) & {literal(mask_of(self.program.field(META, field).width))};"]
 
+    @property
+    def payload_bytes(self) -> str:
+        """How much of the packet's rest a checksum covers: of one that is cut, as much as if it had no headers."""
+        rest = "D->length - D->at"
+        return f"({rest} < D->truncate ? {rest} : D->truncate)" if self.program.uses("truncate") else f"({rest})"
+
     def element(self, row: str, index: str) -> HeaderRef:
         """The element of a header stack, or of a member of a union stack, at the C expression `index` in 0..depth."""
         valid = f"D->valid[{self._row_valid[row]} + {index}]"

@@ -62,6 +62,8 @@ def shape(table: Table) -> str:
 
 def words(value: int, width: int) -> list[int]:
     """A value as limbs."""
+    if width <= 64:
+        return [value & mask_of(64)]
     return [value >> 64 * i & mask_of(64) for i in range(limbs(width))]
 
 

@@ -5,11 +5,10 @@ On an error it stops with the error's number; what was extracted stays valid and
 
 from collections.abc import Callable
 
-from switch.compiler import codec
+from switch.compiler import codec, tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.layout import HeaderRef, Layout, identifier, limbs, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.primitives import Arguments, rule_for
 from switch.compiler.program import (
@@ -26,7 +25,6 @@ from switch.compiler.program import (
     Transition,
     walk,
 )
-from switch.compiler.reports import emit_assertion
 
 NOWHERE = Place(file="", line=0, fragment="")
 
@@ -64,22 +62,21 @@ class ParserWriter:
 
     def _state(self, state: ParserState) -> None:
         self._block.lines.append(f"{self._labels[state.name]}: {{")
+        tracing.state(self._layout, self._block, state.name)
         for statement in state.statements:
-            self._statement(statement)
+            low = Translator(self._layout, self._block, place=statement.place)
+            with tracing.watched(low, statement):
+                self._statement(low, statement)
         low = Translator(self._layout, self._block, place=NOWHERE)
         self._check_lookahead(*(part for part, _ in state.key))
         for transition in state.transitions:
             self._transition(low, state, transition)
         self._block.add("goto done;", "}")
 
-    def _statement(self, statement: Primitive) -> None:
-        low = Translator(self._layout, self._block, place=statement.place)
+    def _statement(self, low: Lowering, statement: Primitive) -> None:
         self._check_lookahead(*statement.arguments)
         if statement.op in self._statements:
             self._statements[statement.op](low, statement.arguments)
-            return
-        if statement.op in ASSERTIONS:
-            emit_assertion(low, statement.op, statement.arguments, "goto done;")
             return
         rule = rule_for(statement.op, low)
         if rule.leaves:

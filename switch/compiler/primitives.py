@@ -155,11 +155,11 @@ def _exit(low: Lowering, _: Arguments) -> None:
 
 
 def _assert(low: Lowering, arguments: Arguments) -> None:
-    emit_assertion(low, "assert", arguments, "return;")
+    emit_assertion(low, "assert", arguments)
 
 
 def _assume(low: Lowering, arguments: Arguments) -> None:
-    emit_assertion(low, "assume", arguments, "return;")
+    emit_assertion(low, "assume", arguments)
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:

@@ -5,13 +5,13 @@ written once for all copies (the tail), the payload is never copied, and only wh
 copies.
 """
 
+from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.copies import CopyWriter, clean, function
 from switch.compiler.hashing import emit_update, emit_verify
 from switch.compiler.layout import META, Layout, identifier, limbs
 from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
-from switch.compiler.messages import ASSERTIONS
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
 from switch.compiler.primitives import rule_for
@@ -63,15 +63,12 @@ class ProcessWriter:
         return [*self._egress_copy(), *self._arrive(), *function(head, body)]
 
     def _with_copies(self) -> list[str]:
-        copies = CopyWriter(self._layout)
         return [
-            *copies.before_egress(),
+            *CopyWriter(self._layout).write(),
             *self._egress_copy(),
             *function("void replicate(struct state *D, const struct group *group)", self._replicate()),
-            *copies.after_egress(),
             *self._arrive(),
             *function("void way(struct state *D)", self._way("D->core")),
-            *copies.process(),
         ]
 
     def _verify(self) -> list[str]:
@@ -96,7 +93,7 @@ class ProcessWriter:
         block = Block(self._unit)
         for statement in self._program.deparser_statements:
             low = Translator(self._layout, block, place=statement.place)
-            with block.braces():
+            with block.braces(), tracing.watched(low, statement):
                 rule_for(statement.op, low).emit(low, statement.arguments)
         return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
@@ -201,6 +198,7 @@ class ProcessWriter:
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
+            *tracing.egress(self._layout),
             *self._enqueue(),
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
@@ -305,14 +303,13 @@ class ProcessWriter:
     def _way(self, core: str) -> list[str]:
         """From the parser to the queues, and from there on each copy at once."""
         group, copies = self._meta("mcast_grp"), self._layout.copies
-        asserted = f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}"
         return [
             "const uint32_t error = parse(D);",
-            *([asserted] if self._asserts_in_parser() else []),
+            *tracing.parsed(self._layout),
             *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
             *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",
-            asserted,
+            f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}",
             *(["if (D->clone) clone_ingress(D);"] if copies else []),
             "if (D->learn) learn(D);",
             *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
@@ -324,10 +321,6 @@ class ProcessWriter:
             *(f"    {line}" for line in self._unicast()),
             "}",
         ]
-
-    def _asserts_in_parser(self) -> bool:
-        states = self._program.states.values()
-        return any(statement.op in ASSERTIONS for state in states for statement in state.statements)
 
     def _unicast(self) -> list[str]:
         normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []

@@ -5,7 +5,6 @@ from switch.compiler.messages import message_of
 from switch.compiler.program import Expression, Primitive, Vector
 
 Arguments = tuple[Expression, ...]
-DROPPED = "D->exit = 2;"  # what says that an assertion failed
 
 
 def emit_log(low: Lowering, arguments: Arguments) -> None:
@@ -24,14 +23,14 @@ def emit_log(low: Lowering, arguments: Arguments) -> None:
     _report(low, statement, at)
 
 
-def emit_assertion(low: Lowering, op: str, arguments: Arguments, leave: str) -> None:
-    """A packet for which the condition fails is dropped and counted; `leave` is the C statement that ends its way."""
+def emit_assertion(low: Lowering, op: str, arguments: Arguments) -> None:
+    """A packet for which the condition fails is dropped and counted."""
     condition = arguments[0]
     holds = low.truth(condition) if low.is_truth(condition) else f"({low.exact_amount(condition)} != 0)"
     with low.block.braces(f"if (!{holds})"):
         low.block.add("const uint64_t *values = NULL;")
         _report(low, Primitive(op=op, arguments=arguments, place=low.place), 0)
-        low.block.add(DROPPED, leave)
+        low.block.add("D->exit = 2;", "return;")
 
 
 def _limbs(low: Lowering, value: Expression) -> int:
