@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switch.engine import Engine
+from switch.entries import Report
 from switch.errors import ProgramError, SwitchError
 from switch.options import Options, check_address, check_interfaces, check_log_file, parse
 from switch.p4runtime.server import serving
+from switch.p4runtime.uplink import Uplink
 
 LOG = logging.getLogger("switch")
 LEVELS = {
@@ -52,17 +54,28 @@ async def run(options: Options) -> None:
         faults=options.faults,
         fault_seed=options.fault_seed,
         fault_udp_port=options.fault_udp_port or 0,
+        drop_port=options.drop_port,
+        priority_queues=options.priority_queues,
     )
     if options.program is not None:
         await asyncio.to_thread(_load, engine, options.program)
     engine.start()
+    reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
         async with serving(engine, device_id=options.device_id, address=options.address):
             print(f"Server listening on {options.address}", flush=True)
             await ended.wait()
     finally:
         engine.stop()
+        await reports.close()
+        write_reports(engine.take_reports(0))
         report_faults(engine, options)
+
+
+def write_reports(reports: list[Report]) -> None:
+    """The program's own messages to the log."""
+    for report in reports:
+        LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
 
 
 def report_faults(engine: Engine, options: Options) -> None:

@@ -11,6 +11,7 @@ SwitchError
     UnknownObject    no table, action, counter, register, ... of that name
   EntryExists        the key is already in the table
   EntryNotFound      the key (or group) is not there
+  StillUsed          a member or group cannot be removed because something refers to it
   TableFull          the table holds as many entries as the program declares
 """
 
@@ -57,6 +58,10 @@ class EntryExists(SwitchError):  # noqa: N818 - says what happened
 
 class EntryNotFound(SwitchError):  # noqa: N818 - says what happened
     """The table has no entry with that key (and priority), or there is no such group."""
+
+
+class StillUsed(SwitchError):  # noqa: N818 - says what happened
+    """A member or group of an action profile is referred to by a group or an entry."""
 
 
 class TableFull(SwitchError):  # noqa: N818 - says what happened

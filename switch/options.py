@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from switch.compiler.program import DROP_PORT
+from switch.compiler.program import DROP_PORT, PORTS
 from switch.errors import SwitchError
 from switch.faults import FaultRule, parse_rule
 
-PORT_MAX = DROP_PORT - 1
+PORT_MAX = PORTS - 1
 UNIX = "unix:"
-TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port")
+TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port", "--priority-queues")
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 DESCRIPTION = """\
@@ -29,7 +29,8 @@ EXAMPLES = """\
 target flags, after --:
   --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559); or unix:PATH
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
-  --drop-port 511               the port that drops; no other is possible
+  --drop-port PORT              the port that drops (default 511)
+  --priority-queues N           a packet of priority N or more is dropped (default 1)
 
 injected faults, KEY=VALUE with commas between:
   port=P                            one of the ports (needed)
@@ -63,6 +64,8 @@ class Options:
     device_id: int
     address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
     cpu_port: int | None
+    drop_port: int
+    priority_queues: int
     faults: tuple[FaultRule, ...]
     fault_seed: int
     fault_udp_port: int | None  # only packets to it have faults
@@ -88,14 +91,16 @@ def parse(arguments: Sequence[str]) -> Options:
             raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
     told = _general_parser().parse_args(general)
     aimed = _target_parser().parse_args(target)
-    ports = _ports(told.interface)
-    _check_drop_port(aimed.drop_port)
+    drop_port = _drop_port(aimed.drop_port)
+    ports = _ports(told.interface, drop_port)
     return Options(
         program=_program(told.program, told.no_p4),
         ports=ports,
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
-        cpu_port=_cpu_port(aimed.cpu_port, ports),
+        cpu_port=_cpu_port(aimed.cpu_port, ports, drop_port),
+        drop_port=drop_port,
+        priority_queues=_queues(aimed.priority_queues),
         faults=tuple(map(parse_rule, told.fault)),
         fault_seed=told.fault_seed,
         fault_udp_port=told.fault_udp_port,
@@ -182,6 +187,7 @@ def _target_parser() -> _Parser:
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
     parser.add_argument("--cpu-port")
     parser.add_argument("--drop-port", default=str(DROP_PORT))
+    parser.add_argument("--priority-queues", default="1")
     return parser
 
 
@@ -197,13 +203,15 @@ def _port_number(text: str) -> int:
     return int(text)
 
 
-def _ports(interfaces: list[str]) -> dict[int, str]:
+def _ports(interfaces: list[str], drop_port: int) -> dict[int, str]:
     ports: dict[int, str] = {}
     for text in interfaces:
         port_text, _, interface = text.partition("@")
         if not interface or not port_text.isdecimal() or int(port_text) > PORT_MAX:
             raise OptionsError(f"-i {text}: needs PORT@INTERFACE with a port from 0 to {PORT_MAX}, as in -i 1@s1-eth1")
         port = int(port_text)
+        if port == drop_port:
+            raise OptionsError(f"-i {text}: port {port} is the port that drops; --drop-port chooses another")
         if port in ports:
             raise OptionsError(f"-i {text}: port {port} is {ports[port]} already; each port is given once")
         if interface in ports.values():
@@ -232,11 +240,11 @@ def _address(text: str) -> str:
     return text
 
 
-def _cpu_port(text: str | None, ports: dict[int, str]) -> int | None:
+def _cpu_port(text: str | None, ports: dict[int, str], drop_port: int) -> int | None:
     if text is None:
         return None
-    if text == str(DROP_PORT):
-        raise OptionsError(f"--cpu-port {text}: that is the drop port; 1 to {PORT_MAX} is allowed")
+    if text == str(drop_port):
+        raise OptionsError(f"--cpu-port {text}: that is the drop port; --drop-port chooses another")
     if not text.isdecimal() or not 1 <= int(text) <= PORT_MAX:
         raise OptionsError(f"--cpu-port {text}: needs a port from 1 to {PORT_MAX}")
     if int(text) in ports:
@@ -244,9 +252,16 @@ def _cpu_port(text: str | None, ports: dict[int, str]) -> int | None:
     return int(text)
 
 
-def _check_drop_port(text: str) -> None:
-    if text != str(DROP_PORT):
-        raise OptionsError(f"--drop-port {text}: this switch drops by port {DROP_PORT} and no other")
+def _drop_port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise OptionsError(f"--drop-port {text}: needs a port from 0 to {PORT_MAX}")
+    return int(text)
+
+
+def _queues(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionsError(f"--priority-queues {text}: needs a number from 1 on")
+    return int(text)
 
 
 def _ignored(told: argparse.Namespace) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from switch.compiler.program import (
     Field,
     FieldOf,
     LastField,
+    LastUnionField,
     Lookahead,
     Operation,
     Parameter,
@@ -140,6 +141,8 @@ class Ranges:
                 return self.program.field(header, name)
             case LastField(stack, name) | ElementField(stack, _, name):
                 return self.program.stacks[stack].type.field(name)
+            case LastUnionField(stack, member, name):
+                return self.program.union_stacks[stack].types[member].field(name)
             case _:
                 return None
 

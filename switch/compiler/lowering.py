@@ -22,12 +22,14 @@ from switch.compiler.program import (
     FieldOf,
     HeaderOf,
     LastField,
+    LastUnionField,
     Lookahead,
     Operation,
     Parameter,
     Place,
     StackOf,
     Truth,
+    UnionStackOf,
 )
 from switch.errors import ProgramError
 
@@ -84,11 +86,14 @@ class Lowering:
             case LastField(stack, name):
                 ref = self.layout.element(stack, self._last(stack))
                 return ref, ref.type.field(name)
+            case LastUnionField(stack, member, name):
+                ref = self.layout.union_member(stack, member, self._last(stack))
+                return ref, ref.type.field(name)
             case _:
                 return None
 
     def _index(self, stack: str, index: Expression) -> str:
-        depth = len(self.layout.stack(stack).members)
+        depth = self.layout.depth(stack)
         if isinstance(index, Constant):
             return str(min(index.value, depth))
         name = self.block.name("index")
@@ -97,8 +102,7 @@ class Lowering:
         return name
 
     def _last(self, stack: str) -> str:
-        depth = len(self.layout.stack(stack).members)
-        following = self.layout.next_index(stack)
+        depth, following = self.layout.depth(stack), self.layout.next_index(stack)
         return f"({following} ? {following} - 1 : {depth})"
 
     def argument(self, index: int) -> str:
@@ -295,6 +299,17 @@ class Lowering:
             return
         self.store_cut(ref.field(field), value, field.width)
 
+    def set(self, target: Expression, text: str) -> None:
+        """`target` = the C expression of a uint64_t, cut to the target's width."""
+        found = self.field(target)
+        if found is None:
+            raise self.refuse(f"{target} as a target")
+        member, width = found[0].field(found[1]), found[1].width
+        if width > 64:
+            self.block.add(f"wide_copy({member}, wide_zero, {limbs(width)});", f"{member}[0] = {text};")
+        else:
+            self.block.add(f"{member} = {text} & {literal(mask_of(width))};")
+
     def store_cut(self, to: str, value: Expression, width: int) -> None:
         """`store`, with the bits above `width` zero."""
         self.store(to, value, width)
@@ -303,6 +318,6 @@ class Lowering:
 
     def stack_name(self, expression: Expression) -> str:
         """The name of a stack operand."""
-        if not isinstance(expression, StackOf):
+        if not isinstance(expression, StackOf | UnionStackOf):
             raise self.refuse(f"{self._word(expression)} as a header stack")
         return expression.stack

@@ -1,6 +1,7 @@
 """Actions and pipelines in C: a function for each action, and one for each pipeline with a label for each node."""
 
 from switch.compiler.block import Block, Unit
+from switch.compiler.indirect import emit_choice, member_numbers
 from switch.compiler.layout import Layout
 from switch.compiler.lowering import Lowering
 from switch.compiler.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
@@ -108,6 +109,7 @@ class PipelineWriter:
             self._block.add("if (D->exit) goto end;")
 
     def _call(self, table: Table) -> None:
+        assert table.default_action is not None
         action = self._actions[table.default_action]
         values = [
             w
@@ -119,23 +121,29 @@ class PipelineWriter:
 
     def _table(self, table: Table) -> None:
         emit_lookup(self._layout, self._block, table, self._numbers[table.name])
-        with self._block.braces("switch (entry->action)"):
+        numbers = {action.id: action.id for action in table.actions}
+        chosen, limbs = "entry", f"entry->limbs + {stored_limbs(table)}"
+        if table.profile is not None:
+            emit_choice(Translator(self._layout, self._block, place=table.place), table)
+            chosen, limbs = "member", "member->limbs"
+            numbers = member_numbers(self._layout.program, table)
+        with self._block.braces(f"switch ({chosen}->action)"):
             for action in table.actions:
-                self._block.add(f"case {action.id}:")
-                parameters = f"entry->limbs + {stored_limbs(table)}" if parameter_limbs(action) else "NULL"
-                self._run(action, parameters)
+                self._block.add(f"case {numbers[action.id]}:")
+                self._run(action, limbs if parameter_limbs(action) else "NULL")
                 self._block.add("break;" if table.next_on_hit else self._goto(table.next.get(action.id)))
         if table.next_on_hit:
             hit, miss = table.next_on_hit
             self._block.add(f"if (hit) {self._goto(hit)}", self._goto(miss))
         else:
-            self._block.add("(void)hit;", "goto end;")
+            self._block.add("(void)hit;", self._goto(table.next_default) if table.may_do_nothing else "goto end;")
 
 
 def check_nodes(pipeline: Pipeline) -> None:
     """Raises ProgramError when a node leads to one that is not there."""
     known = {None, *pipeline.tables, *pipeline.conditions}
     ends = [next_ for table in pipeline.tables.values() for next_ in table.next.values()]
+    ends += [end for table in pipeline.tables.values() for end in (table.next_default, *(table.next_on_hit or ()))]
     ends += [end for condition in pipeline.conditions.values() for end in (condition.then, condition.otherwise)]
     for name in ends:
         if name not in known:

@@ -21,6 +21,7 @@ class Pipeline:
     def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
         """Raises Refused when the p4info cannot be used.  Nothing is loaded by this."""
         self.config = config
+        self._engine = engine
         self.p4info = P4Info(config.p4info)
         self.digests = Digests(self.p4info)
         self.entities = Entities(engine, self.p4info, self.digests)
@@ -51,7 +52,7 @@ class Pipeline:
         _check_names("register", self.p4info.registers, [register.name for register in program.registers])
         _check_names("digest", self.p4info.digests, [digest.name for digest in program.digests])
         if generated:
-            generate(program)
+            generate(program, self._engine.target)
 
 
 def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """The P4Runtime server of one engine, from open to closed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -38,5 +39,4 @@ async def serving(engine: Engine, *, device_id: int, address: str) -> AsyncItera
     finally:
         service.streams.close()
         await server.stop(GRACE_S)
-        await digests.close()
-        await packets.close()
+        await asyncio.gather(digests.close(), packets.close())

@@ -158,7 +158,7 @@ class Tables:
         )
 
     def _default(self, table: Table, counted: bool) -> p4r.TableEntry:
-        action = self._action_message(*self._engine.default(table.name))
+        action = self._action_message(*(self._engine.default(table.name) or ("NoAction", ())))
         message = p4r.TableEntry(table_id=table.id, is_default_action=True, action=action, is_const=table.const_default)
         if counted:
             message.counter_data.CopyFrom(counter_data(self._engine.default_count(table.name)))

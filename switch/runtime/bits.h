@@ -71,6 +71,17 @@ static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset,
     }
 }
 
+// Limbs from a whole number of bytes that is not a constant, from any bit; limbs above are zero.
+static inline void load_variable(uint64_t *to, unsigned limbs, const uint8_t *from, uint64_t offset, unsigned bits) {
+    memset(to, 0, limbs * 8);
+    if (offset % 8) {
+        load_wide(to, from, offset, bits);
+        return;
+    }
+    from += offset / 8;
+    for (unsigned i = 0; i < bits / 8; i++) to[i / 8] |= (uint64_t)from[bits / 8 - 1 - i] << i % 8 * 8;
+}
+
 static inline void store_wide(uint8_t *to, uint64_t offset, const uint64_t *from, unsigned width) {
     unsigned limb = 0;
     for (unsigned left = width; left > 0; limb++) {
@@ -78,6 +89,15 @@ static inline void store_wide(uint8_t *to, uint64_t offset, const uint64_t *from
         left -= take;
         store_bits(to, offset + left, from[limb], take);
     }
+}
+
+static inline void store_variable(uint8_t *to, uint64_t offset, const uint64_t *from, unsigned bits) {
+    if (offset % 8 || bits % 8) {
+        store_wide(to, offset, from, bits);
+        return;
+    }
+    to += offset / 8;
+    for (unsigned i = 0; i < bits / 8; i++) to[bits / 8 - 1 - i] = (uint8_t)(from[i / 8] >> i % 8 * 8);
 }
 
 #endif

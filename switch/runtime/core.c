@@ -36,10 +36,24 @@ static const struct group *find_group(struct core *core, uint32_t id) {
     return core->groups[id % GROUPS].size ? &core->groups[id % GROUPS] : NULL;
 }
 
-static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
-    uint32_t head[] = {core->swaps, list};
+static const struct session *find_session(struct core *core, uint32_t id) {
+    const struct session *session = &core->sessions[id & SESSION_MAX];
+    return session->targets && session->targets->size ? session : NULL;
+}
+
+// What the program says to the control plane: which program, which of its digests or messages, and values.
+static int say(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
+    uint32_t head[] = {core->swaps, number};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
-    if (ring_put(&core->digests, parts, 2) < 0) drop(core, DROP_DIGEST_RING_FULL);
+    return ring_put(ring, parts, count ? 2 : 1);
+}
+
+static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
+    if (say(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
+}
+
+static void report(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count) {
+    if (say(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
 }
 
 // xorshift64*
@@ -171,7 +185,7 @@ void core_flush(struct core *core) {
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
     if (!core->instance)
         drop(core, DROP_NO_PROGRAM);
-    else if (length > HEADROOM + PACKET_BYTES)
+    else if (length > PACKET_MAX)
         drop(core, DROP_RECEIVED_TOO_LONG);
     else
         core->instance->program->process(core, core->instance, port, packet, length);
@@ -179,7 +193,9 @@ void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint3
 
 void core_free(struct core *core) {
     for (int i = 0; i < GROUPS; i++) free(core->groups[i].replicas);
+    for (uint32_t i = 0; i <= SESSION_MAX; i++) free(core->sessions[i].own.replicas);
     ring_close(&core->digests);
+    ring_close(&core->reports);
     ring_close(&core->packet_ins);
     pthread_mutex_destroy(&core->turn);
     pthread_mutex_destroy(&core->state);
@@ -193,7 +209,8 @@ void core_free(struct core *core) {
 struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
+    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number,
+                                     report};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
@@ -205,7 +222,7 @@ struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)
     core->seed = core->started_ns | 1;
     core->arena = malloc(ARENA_BYTES);
     core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
-    int result = ring_open(&core->digests) | ring_open(&core->packet_ins);
+    int result = ring_open(&core->digests) | ring_open(&core->reports) | ring_open(&core->packet_ins);
     if (result == 0 && core->arena && core->buffers) return core;
     core_free(core);
     return NULL;
@@ -229,6 +246,21 @@ int core_set_group(struct core *core, uint32_t id, const struct replica *replica
     core_lock(core);
     struct replica *before = core->groups[id % GROUPS].replicas;
     core->groups[id % GROUPS] = (struct group){size, copy};
+    core_unlock(core);
+    free(before);
+    return 0;
+}
+
+// To the multicast group `group`, or if it is 0 to `size` replicas; none of both removes the session.
+int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t length, const struct replica *replicas,
+                     uint32_t size) {
+    struct session *session = &core->sessions[id & SESSION_MAX];
+    struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
+    if (size && !copy) return -ENOMEM;
+    if (size) memcpy(copy, replicas, size * sizeof *copy);
+    core_lock(core);
+    struct replica *before = session->own.replicas;
+    *session = (struct session){group ? &core->groups[group % GROUPS] : &session->own, length, {size, copy}};
     core_unlock(core);
     free(before);
     return 0;
@@ -263,6 +295,10 @@ int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uin
 
 int64_t core_take_digests(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
     return ring_take(&core->digests, to, space, timeout_ms);
+}
+
+int64_t core_take_reports(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
+    return ring_take(&core->reports, to, space, timeout_ms);
 }
 
 int64_t core_take_packet_ins(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {

@@ -19,6 +19,8 @@
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
 
+_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every packet");
+
 struct port {
     int socket;  // -1: not open
     int index;   // of the interface
@@ -47,8 +49,9 @@ struct core {
     int cpu_port;  // -1: none
     void (*port_down)(uint32_t port);  // called by the packet thread without the lock
     struct group groups[GROUPS];
+    struct session sessions[SESSION_MAX + 1];
     uint64_t drops[DROP_REASONS];
-    struct ring digests, packet_ins;
+    struct ring digests, reports, packet_ins;
     uint64_t started_ns;
     uint64_t seed;
 

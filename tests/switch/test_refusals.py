@@ -12,6 +12,7 @@ from switch.engine import Engine
 from switch.errors import CompileError, CompilerMissing, ProgramError
 from tests.switch.build import Tree, const, document, field, op, place
 
+METER = {"name": "m", "rate_count": 2, "type": "bytes", "size": 4, "is_direct": False, "source_info": place(7)}
 TYPES: dict[str, list[list[Any]]] = {"h_t": [["a", 32, False], ["b", 32, False]]}
 
 
@@ -38,16 +39,14 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
     [
         (program(primitive("melt", const(1))), r"test\.p4:31: .*primitive melt is not executed"),
         (program(assigned(op("rotate", field("h", "a"), const(1)))), r"test\.p4:31: .*operator rotate"),
-        (program(assigned({"type": "union_stack_field", "value": ["u", "h", "f"]})), r"31: .*union_stack_field"),
+        (program(assigned({"type": "melted", "value": ["u", "h", "f"]})), r"31: a value of kind melted"),
         (
             program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
             r"31: .*an intermediate result of unlimited size",
         ),
-        (program(meter_arrays=[{"name": "m", "source_info": place(7)}]), r"test\.p4:7: .*meter m"),
+        (program(meter_arrays=[METER | {"rate_count": 3}]), r"test\.p4:7: .*meter m of 3 rates"),
+        (program(meter_arrays=[METER | {"type": "bits"}]), r"test\.p4:7: .*meter m of type bits; packets or bytes"),
         (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
-        (program(header_unions=[{"name": "u"}]), "header union u"),
-        (program(parse_vsets=[{"name": "v", "source_info": place(9)}]), r"9: .*value set v"),
-        (changed(lambda root: root["header_types"][1]["fields"].append(["v", "*"])), "varbit field v of h_t"),
         (changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])), "2056 bits; at most 2048"),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),

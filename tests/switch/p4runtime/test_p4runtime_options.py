@@ -9,7 +9,7 @@ from switch.options import OptionsError, check_address, check_interfaces, check_
 
 FULL = (
     "--no-p4 -i 1@s1-eth1 -i 2@s1-eth2 --device-id 7 --log-console -L debug --thrift-port 9090"
-    " -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255"
+    " -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 511 --drop-port 510 --priority-queues 8"
 )
 
 
@@ -17,8 +17,9 @@ def test_simple_switch_grpcs_command_line_is_understood() -> None:
     options = parse(FULL.split())
     assert options.program is None
     assert options.ports == {1: "s1-eth1", 2: "s1-eth2"}
-    assert (options.device_id, options.address, options.cpu_port) == (7, "127.0.0.1:50051", 255)
+    assert (options.device_id, options.address, options.cpu_port) == (7, "127.0.0.1:50051", 511)
     assert (options.log_console, options.log_level) == (True, "debug")
+    assert (options.drop_port, options.priority_queues) == (510, 8)
     assert options.ignored == ("--thrift-port 9090: there is no Thrift server",)
 
 
@@ -28,6 +29,7 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
     options = parse([str(program)])
     assert (options.program, options.ports, options.device_id) == (program, {}, 0)
     assert (options.address, options.cpu_port) == ("0.0.0.0:9559", None)
+    assert (options.drop_port, options.priority_queues) == (511, 1)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +42,10 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
         ("--no-p4 --bogus", "unrecognized arguments: --bogus; see --help"),
         ("--no-p4 -- --bogus 1", "unrecognized arguments: --bogus 1; see --help"),
         ("--no-p4 --cpu-port 255", "--cpu-port is a target flag: it goes after --, as in --no-p4 -- --cpu-port ..."),
-        ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 510, as in -i 1@s1-eth1"),
-        ("--no-p4 -i 511@eth0", "-i 511@eth0: needs PORT@INTERFACE with a port from 0 to 510"),
+        ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 511, as in -i 1@s1-eth1"),
+        ("--no-p4 -i 512@eth0", "-i 512@eth0: needs PORT@INTERFACE with a port from 0 to 511"),
+        ("--no-p4 -i 511@eth0", "-i 511@eth0: port 511 is the port that drops; --drop-port chooses another"),
+        ("--no-p4 -i 3@eth0 -- --drop-port 3", "-i 3@eth0: port 3 is the port that drops"),
         ("--no-p4 -i 1@a -i 1@b", "-i 1@b: port 1 is a already; each port is given once"),
         ("--no-p4 -i 1@a -i 2@a", "-i 2@a: interface a has a port already"),
         ("--no-p4 --device-id -1", "'-1' is not a number from 0 to 2**64 - 1"),
@@ -53,10 +57,11 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
             "--no-p4 -- --grpc-server-addr 50051",
             "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
         ),
-        ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 510"),
-        ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 510"),
-        ("--no-p4 -- --cpu-port 511", "--cpu-port 511: that is the drop port; 1 to 510 is allowed"),
-        ("--no-p4 -- --drop-port 3", "--drop-port 3: this switch drops by port 511 and no other"),
+        ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 511"),
+        ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 511"),
+        ("--no-p4 -- --cpu-port 511", "--cpu-port 511: that is the drop port; --drop-port chooses another"),
+        ("--no-p4 -- --drop-port 512", "--drop-port 512: needs a port from 0 to 511"),
+        ("--no-p4 -- --priority-queues 0", "--priority-queues 0: needs a number from 1 on"),
         ("--no-p4 -i 255@a -- --cpu-port 255", "--cpu-port 255: that port is a already"),
     ],
 )

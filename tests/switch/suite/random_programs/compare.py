@@ -1,0 +1,38 @@
+"""One random program through two executors: what differs."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from switch.engine import Engine
+from switch.executor import Executor
+from switch.reference import ReferenceEngine
+from tests.switch.suite.random_programs.actions import CELLS
+from tests.switch.suite.random_programs.program import RandomProgram
+
+
+def outcome(executor: Executor, packet: tuple[int, bytes]) -> dict[str, Any]:
+    """All that a packet does; of packets to different ports the order is nobody's."""
+    sent = sorted(executor.inject(*packet), key=lambda item: item[0])
+    return {
+        "sent": [(port, data.hex()) for port, data in sent],
+        "digests": executor.take_digests(0),
+        "reports": executor.take_reports(0),
+        "register": [executor.read_register("register", cell) for cell in range(CELLS)],
+        "counter": [executor.read_counter("counter", cell) for cell in range(CELLS)],
+    }
+
+
+def differences(program: RandomProgram, packets: Iterable[tuple[int, bytes]]) -> list[str]:
+    """What the native engine does otherwise than the reference, packet by packet; empty if nothing."""
+    both: list[Executor] = [Engine({}), ReferenceEngine()]
+    for executor in both:
+        program.prepare(executor)
+    for number, packet in enumerate(packets):
+        native, reference = (outcome(executor, packet) for executor in both)
+        if native != reference:
+            port, data = packet
+            differing = [key for key in native if native[key] != reference[key]]
+            lines = [f"packet {number}, port {port}: {data.hex()}"]
+            lines += [f"{key}: native {native[key]}, reference {reference[key]}" for key in differing]
+            return lines
+    return []
