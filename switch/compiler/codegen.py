@@ -1,6 +1,7 @@
 """A program as one C file against `runtime/program.h`: types, parser, actions, pipelines, and `process` around them."""
 
 from switch.compiler.block import Unit
+from switch.compiler.contradictions import contradictions
 from switch.compiler.indirect import profile_actions
 from switch.compiler.layout import Layout, c_type, limbs
 from switch.compiler.matching import is_call, matchers, most_limbs, shape
@@ -14,6 +15,7 @@ METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
 
 
+@contradictions()
 def generate(program: Program, target: Target | None = None) -> str:
     """The C text; `target` is for what differs from v1model's defaults.
 
