@@ -50,6 +50,12 @@ class Target:
     name: str
     folder: Path
     interfaces: tuple[str, ...]
+    pid: int
+
+    @property
+    def address(self) -> str:
+        """Where a switch serves P4Runtime."""
+        return _address(self.name, self.folder)
 
     def command(self, *, seconds: float, size: int, window: int, check: bool = False) -> list[str]:
         """The workers' command line; `size` in bytes of values."""
@@ -94,8 +100,8 @@ def running(name: str, folder: Path, ports: int) -> Iterator[Target]:
         for command in (link, f"ip link set {switch_end} up", f"ip link set {host_end} up"):
             subprocess.run(command.split(), check=True)
     inner, outer = zip(*pairs, strict=True)
-    with reflector(folder, inner) if name == "reflector" else switch(name, folder, inner):
-        yield Target(name=name, folder=folder, interfaces=outer)
+    with reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid:
+        yield Target(name=name, folder=folder, interfaces=outer, pid=pid)
     for switch_end, _ in pairs:
         subprocess.run(["ip", "link", "del", switch_end], check=True)
 
@@ -111,32 +117,31 @@ def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[by
 
 
 @contextlib.contextmanager
-def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
-    """bench/reflector.c."""
+def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
+    """bench/reflector.c; gives its process."""
     with process([str(folder / "reflector"), *interfaces], stdout=subprocess.PIPE) as started:
         assert started.stdout is not None
         if started.stdout.readline() != b"ready\n":
             raise SystemExit("the reflector ended; what it said is above")
-        yield
+        yield started.pid
 
 
 @contextlib.contextmanager
-def switch(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
-    """A switch with the job's entries, as `kofn run` starts it."""
-    address, log = address_of(name, folder), folder / f"{name}.log"
+def switch(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
+    """A switch with the job's entries, as `kofn run` starts it; gives its process."""
+    address, log = _address(name, folder), folder / f"{name}.log"
     ports = [word for port, interface in enumerate(interfaces, 1) for word in ("-i", f"{port}@{interface}")]
     switch_flags = ["--no-p4", *ports, "--device-id", str(DEVICE_ID)]
     command = [*COMMANDS[name], *switch_flags, "--", "--grpc-server-addr", address, "--cpu-port", "255"]
-    with log.open("ab") as out, process(command, stdout=out, stderr=out):
+    with log.open("ab") as out, process(command, stdout=out, stderr=out) as started:
         try:
             asyncio.run(install(address, program(name, folder), len(interfaces)))
         except TimeoutError:
             raise SystemExit(f"{name} was not ready within {START_S} s; it said:\n{log.read_text()}") from None
-        yield
+        yield started.pid
 
 
-def address_of(name: str, folder: Path) -> str:
-    """Where a switch serves P4Runtime."""
+def _address(name: str, folder: Path) -> str:
     return f"unix:{folder}/{name}.sock"
 
 
