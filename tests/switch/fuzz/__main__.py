@@ -22,17 +22,19 @@ def main() -> int:
         PARTS[options.part](chosen, seconds=options.seconds, chance=random.Random(options.seed))
         return 0
     print(f"seed {options.seed}, {', '.join(program.name for program in chosen)}", flush=True)
-    failed = [part for part in PARTS if _run(part, options.seconds / len(PARTS), options) != 0]
+    with tempfile.TemporaryDirectory() as cache:
+        started = environment(Path(cache))
+        failed = [part for part in PARTS if _run(part, options, started) != 0]
     print(f"found something: {', '.join(failed)}" if failed else "nothing found")
     return 1 if failed else 0
 
 
-def _run(part: str, seconds: float, options: argparse.Namespace) -> int:
-    numbers = ["--seconds", str(seconds), "--seed", str(options.seed), "--part", part]
+def _run(part: str, options: argparse.Namespace, started: dict[str, str]) -> int:
+    seconds = str(options.seconds / len(PARTS))
+    numbers = ["--seconds", seconds, "--seed", str(options.seed), "--part", part]
     programs = [word for name in options.program or () for word in ("--program", name)]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.switch.fuzz", *numbers, *programs]
-        return subprocess.run(command, env=environment(Path(folder)), check=False).returncode
+    command = [sys.executable, "-m", "tests.switch.fuzz", *numbers, *programs]
+    return subprocess.run(command, env=started, check=False).returncode
 
 
 def _options() -> argparse.Namespace:
