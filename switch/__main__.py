@@ -48,6 +48,7 @@ async def run(options: Options) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    credentials = None if options.tls is None else options.tls.credentials()
     engine = Engine(
         options.ports,
         cpu_port=options.cpu_port,
@@ -62,7 +63,7 @@ async def run(options: Options) -> None:
     engine.start()
     reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
-        async with serving(engine, device_id=options.device_id, address=options.address):
+        async with serving(engine, device_id=options.device_id, address=options.address, credentials=credentials):
             print(f"Server listening on {options.address}", flush=True)
             await ended.wait()
     finally:

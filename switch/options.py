@@ -15,10 +15,14 @@ from typing import NoReturn
 from switch.compiler.program import DROP_PORT, PORTS
 from switch.errors import SwitchError
 from switch.faults import FaultRule, parse_rule
+from switch.tls import Tls
 
 PORT_MAX = PORTS - 1
 UNIX = "unix:"
-TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port", "--priority-queues")
+TARGET_FLAGS = (
+    *(f"--grpc-server-{name}" for name in ("addr", "ssl", "cert", "key", "cacert", "with-client-auth")),
+    *("--cpu-port", "--drop-port", "--priority-queues"),
+)
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 DESCRIPTION = """\
@@ -28,6 +32,11 @@ It takes simple_switch_grpc's flags; those after -- belong to the target."""
 EXAMPLES = """\
 target flags, after --:
   --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559); or unix:PATH
+  --grpc-server-ssl             serve it over TLS, with
+  --grpc-server-cert FILE       the server's certificate and
+  --grpc-server-key FILE        its key, both PEM
+  --grpc-server-with-client-auth  let in only clients with a certificate of
+  --grpc-server-cacert FILE     these authorities, PEM
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
   --drop-port PORT              the port that drops (default 511)
   --priority-queues N           a packet of priority N or more is dropped (default 1)
@@ -63,6 +72,7 @@ class Options:
     ports: dict[int, str]  # port number to interface
     device_id: int
     address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
+    tls: Tls | None  # of the P4Runtime server
     cpu_port: int | None
     drop_port: int
     priority_queues: int
@@ -98,6 +108,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ports=ports,
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
+        tls=_tls(aimed),
         cpu_port=_cpu_port(aimed.cpu_port, ports, drop_port),
         drop_port=drop_port,
         priority_queues=_queues(aimed.priority_queues),
@@ -107,7 +118,7 @@ def parse(arguments: Sequence[str]) -> Options:
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
-        ignored=_ignored(told),
+        ignored=_ignored(told, aimed),
     )
 
 
@@ -185,6 +196,10 @@ def _general_parser() -> _Parser:
 def _target_parser() -> _Parser:
     parser = _Parser(prog="python -m switch ... --", add_help=False, allow_abbrev=False)
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
+    for flag in ("cert", "key", "cacert"):
+        parser.add_argument(f"--grpc-server-{flag}", type=Path)
+    for flag in ("ssl", "with-client-auth"):
+        parser.add_argument(f"--grpc-server-{flag}", action="store_true")
     parser.add_argument("--cpu-port")
     parser.add_argument("--drop-port", default=str(DROP_PORT))
     parser.add_argument("--priority-queues", default="1")
@@ -264,12 +279,35 @@ def _queues(text: str) -> int:
     return int(text)
 
 
-def _ignored(told: argparse.Namespace) -> tuple[str, ...]:
+def _tls(aimed: argparse.Namespace) -> Tls | None:
+    if not aimed.grpc_server_ssl:
+        return None
+    for flag in ("cert", "key", *(["cacert"] if aimed.grpc_server_with_client_auth else [])):
+        if getattr(aimed, f"grpc_server_{flag}") is None:
+            raise OptionsError(f"--grpc-server-ssl: --grpc-server-{flag} FILE is needed, too")
+    return Tls(
+        certificate=aimed.grpc_server_cert,
+        key=aimed.grpc_server_key,
+        authority=aimed.grpc_server_cacert,
+        client_auth=aimed.grpc_server_with_client_auth,
+    )
+
+
+def _unused_tls(aimed: argparse.Namespace) -> list[str]:
+    given = [flag for flag in ("cert", "key", "cacert") if getattr(aimed, f"grpc_server_{flag}") is not None]
+    given += ["with-client-auth"] if aimed.grpc_server_with_client_auth else []
+    if aimed.grpc_server_ssl:
+        given = ["cacert"] if "cacert" in given and "with-client-auth" not in given else []
+    missing = "--grpc-server-with-client-auth" if aimed.grpc_server_ssl else "--grpc-server-ssl"
+    return [f"--grpc-server-{flag}: {missing} is not given" for flag in given]
+
+
+def _ignored(told: argparse.Namespace, aimed: argparse.Namespace) -> tuple[str, ...]:
     if told.pcap is not None:
         raise OptionsError("--pcap: this switch does not capture packets; use tcpdump -i INTERFACE")
     if told.log_console and told.log_file is not None:
         raise OptionsError("--log-console and --log-file exclude each other")
-    reasons = []
+    reasons = _unused_tls(aimed)
     if told.thrift_port is not None:
         reasons.append(f"--thrift-port {told.thrift_port}: there is no Thrift server")
     return tuple(reasons)

@@ -83,8 +83,8 @@ class Rows:
             self._numbers[entry.table],
             placed.number,
             placed.mask,
-            limbs_array(mask_words(state.table, masks_of(state.table, pairs)) if state.table.ordered else []),
-            limbs_array(stored_match(state.table, pairs, state.rank(placed))),
+            limbs_array(mask_words(state.table, masks_of(state.table, pairs))) if state.ordered else None,
+            limbs_array(stored_match(state.table, pairs, state.rank(placed) if state.ordered else 0)),
             action,
             limbs_array(words),
         )

@@ -43,6 +43,7 @@ class TableState:
     def __init__(self, table: Table) -> None:
         """Empty; the default is the program's."""
         self.table = table
+        self.ordered, self.prioritised = table.ordered, table.prioritised  # asked for with every entry
         self.actions = {action.name: action for action in table.actions}
         self.placed: dict[tuple[Key, int], Placed] = {}
         self._places = Places(f"table {table.name}", self.capacity)
@@ -72,11 +73,11 @@ class TableState:
         """The key in its one normal form and as pairs of numbers.  Raises InvalidEntry."""
         if len(key) != len(self.table.key):
             raise InvalidEntry(f"the key of table {self.table.name} has {self._fields()}, not {len(key)} fields")
-        if self.table.prioritised and not 0 < priority <= PRIORITY_MAX:
+        if self.prioritised and not 0 < priority <= PRIORITY_MAX:
             raise InvalidEntry(
                 f"entries of table {self.table.name} need a priority above 0 and below 2**31, not {priority}"
             )
-        if not self.table.prioritised and priority != 0:
+        if not self.prioritised and priority != 0:
             raise InvalidEntry(f"entries of table {self.table.name} have no priority: 0, not {priority}")
         both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
         return tuple(match for match, _ in both), tuple(pair for _, pair in both)
@@ -94,7 +95,7 @@ class TableState:
         """Take a free place; `key` is the normal form, `pairs` are its numbers.  Raises EntryExists, TableFull."""
         self.check_absent(key, entry.priority)
         number = self._places.take()
-        mask = self._use_mask(masks_of(self.table, pairs)) if self.table.ordered else 0
+        mask = self._use_mask(masks_of(self.table, pairs)) if self.ordered else 0
         placed = Placed(entry=entry, number=number, mask=mask, held=held)
         self.placed[key, entry.priority] = placed
         return placed
@@ -114,7 +115,7 @@ class TableState:
         """Free an entry's place."""
         del self.placed[key, placed.entry.priority]
         self._places.free(placed.number)
-        if self.table.ordered:
+        if self.ordered:
             self._leave_mask(masks_of(self.table, pairs))
 
     def _use_mask(self, masks: tuple[int, ...]) -> int:
@@ -136,7 +137,7 @@ class TableState:
         return self._order(placed.entry) << 32 | placed.number
 
     def _order(self, entry: Entry) -> int:
-        if self.table.prioritised:
+        if self.prioritised:
             return PRIORITY_MAX - entry.priority
         widths = (field.width for field in self.table.key)
         matches = zip(entry.key, widths, strict=True)

@@ -10,9 +10,10 @@ from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions,
 from switch.compiler.process import ProcessWriter
 from switch.compiler.program import Program, Target
 
-INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h", "value_set.h")
+INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 METERED = ("meter.h",)
 INDIRECT = ("profile.h",)
+PARSED = ("value_set.h",)  # value sets
 
 
 @contradictions()
@@ -47,24 +48,23 @@ def _descriptor(layout: Layout) -> list[str]:
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
-    value_sets = [str(max(1, limbs(values.width))) for values in program.value_sets.values()]
     return [
         f"static const struct table_shape tables[] = {{{', '.join(tables or ['{0}'])}}};",
         f"static const struct register_shape registers[] = {{{', '.join(registers or ['{0}'])}}};",
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
-        f"static const uint32_t value_set_limbs[] = {{{', '.join(value_sets or ['0'])}}};",
         *_beside_tables(program),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
         f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
         *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
         *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
+        *(["    .value_sets = VALUE_SETS, .value_set_limbs = value_sets,"] if program.value_sets else []),
         "};",
     ]
 
 
 def _beside_tables(program: Program) -> list[str]:
-    """Sizes of meters and action profiles, for programs that have them."""
+    """Sizes of meters, action profiles and value sets, for programs that have them."""
     lines = []
     if program.meters:
         sizes = ", ".join(str(meter.size) for meter in program.meters)
@@ -73,12 +73,16 @@ def _beside_tables(program: Program) -> list[str]:
         shapes = ", ".join(f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles)
         lines.append(f"#define PROFILES {len(program.profiles)}")
         lines.append(f"static const struct profile_shape profiles[] = {{{shapes}}};")
+    if program.value_sets:
+        keys = ", ".join(str(limbs(values.width)) for values in program.value_sets.values())
+        lines += [f"#define VALUE_SETS {len(program.value_sets)}", f"static const uint32_t value_sets[] = {{{keys}}};"]
     return lines
 
 
 def _includes(program: Program) -> tuple[str, ...]:
     metered = program.meters or any(table.meter for table in program.tables)
-    return (*INCLUDES, *(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    beside = (*(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    return (*INCLUDES, *beside, *(PARSED if program.value_sets else ()))
 
 
 def _cell_bytes(width: int) -> int:

@@ -1,146 +1,13 @@
-"""Clones, and packets that begin anew, in C; only in programs that make them.
+"""Clones, and packets that begin anew: the program's part of runtime/copies.h, where the rest and the rules are."""
 
-A clone of ingress goes through egress before its original, from a state of its own.  What egress makes, and what is
-parsed again, is held until the packet's own way has ended, first come, first served.  Of the metadata, such a packet
-keeps what its field list says; the rest is zero (targets/simple_switch of behavioral-model defines all this).
-"""
-
-from switch.compiler.layout import META, Layout
+from switch.compiler.layout import META, Layout, identifier
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Constant, Expression, FieldList, FieldOf
-
-INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, RESUBMITTED = 1, 2, 4, 6  # instance_type
-HELD = 1024  # packets that wait at a time
-PASSES = 4096  # of what one received packet becomes
-
-STRUCTS = f"""
-struct held {{
-    uint32_t clone, length;  // clone: its session; 0: to be parsed again
-    struct state state;      // of a packet to be parsed again only the metadata
-    uint8_t bytes[PACKET_MAX + HEAD_BYTES + TAIL_BYTES];
-}};
-
-struct whole {{
-    struct state now, clone;
-    uint32_t first, count;
-    struct held held[{HELD}];
-}};
-
-static struct whole *whole(struct state *D) {{ return D->in->state; }}
-
-static struct held *hold(struct state *D) {{
-    struct whole *all = whole(D);
-    if (all->count < {HELD}) return &all->held[(all->first + all->count++) % {HELD}];
-    services(D->core)->drop(D->core, DROP_COPY_QUEUE_FULL);
-    return NULL;
-}}
-"""
-
-CLONE_EGRESS = f"""
-static void clone_egress(struct state *D) {{
-    const uint32_t clone = D->clone;
-    D->clone = 0;
-    if (!services(D->core)->session(D->core, clone & SESSION_MAX)) return;
-    struct held *held = hold(D);
-    if (!held) return;
-    held->clone = clone;
-    held->state = *D;
-    keep(&held->state, D, D->clone_list, {EGRESS_CLONE});
-    memcpy(held->bytes + D->at, D->packet + D->at, D->length - D->at);
-    held->state.packet = held->bytes;
-    held->state.held = 1;
-    held->state.truncate = UINT32_MAX;
-    held->state.tail = NULL;
-    memset(held->state.summed, 0, sizeof held->state.summed);
-}}
-"""
-
-EMIT_HELD = """
-// What lies behind the headers goes away before it is sent, so it is copied.
-static void emit_held(struct state *D, uint32_t port, uint8_t *head, uint32_t bytes) {
-    const uint32_t rest = D->length - D->at;
-    bytes += deparse_tail(D, head + bytes);
-    memcpy(head + bytes, D->packet + D->at, rest);
-    bytes = D->truncate < bytes + rest ? D->truncate : bytes + rest;
-    services(D->core)->emit(D->core, port, head, bytes, head, 0, head, 0);
-}
-"""
-
-SEND_CLONE = """
-static void send_clone(struct state *D, uint32_t clone) {
-    const struct session *session = services(D->core)->session(D->core, clone & SESSION_MAX);
-    if (!session) return;
-    if (session->length) D->truncate = session->length;
-    replicate(D, session->targets);
-}
-"""
-
-RESUBMIT = f"""
-static void resubmit(struct state *D) {{
-    struct held *held = hold(D);
-    if (!held) return;
-    memcpy(held->bytes, D->packet, D->length);
-    held->clone = 0;
-    held->length = D->length;
-    keep(&held->state, D, D->resubmit, {RESUBMITTED});
-}}
-"""
-
-RECIRCULATE = f"""
-static void recirculate(struct state *D) {{
-    const uint32_t rest = D->length - D->at;
-    struct held *held = hold(D);
-    if (!held) return;
-    uint32_t length = deparse_head(D, held->bytes);
-    length += deparse_tail(D, held->bytes + length);
-    if (length + rest > PACKET_MAX) {{
-        whole(D)->count--;
-        services(D->core)->drop(D->core, DROP_RECEIVED_TOO_LONG);
-        return;
-    }}
-    memcpy(held->bytes + length, D->packet + D->at, rest);
-    held->clone = 0;
-    held->length = length + rest;
-    keep(&held->state, D, D->recirculate, {RECIRCULATED});
-}}
-"""
-
-PROCESS = f"""
-static void again(struct whole *all) {{
-    struct held *held = &all->held[all->first];
-    struct state *D = &all->now;
-    if (held->clone) {{
-        send_clone(&held->state, held->clone);
-    }} else {{
-        D->held = 1;
-        anew(D, held->bytes, held->length);
-        take_over(D, &held->state);
-        way(D);
-    }}
-    all->first = (all->first + 1) % {HELD};
-    all->count--;
-}}
-
-static void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, uint32_t length) {{
-    struct whole *all = in->state;
-    struct state *D = &all->now;
-    D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length; D->port = port; D->held = 0;
-    arrive(D, port);
-    way(D);
-    for (uint32_t i = 0; all->count && i < {PASSES}; i++) again(all);
-    for (; all->count; all->count--) services(core)->drop(core, DROP_TOO_MANY_PASSES);
-    all->first = 0;
-}}
-"""
 
 
 def function(head: str, body: list[str]) -> list[str]:
     """A C function."""
     return [f"static {head} {{", *[f"    {line}" for line in body], "}"]
-
-
-def _text(block: str) -> list[str]:
-    return block.strip("\n").splitlines()
 
 
 class CopyWriter:
@@ -151,17 +18,9 @@ class CopyWriter:
         self._layout = layout
         self._program = layout.program
 
-    def before_egress(self) -> list[str]:
-        """What egress calls; after the deparser."""
-        return [*_text(STRUCTS), *self._keep(), *_text(CLONE_EGRESS), *_text(RECIRCULATE), *_text(EMIT_HELD)]
-
-    def after_egress(self) -> list[str]:
-        """What ingress calls; after `replicate`."""
-        return [*self._anew(), *self._take_over(), *_text(SEND_CLONE), *self._clone_ingress(), *_text(RESUBMIT)]
-
-    def process(self) -> list[str]:
-        """What is called for a packet; after `way`, which is from the parser to the queues."""
-        return _text(PROCESS)
+    def write(self) -> list[str]:
+        """After the deparser; what is called for a packet is in it."""
+        return ['#include "copies.h"', *self._keep(), *self._anew(), *self._enter(), *self._take_over()]
 
     def _metadata(self) -> list[str]:
         """The members of `struct state` that hold metadata."""
@@ -172,7 +31,7 @@ class CopyWriter:
         """The metadata of a copy `C` of `D`."""
         cases = [line for fields in self._program.field_lists.values() for line in self._case(fields)]
         return function(
-            "void keep(struct state *C, const struct state *D, uint32_t list, uint32_t type)",
+            "void keep(struct state *C, const struct state *D, uint32_t list, enum instance_type type)",
             [
                 *[f"memset(&C->{member}, 0, sizeof C->{member});" for member in self._metadata()],
                 "(void)D;",
@@ -193,8 +52,11 @@ class CopyWriter:
         return ref.field(ref.type.field(field.field)).removeprefix("D->")
 
     def _anew(self) -> list[str]:
-        """A state before the parser: nothing valid, all metadata zero."""
-        clear = [f"memset(&D->{member}, 0, sizeof D->{member});" for member in self._metadata()]
+        """A state before the parser: nothing valid, zero what could be read."""
+        rows = [identifier(row) for row in self._layout.kept_rows()]
+        single = [name for name in sorted(self._layout.kept) if self._layout.in_stack(name) is None]
+        members = [*self._metadata(), *(identifier(name) for name in single), *rows]
+        clear = [f"memset(&D->{member}, 0, sizeof D->{member});" for member in members]
         head = "void anew(struct state *D, const uint8_t *packet, uint32_t length)"
         return function(
             head, ["D->packet = packet; D->length = length; D->size = length;", *clean(self._layout), *clear]
@@ -206,23 +68,9 @@ class CopyWriter:
         head = "void take_over(struct state *D, const struct state *from)"
         return function(head, [*taken, *self._layout.set_meta("packet_length", "D->length")])
 
-    def _clone_ingress(self) -> list[str]:
-        """As the packet came in, parsed again, with no metadata but the port to go by."""
-        return function(
-            "void clone_ingress(struct state *D)",
-            [
-                "const uint32_t clone = D->clone;",
-                "struct state *C = &whole(D)->clone;",
-                "D->clone = 0;",
-                "if (!services(D->core)->session(D->core, clone & SESSION_MAX)) return;",
-                "C->core = D->core; C->in = D->in; C->port = D->port; C->held = D->held;",
-                "anew(C, D->packet, D->length);",
-                *self._layout.set_meta("ingress_port", "D->port", "C"),
-                "(void)parse(C);",
-                f"keep(C, D, D->clone_list, {INGRESS_CLONE});",
-                "send_clone(C, clone);",
-            ],
-        )
+    def _enter(self) -> list[str]:
+        """All that the parser of a clone of ingress knows."""
+        return function("void enter(struct state *D)", ["(void)D;", *self._layout.set_meta("ingress_port", "D->port")])
 
 
 def clean(layout: Layout) -> list[str]:

@@ -61,6 +61,9 @@ def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, p
             if "type" in value
             else _operation(value, headers, stacks, place)
         )
+    if kind == "field" and isinstance(value[0], Mapping):  # p4c's form of stack[i].isValid()
+        header = _operation(value[0], headers, stacks, place)
+        return Operation("b2d", (Operation("valid", (header,)),))
     if kind == "parameters_vector":  # {} instead of [] when there are none
         return Vector(tuple(read_expression(part, headers, stacks, place) for part in value))
     if kind in OBJECTS:

@@ -6,7 +6,7 @@ unions that come in at an end are not made invalid.
 
 from collections.abc import Iterator
 
-from switch.compiler.layout import HeaderRef, identifier
+from switch.compiler.layout import HeaderRef
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Expression, HeaderOf, StackOf, UnionOf, UnionStackOf
 
@@ -66,12 +66,10 @@ def _union_members(low: Lowering, expression: Expression) -> list[str]:
 def assign_stack(low: Lowering, arguments: Arguments) -> None:
     """All headers, and where the next one goes; also for a stack of unions."""
     (target, rows), (source, others) = (_stack(low, argument) for argument in arguments)
-    for row, other in zip(rows, others, strict=True):
-        low.block.add(
-            f"memcpy(D->{identifier(row)}, D->{identifier(other)}, sizeof D->{identifier(row)});",
-            f"memcpy(&{low.layout.element(row, '0').valid}, &{low.layout.element(other, '0').valid}, "
-            f"{low.layout.depth(target)});",
-        )
+    with low.block.braces(f"for (unsigned i = 0; i < {low.layout.depth(target)}; i++)"):
+        for row, other in zip(rows, others, strict=True):
+            to, origin = low.layout.element(row, "i"), low.layout.element(other, "i")
+            low.block.add(f"if ({origin.valid}) {to.struct} = {origin.struct};", f"{to.valid} = {origin.valid};")
     low.block.add(f"{low.layout.next_index(target)} = {low.layout.next_index(source)};")
 
 

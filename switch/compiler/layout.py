@@ -8,6 +8,7 @@ as one such array for each member.  A variable field is the number that its bits
 import re
 from dataclasses import dataclass
 
+from switch.compiler.keeping import kept_headers
 from switch.compiler.messages import numbered_messages
 from switch.compiler.program import Field, HeaderType, Program, Stack, Target, UnionStack
 
@@ -38,12 +39,21 @@ def mask_of(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRef:
-    """A header instance in C: the struct, its validity byte ("1" for metadata), those of its rivals in a union."""
+    """A header instance in C: the struct, its validity byte ("1" for metadata), those of its rivals in a union.
+
+    Its fields are what they hold where `readable`, 0 elsewhere: where it is valid, unless it keeps them.
+    """
 
     struct: str
     valid: str
     type: HeaderType
     rivals: tuple[str, ...] = ()
+    keeps: str = ""
+
+    @property
+    def readable(self) -> str:
+        """A C condition."""
+        return self.keeps or self.valid
 
     @property
     def always(self) -> bool:
@@ -92,6 +102,7 @@ class Layout:
         self.copies = program.uses(*COPIES)
         self.messages = numbered_messages(program)
         self.stacks = {name: number for number, name in enumerate([*program.stacks, *program.union_stacks])}
+        self.kept = kept_headers(program)
         self._rows = {**program.stacks, **self._columns()}
         self._member_of = {
             member: (row, number) for row in self._rows.values() for number, member in enumerate(row.members)
@@ -145,7 +156,8 @@ class Layout:
             return self.element(row.name, str(number))
         valid = "1" if header.metadata else f"D->valid[{self._valid[name]}]"
         rivals = tuple(f"D->valid[{self._valid[other]}]" for other in self._rivals.get(name, ()))
-        return HeaderRef(struct=f"D->{identifier(name)}", valid=valid, type=header.type, rivals=rivals)
+        keeps = "1" if name in self.kept else ""
+        return HeaderRef(struct=f"D->{identifier(name)}", valid=valid, type=header.type, rivals=rivals, keeps=keeps)
 
     def meta(self, field: str, state: str = "D") -> str | None:
         """The lvalue of a field of standard_metadata, None if the program has it not."""
@@ -171,7 +183,24 @@ class Layout:
         valid = f"D->valid[{self._row_valid[row]} + {index}]"
         others = {self._member_of[rival][0].name for rival in self.rivals(next(iter(self._rows[row].members), ""))}
         rivals = tuple(f"D->valid[{self._row_valid[other]} + {index}]" for other in sorted(others))
-        return HeaderRef(struct=f"D->{identifier(row)}[{index}]", valid=valid, type=self._rows[row].type, rivals=rivals)
+        return HeaderRef(
+            struct=f"D->{identifier(row)}[{index}]",
+            valid=valid,
+            type=self._rows[row].type,
+            rivals=rivals,
+            keeps=self._keeps(row, index),
+        )
+
+    def _keeps(self, row: str, index: str) -> str:
+        """The element that stands for an index out of range keeps nothing."""
+        members = self._rows[row].members
+        if not self.kept.intersection(members):
+            return ""
+        return str(int(int(index) < len(members))) if index.isdigit() else f"({index} < {len(members)})"
+
+    def kept_rows(self) -> list[str]:
+        """The rows whose headers keep their fields."""
+        return [row.name for row in self._rows.values() if self.kept.intersection(row.members)]
 
     def union_member(self, stack: str, member: str, index: str) -> HeaderRef:
         """A member of the union at the C expression `index`, which is in 0..depth."""

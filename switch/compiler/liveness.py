@@ -5,6 +5,7 @@ Backwards over the graph parser -> ingress -> digest -> egress -> checksums.  A 
 
 from collections.abc import Callable, Iterable
 
+from switch.compiler.keeping import kept_headers
 from switch.compiler.primitives import JUMPS, PRIMITIVES
 from switch.compiler.program import (
     Action,
@@ -89,8 +90,8 @@ def _before_action(action: Action, after: Fields) -> Fields:
 
 
 def live_at_start(program: Program) -> Fields:
-    """The metadata fields, but for standard_metadata's, that must be zero when a packet arrives."""
-    checksums = program.checksums
+    """What must be zero when a packet arrives: fields of metadata, but for standard_metadata, and of kept headers."""
+    checksums, kept = program.checksums, kept_headers(program)
     after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
     after_egress |= _before(program.deparser_statements, NONE)
     egress = _before_pipeline(program.egress, after_egress)
@@ -98,7 +99,10 @@ def live_at_start(program: Program) -> Fields:
     ingress = _before_pipeline(program.ingress, egress | digests | after_egress)
     start = _before_parser(program, ingress | after_egress | _selector_reads(program))
     return frozenset(
-        (header, field) for header, field in start if program.headers[header].metadata and header != "standard_metadata"
+        (header, field)
+        for header, field in start
+        if (program.headers[header].metadata and header != "standard_metadata")
+        or (header in kept and field != "$valid$")
     )
 
 

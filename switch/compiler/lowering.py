@@ -50,12 +50,24 @@ class Lowering:
     WIDE: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...], int], None]]]
     TRUTH: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...]], str]]]
 
-    def __init__(self, layout: Layout, block: Block, *, place: Place, parameters: tuple[Parameter, ...] = ()) -> None:
-        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals."""
+    def __init__(
+        self,
+        layout: Layout,
+        block: Block,
+        *,
+        place: Place,
+        parameters: tuple[Parameter, ...] = (),
+        kept: bool = True,
+    ) -> None:
+        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals.
+
+        Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
+        """
         self.layout = layout
         self.block = block
         self.place = place
         self.ranges = Ranges(layout.program, parameters)
+        self._kept = kept
         self._offsets = [sum(limbs(item.width) for item in parameters[:i]) for i in range(len(parameters))]
 
     def refuse(self, what: str) -> ProgramError:
@@ -133,7 +145,8 @@ class Lowering:
 
     def _load(self, ref: HeaderRef, field: Field, bits: int) -> str:
         member = ref.field(field) + ("[0]" if field.width > 64 else "")
-        value = f"(uint64_t){member}" if ref.always else f"({ref.valid} ? (uint64_t){member} : 0)"
+        readable = self._condition(ref)
+        value = f"(uint64_t){member}" if readable == "1" else f"({readable} ? (uint64_t){member} : 0)"
         if field.signed and field.width < 64 and bits > field.width:
             return f"sign_extend({value}, {field.width})"
         return value
@@ -213,7 +226,16 @@ class Lowering:
         partial = field.signed and field.width % 64 and limbs(field.width) == count
         if field.width <= 64 or limbs(field.width) < count or partial:
             return None
-        return ref.field(field) if ref.always else f"({ref.valid} ? {ref.field(field)} : wide_zero)"
+        return self._readable(ref, field)
+
+    def _condition(self, ref: HeaderRef) -> str:
+        """When a header's fields read as what they hold."""
+        return ref.readable if self._kept else ref.valid
+
+    def _readable(self, ref: HeaderRef, field: Field) -> str:
+        """Pointer to the limbs of a field."""
+        readable = self._condition(ref)
+        return ref.field(field) if readable == "1" else f"({readable} ? {ref.field(field)} : wide_zero)"
 
     def store(self, to: str, expression: Expression, bits: int) -> None:
         """Statements that compute limbs(bits) limbs at the pointer `to`."""
@@ -253,7 +275,7 @@ class Lowering:
         if found is None:
             raise self.refuse(f"{expression} as a wide number")
         ref, field = found
-        source = ref.field(field) if ref.always else f"({ref.valid} ? {ref.field(field)} : wide_zero)"
+        source = self._readable(ref, field)
         self.block.add(f"wide_copy({name}, {source}, {own});", f"wide_sign_extend({name}, {own}, {field.width});")
 
     # Conditions

@@ -62,6 +62,8 @@ def shape(table: Table) -> str:
 
 def words(value: int, width: int) -> list[int]:
     """A value as limbs."""
+    if width <= 64:
+        return [value & mask_of(64)]
     return [value >> 64 * i & mask_of(64) for i in range(limbs(width))]
 
 
@@ -122,7 +124,7 @@ def _field_matches(field: KeyField, at: int, second: int) -> str:
 
 def emit_lookup(layout: Layout, block: Block, table: Table, number: int) -> None:
     """Statements that leave `entry` (the default entry on a miss) and `hit`."""
-    low = Translator(layout, block, place=table.place)
+    low = Translator(layout, block, place=table.place, kept=False)
     block.add(f"const struct table *table = &D->in->tables[{number}];")
     if not table.key:
         block.add("struct entry *entry = NULL;")
@@ -158,7 +160,9 @@ def _emit_key(low: Lowering, table: Table) -> None:
             mask = "" if field.mask is None else f" & {literal(field.mask)}"
             low.block.add(f"key[{at}] = {low.masked(field.target, field.width)}{mask};")
         else:
-            low.store(f"(key + {at})", field.target, field.width)
+            own = low.ranges.field(field.target)
+            store = low.store_cut if own is not None and own.signed else low.store
+            store(f"(key + {at})", field.target, field.width)
             for i, word in enumerate(words(-1 if field.mask is None else field.mask, field.width)):
                 if word != mask_of(64):
                     low.block.add(f"key[{at + i}] &= {literal(word)};")

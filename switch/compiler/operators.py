@@ -118,7 +118,7 @@ def _saturate(signed: bool) -> NarrowRule:
         text = low.block.name("v")
         low.block.add(f"const {'int64_t' if found[1] else 'uint64_t'} {text} = (int64_t){found[0]};")
         below = f"{text} < {_signed(low_end)} ? {literal(low_end)} : " if found[1] else ""
-        limit = _signed(high_end) if found[1] else literal(high_end)
+        limit = _signed(min(high_end, mask_of(63))) if found[1] else literal(high_end)
         return f"({below}{text} > {limit} ? {literal(high_end)} : (uint64_t){text})"
 
     return rule
@@ -298,10 +298,11 @@ def _compare_unions(low: Lowering, op: str, left: UnionOf, right: UnionOf) -> st
 
 
 def _valid_union(low: Lowering, _: str, operands: Operands) -> str:
-    union = operands[0]
-    if not isinstance(union, UnionOf):
-        raise low.refuse("valid_union of something else than a union")
-    members = low.layout.program.unions[union.union].members.values()
+    match operands[0]:
+        case UnionOf(name) | HeaderOf(name) if name in low.layout.program.unions:  # p4c: stack[1] is a header
+            members = low.layout.program.unions[name].members.values()
+        case _:
+            raise low.refuse("valid_union of something else than a union")
     return f"({' || '.join(low.layout.header(member).valid for member in members)})"
 
 

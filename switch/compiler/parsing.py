@@ -171,7 +171,7 @@ class ParserWriter:
         bits, size = self._block.name("bits"), self._block.name("size")
         self._block.add(
             f"const uint64_t {bits} = {low.exact_amount(length)};",
-            f"if ({bits} % 8) {self._fail('ParserInvalidArgument')}",
+            f"if ({bits} % 8 || {bits} > INT32_MAX) {self._fail('ParserInvalidArgument')}",
             f"const uint64_t {size} = {header.type.fixed_width // 8} + {bits} / 8;",
             f"if (D->length - D->at < {size}) {self._fail('PacketTooShort')}",
             f"if ({size} > {header.type.width // 8}) {self._fail('HeaderTooShort')}",

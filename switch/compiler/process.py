@@ -62,15 +62,12 @@ class ProcessWriter:
         return [*self._egress_copy(), *self._arrive(), *function(head, body)]
 
     def _with_copies(self) -> list[str]:
-        copies = CopyWriter(self._layout)
         return [
-            *copies.before_egress(),
+            *CopyWriter(self._layout).write(),
             *self._egress_copy(),
             *function("void replicate(struct state *D, const struct group *group)", self._replicate()),
-            *copies.after_egress(),
             *self._arrive(),
             *function("void way(struct state *D)", self._way("D->core")),
-            *copies.process(),
         ]
 
     def _verify(self) -> list[str]:
@@ -95,11 +92,8 @@ class ProcessWriter:
         block = Block(self._unit)
         for statement in self._program.deparser_statements:
             low = Translator(self._layout, block, place=statement.place)
-            rule = rule_for(statement.op, low)
-            if rule.leaves:
-                raise low.refuse(f"primitive {statement.op} in a deparser")
             with block.braces():
-                rule.emit(low, statement.arguments)
+                rule_for(statement.op, low).emit(low, statement.arguments)
         return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
@@ -131,7 +125,7 @@ class ProcessWriter:
 
     def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
         if width > 64:
-            low.store(f"(fields + {at})", element, width)
+            low.store_cut(f"(fields + {at})", element, width)
         else:
             low.block.add(f"fields[{at}] = {low.masked(element, width)};")
 
@@ -201,6 +195,7 @@ class ProcessWriter:
     def _egress_copy(self) -> list[str]:
         """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
+        asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
             *self._enqueue(),
             *self._layout.set_meta("egress_port", "port"),
@@ -210,12 +205,12 @@ class ProcessWriter:
             "D->exit = 0;",
             *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
             "egress(D);",
-            "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }",
+            asserted,
             *(["if (D->clone) clone_egress(D);"] if copies else []),
             f"if ({self._meta('egress_spec')} == {drop_port}) "
             "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
             "update_checksums(D);",
-            *(["finish(D);"] if self._program.deparser_statements else []),
+            *(["finish(D);", asserted] if self._program.deparser_statements else []),
             *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
             *self._emit(),
         ]
@@ -285,8 +280,11 @@ class ProcessWriter:
 
     def _arrive(self) -> list[str]:
         """A clean state: what could be read before it is written is zero, the rest is what it was."""
-        zero = []
+        rows = self._layout.kept_rows()
+        zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
         for header, name in sorted(live_at_start(self._program)):
+            if self._layout.in_stack(header) is not None:
+                continue
             ref = self._layout.header(header)
             field = ref.type.field(name)
             member = ref.field(field)

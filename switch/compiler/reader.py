@@ -17,11 +17,14 @@ from switch.compiler.program import (
     Array,
     Calculation,
     Checksum,
+    Expression,
     FieldList,
     FieldOf,
     Header,
+    LastField,
     LastUnionField,
     LearnList,
+    Lookahead,
     Parameter,
     ParserState,
     Place,
@@ -140,17 +143,25 @@ def _state(
     return ParserState(
         name=item["name"],
         statements=tuple(_parser_op(op, headers, stacks) for op in item["parser_ops"]),
-        key=tuple(
-            (
-                part,
-                union_stacks[part.stack].types[part.member].field(part.field).width
-                if isinstance(part, LastUnionField)
-                else header_width(part, headers, stacks),
-            )
-            for part in key
-        ),
+        key=tuple((part, _key_width(part, headers, stacks, union_stacks, place)) for part in key),
         transitions=tuple(_transition(case, place) for case in item["transitions"]),
     )
+
+
+def _key_width(
+    part: Expression,
+    headers: Mapping[str, Header],
+    stacks: Mapping[str, Stack],
+    union_stacks: Mapping[str, UnionStack],
+    place: Place,
+) -> int:
+    match part:
+        case LastUnionField(stack, member, field):
+            return union_stacks[stack].types[member].field(field).width
+        case FieldOf() | LastField() | Lookahead():
+            return header_width(part, headers, stacks)
+        case _:
+            raise ProgramError(f"{place}: a select on something else than a field or a lookahead is not executed")
 
 
 def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:

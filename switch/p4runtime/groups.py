@@ -6,10 +6,10 @@ import grpc
 from finsy.proto import p4r
 
 from switch.engine import GROUP_MAX, Engine
+from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
 from switch.p4runtime.replicas import decode_replicas, encode_replicas
 from switch.p4runtime.sessions import Sessions
-from switch.p4runtime.tables import UpdateType
 
 Entry = p4r.PacketReplicationEngineEntry
 

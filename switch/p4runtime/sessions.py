@@ -7,9 +7,9 @@ from finsy.proto import p4r
 
 from switch.engine import SESSION_MAX, Engine
 from switch.entries import CloneSession
+from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
 from switch.p4runtime.replicas import decode_replicas, encode_replicas
-from switch.p4runtime.tables import UpdateType
 
 
 class Sessions:

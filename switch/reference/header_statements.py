@@ -22,12 +22,12 @@ def _assign_variable(call: Call) -> None:
 
 
 def _add_header(call: Call) -> None:
-    """A header that was invalid starts as zeros; one that was valid stays as it is."""
+    """A header that was invalid starts as zeros, as many as it had; one that was valid stays as it is."""
     name = call.scope.header_name(call.arguments[0])
     if name is None or call.packet.headers[name].valid:
         return
     instance = call.packet.headers[name]
-    instance.reset()
+    instance.values = dict.fromkeys(instance.values, 0)
     call.packet.headers.set_valid(name, True)
     call.packet.size += instance.width // 8
 
@@ -99,30 +99,36 @@ def _rows(call: Call) -> tuple[str, list[list[str]]]:
 
 
 def _push(call: Call) -> None:
-    """Every header moves on by n places; the first n become invalid."""
+    """Every header moves on by n places, from the back; those in the first n places become invalid."""
     name, rows = _rows(call)
-    _shift(call, rows, -call.value(1))
-    call.packet.headers.next[name] = min(len(rows), call.packet.headers.next[name] + call.value(1))
+    count = min(call.value(1), len(rows))
+    for place in reversed(range(count, len(rows))):
+        _exchange(call, rows[place], rows[place - count])
+    _invalidate(call, rows[:count])
+    call.packet.headers.next[name] = min(len(rows), call.packet.headers.next[name] + count)
 
 
 def _pop(call: Call) -> None:
-    """Every header moves back by n places; the last n become invalid."""
+    """Every header moves back by n places, from the front; those in the last n places become invalid."""
     name, rows = _rows(call)
-    _shift(call, rows, call.value(1))
-    call.packet.headers.next[name] = max(0, call.packet.headers.next[name] - call.value(1))
+    count = min(call.value(1), len(rows))
+    for place in range(len(rows) - count):
+        _exchange(call, rows[place], rows[place + count])
+    _invalidate(call, rows[len(rows) - count :])
+    call.packet.headers.next[name] = max(0, call.packet.headers.next[name] - count)
 
 
-def _shift(call: Call, rows: list[list[str]], by: int) -> None:
-    headers = call.packet.headers
-    before = [[headers[name].copy() for name in row] for row in rows]
-    for place, row in enumerate(rows):
-        inside = 0 <= place + by < len(rows)
-        for column, name in enumerate(row):
-            headers[name].valid = False
-            if inside:
-                source = before[place + by][column]
-                headers[name].values, headers[name].length = source.values, source.length
-                headers[name].valid = source.valid
+def _exchange(call: Call, row: list[str], other: list[str]) -> None:
+    for name, partner in zip(row, other, strict=True):
+        if name != partner:
+            call.packet.headers.exchange(name, partner)
+
+
+def _invalidate(call: Call, rows: list[list[str]]) -> None:
+    """As BMv2: the unions of a stack stay as they are."""
+    if isinstance(call.arguments[0], StackOf):
+        for (name,) in rows:
+            call.packet.headers[name].valid = False
 
 
 HEADER_STATEMENTS: Mapping[str, Callable[[Call], None]] = {

@@ -136,6 +136,10 @@ class Headers:
                         self._instances[member].valid = False
         self._instances[name].valid = valid or self._instances[name].metadata
 
+    def exchange(self, name: str, other: str) -> None:
+        """Give each of two headers of a type what the other one is."""
+        self._instances[name], self._instances[other] = self._instances[other], self._instances[name]
+
     def union_is_valid(self, name: str) -> bool:
         """Whether one of a union's headers is valid."""
         return any(self._instances[member].valid for member in self._program.unions[name].members.values())

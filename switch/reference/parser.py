@@ -22,6 +22,8 @@ from switch.reference.call import Surroundings
 from switch.reference.expressions import Scope
 from switch.reference.packet import Packet, undefined, wrap
 
+INT_MAX = 0x7FFFFFFF  # BMv2 takes a longer length for this one, which is no whole number of bytes
+
 
 class ParserError(Exception):
     """The parser stops; `code` is the error's number."""
@@ -103,7 +105,7 @@ class Parser:
     def _extract(self, target: Expression, length: int | None) -> None:
         name = self._target(target)
         instance = self._packet.headers[name]
-        if length is not None and length % 8:
+        if length is not None and (length % 8 or length > INT_MAX):
             raise self._fail("ParserInvalidArgument")
         bits = instance.type.fixed_width + (length or 0)
         if bits > 8 * len(self._ahead):

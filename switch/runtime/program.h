@@ -101,6 +101,7 @@ struct table {
 };
 
 struct meter;
+
 // Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
 struct value_set {
     uint64_t *cells;

@@ -46,6 +46,7 @@ def operations(width: int) -> Iterator[tuple[int, bool, Tree]]:
     yield min(2 * width, 2048), False, cut(op("|", cut(op("<<", a, const(width)), 2 * width), b), min(2 * width, 2048))
     yield width, False, op("usat_cast", op("+", a, b), const(width))
     yield width, False, op("usat_cast", op("-", a, b), const(width))
+    yield 64, False, op("usat_cast", op("-", a, b), const(64))
     yield min(width + 9, 2048), False, op("+", a, b)
 
 

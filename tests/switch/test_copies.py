@@ -103,6 +103,11 @@ def test_a_packet_without_end_is_ended(engine: Engine, op: int) -> None:
     assert ports(engine, packet(0)) == [1]
 
 
+def test_headers_that_a_packet_took_away_are_not_left_to_its_copies(engine: Engine) -> None:
+    engine.set_session(5, CloneSession(replicas=to(2)))
+    assert [(port, data[18:27]) for port, data in engine.inject(1, packet(16))] == [(2, bytes(9)), (1, bytes(9))]
+
+
 def test_too_many_copies_at_a_time_are_dropped(engine: Engine) -> None:
     """Each of 40 clones is cloned 40 times, and each of these again as far as they can wait."""
     engine.set_session(5, CloneSession(replicas=to(*range(2, 42))))

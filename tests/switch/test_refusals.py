@@ -34,6 +34,20 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
     return json.dumps(root).encode()
 
 
+def state(root: dict[str, Any]) -> dict[str, Any]:
+    (only,) = root["parsers"][0]["parse_states"]
+    assert isinstance(only, dict)
+    return only
+
+
+def with_variable_field(root: dict[str, Any], **more: Any) -> None:
+    root["header_types"][1]["fields"].append(["v", "*"])
+    root["header_types"][1].update(max_length=12, **more)
+
+
+MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None}
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -48,6 +62,10 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
         (program(meter_arrays=[METER | {"type": "bits"}]), r"test\.p4:7: .*meter m of type bits; packets or bytes"),
         (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
         (changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])), "2056 bits; at most 2048"),
+        (changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])), "select on something"),
+        (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),
+        (changed(with_variable_field), "extract of a header of type h_t without a length"),
+        (changed(lambda root: with_variable_field(root, length_exp=const(8))), "a length of the header's own"),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),

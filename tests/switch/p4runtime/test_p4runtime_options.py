@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from switch.options import OptionsError, check_address, check_interfaces, check_log_file, parse
+from switch.tls import Tls
 
 FULL = (
     "--no-p4 -i 1@s1-eth1 -i 2@s1-eth2 --device-id 7 --log-console -L debug --thrift-port 9090"
@@ -32,6 +33,20 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
     assert (options.drop_port, options.priority_queues) == (511, 1)
 
 
+def test_tls_takes_simple_switch_grpcs_flags() -> None:
+    files = "--grpc-server-cert c --grpc-server-key k --grpc-server-cacert a"
+    options = parse(f"--no-p4 -- --grpc-server-ssl {files} --grpc-server-with-client-auth".split())
+    assert options.tls == Tls(certificate=Path("c"), key=Path("k"), authority=Path("a"), client_auth=True)
+    assert options.ignored == ()
+    options = parse(f"--no-p4 -- --grpc-server-ssl {files}".split())
+    assert options.tls == Tls(certificate=Path("c"), key=Path("k"), authority=Path("a"), client_auth=False)
+    assert options.ignored == ("--grpc-server-cacert: --grpc-server-with-client-auth is not given",)
+    options = parse(f"--no-p4 -- {files}".split())
+    assert options.tls is None
+    assert options.ignored[0] == "--grpc-server-cert: --grpc-server-ssl is not given"
+    assert len(options.ignored) == 3
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -56,6 +71,13 @@ def test_little_has_to_be_said(tmp_path: Path) -> None:
         (
             "--no-p4 -- --grpc-server-addr 50051",
             "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
+        ),
+        ("--no-p4 --grpc-server-ssl", "--grpc-server-ssl is a target flag: it goes after --"),
+        ("--no-p4 -- --grpc-server-ssl", "--grpc-server-ssl: --grpc-server-cert FILE is needed, too"),
+        ("--no-p4 -- --grpc-server-ssl --grpc-server-cert x", "--grpc-server-ssl: --grpc-server-key FILE is needed"),
+        (
+            "--no-p4 -- --grpc-server-ssl --grpc-server-cert x --grpc-server-key y --grpc-server-with-client-auth",
+            "--grpc-server-ssl: --grpc-server-cacert FILE is needed, too",
         ),
         ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 511"),
         ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 511"),

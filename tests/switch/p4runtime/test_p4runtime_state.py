@@ -177,6 +177,12 @@ def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
             assert await embedded.receive(2) == cut
             assert await embedded.receive(3) == cut
 
+            async def logged() -> list[str]:
+                lines = embedded.log.read_text().splitlines()
+                return [line.partition("INFO ")[2] for line in lines if "cloned to" in line]
+
+            await eventually(logged, ["cloned to session 6", "cloned to session 5"])
+
     asyncio.run(scenario())
 
 

@@ -154,6 +154,7 @@ control TestIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
                 drop();
             } else if (hdr.test.kind == 5) {
                 clone(CloneType.I2E, hdr.test.value);
+                log_msg("cloned to session {}", { hdr.test.value });
                 drop();
             }
         } else {

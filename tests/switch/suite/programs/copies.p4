@@ -79,6 +79,13 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         else if (hdr.ask.op == 13) { hdr.wide.setValid(); hdr.wide.data = 1; }
         else if (hdr.ask.op == 14) { standard.egress_spec = 511; }
         else if (hdr.ask.op == 15) { resubmit_preserving_field_list(1); }  // without end
+        else if (hdr.ask.op == 16 && standard.instance_type == 0) {  // a header leaves its fields behind
+            hdr.extra.setValid();
+            hdr.extra.data = 0xdeadbeef;
+            hdr.extra.setInvalid();
+            clone(CloneType.I2E, session);
+            resubmit_preserving_field_list(1);
+        }
         else if (hdr.ask.op == 0x41) { hdr.extra.setInvalid(); clone(CloneType.I2E, session); }
     }
 }
@@ -126,6 +133,7 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             mark_to_drop(standard);
         }
         else if (hdr.ask.op == 0x29) { recirculate_preserving_field_list(1); }  // without end
+        else if (hdr.ask.op == 16) { hdr.wide.setValid(); hdr.wide.data = (bit<72>)hdr.extra.data; }
         else if (hdr.ask.op == 10 && standard.instance_type == INGRESS_CLONE) {
             clone_preserving_field_list(CloneType.E2E, session, 1);
             recirculate_preserving_field_list(1);

@@ -20,13 +20,29 @@ struct headers {
 
 struct metadata {
     bit<2> colour;
+    bit<8> in_set;
+}
+
+struct pair_t {
+    bit<8>  a;
+    bit<16> b;
 }
 
 const bit<9> OUT = 2;
 
 parser ParserImpl(packet_in packet, out headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    value_set<pair_t>(3) pairs;
+
     state start {
         packet.extract(hdr.probe);
+        transition select(hdr.probe.a, hdr.probe.b) {
+            pairs : mark;
+            default : accept;
+        }
+    }
+
+    state mark {
+        meta.in_set = 1;
         transition accept;
     }
 }
@@ -37,8 +53,8 @@ control VerifyChecksumImpl(inout headers hdr, inout metadata meta) {
 
 control Tables(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
     direct_counter(CounterType.packets_and_bytes) by_exact_count;
-    counter(16, CounterType.packets_and_bytes) counted;
-    register<bit<8>>(16) seen;
+    counter(32, CounterType.packets_and_bytes) counted;
+    register<bit<8>>(32) seen;
     action_profile(4) shared;
     @max_group_size(8) action_selector(HashAlgorithm.crc16, 32w32, 32w16) chosen;
     direct_meter<bit<2>>(MeterType.packets) entry_meter;
@@ -219,6 +235,8 @@ control Tables(inout headers hdr, inout metadata meta, inout standard_metadata_t
             hdr.probe.colour = (bit<8>) meta.colour;
         } else if (hdr.probe.table_number == 16) {
             aged.apply();
+        } else if (hdr.probe.table_number == 17) {
+            hdr.probe.result = meta.in_set;
         }
     }
 }

@@ -8,7 +8,18 @@ from typing import Any
 from tests.switch.build import Tree, const, op
 from tests.switch.build import field as field_of
 from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, bits, cut, ints, truth
-from tests.switch.suite.random_programs.shape import AGAIN, META, STACK, STANDARD, Headers, Member, named, statement
+from tests.switch.suite.random_programs.shape import (
+    AGAIN,
+    META,
+    STACK,
+    STANDARD,
+    UNIONS,
+    VARIABLE,
+    Headers,
+    Member,
+    named,
+    statement,
+)
 
 CELLS = 12
 PORTS = 4
@@ -89,10 +100,18 @@ class ActionMaker:
         return [statement("assign", field_of(header, member.name), value)]
 
     def _header(self, _source: Readable) -> list[Primitive]:
-        name = self.random.choice(["add_header", "remove_header", "assign_header"])
-        if name == "assign_header":
-            return [statement(name, *(named("header", twin) for twin in self.random.sample(self.headers.twins, 2)))]
+        name = self.random.choice(["add_header", "add_header", "remove_header", "remove_header", "whole"])
+        if name == "whole":
+            return [self._whole()]
         return [statement(name, named("header", self.random.choice(self.headers.names)))]
+
+    def _whole(self) -> Primitive:
+        """A header or union becomes another of its type."""
+        kind, names = self.random.choice(
+            (("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS))
+        )
+        name = "assign_union" if kind == "header_union" else "assign_header"
+        return statement(name, *(named(kind, one) for one in self.random.sample(names, 2)))
 
     def _stack(self, _source: Readable) -> list[Primitive]:
         name, by = self.random.choice(["push", "pop"]), self.random.randint(1, 4)

@@ -5,12 +5,11 @@ from random import Random
 from typing import Any
 
 from switch.entries import Entry, Exact, Lpm, Match, Range, Ternary
-from switch.entries import Optional as OptionalMatch
 from tests.switch.suite.random_programs.actions import Action
 from tests.switch.suite.random_programs.expressions import truth
 from tests.switch.suite.random_programs.shape import META, Headers, hexadecimal
 
-KINDS = ("exact", "exact", "ternary", "lpm", "range", "optional")
+KINDS = ("exact", "exact", "ternary", "lpm", "range")
 RANKS = ("exact", "lpm", "ternary", "range")  # what a table with a key of several kinds is
 ENTRIES = 6
 
@@ -34,6 +33,7 @@ class ControlMaker:
     name: str
     actions: list[Action]
     first_id: int
+    tame: bool
     entries: list[Entry] = field(default_factory=list)
     _tables: list[dict[str, Any]] = field(default_factory=list)
     _conditions: list[dict[str, Any]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class ControlMaker:
             "name": name,
             "id": self.first_id + len(self._tables),
             "key": [self._key_document(part) for part in key],
-            "match_type": max((_rank(part) for part in key), key=RANKS.index, default="exact"),
+            "match_type": max((part.kind for part in key), key=RANKS.index, default="exact"),
             "type": "simple",
             "max_size": 64,
             "with_counters": False,
@@ -138,7 +138,7 @@ class ControlMaker:
             small = [member for member in members if member.name.startswith("k")]
             member = self.random.choice(small if small and self.random.random() < 0.7 else members)
             kind = self.random.choice(KINDS)
-            if kind == "lpm" and "lpm" in kinds:
+            if kind == "lpm" and ("lpm" in kinds or (self.tame and member.width % 8)):
                 kind = "exact"
             kinds.add(kind)
             parts.append(KeyPart(header=header, name=member.name, width=member.width, kind=kind))
@@ -173,8 +173,6 @@ class ControlMaker:
             case "range":
                 low, high = sorted((value, self._below(part.width)))
                 return Range(low=low, high=high)
-            case "optional":
-                return OptionalMatch(value=self.random.choice((None, value)))
         mask = self.random.choice((0, 1, ones, self._below(part.width)))
         return Ternary(value=value & mask, mask=mask)
 
@@ -191,10 +189,6 @@ class ControlMaker:
         }
 
 
-def _rank(part: KeyPart) -> str:
-    return "ternary" if part.kind == "optional" else part.kind
-
-
 def _const_match(match: Match, part: KeyPart) -> dict[str, Any]:
     def text(value: int) -> str:
         return hexadecimal(value, part.width)
@@ -208,6 +202,3 @@ def _const_match(match: Match, part: KeyPart) -> dict[str, Any]:
             return {"match_type": "range", "start": text(low), "end": text(high)}
         case Ternary(value=value, mask=mask):
             return {"match_type": "ternary", "key": text(value), "mask": text(mask)}
-        case OptionalMatch(value=value):
-            mask = 0 if value is None else (1 << part.width) - 1
-            return {"match_type": "ternary", "key": text(value or 0), "mask": text(mask)}

@@ -33,6 +33,7 @@ class Readable:
     leaves: Sequence[Leaf]
     headers: Sequence[str] = ()
     equal: Sequence[tuple[str, str]] = ()  # headers of one type
+    unions: Sequence[str] = ()
 
     def choose(self, options: Sequence[T]) -> T:
         """One of several."""
@@ -214,4 +215,4 @@ def _simple_truth(source: Readable) -> Tree:
         operands = [{"type": "header", "value": name} for name in (left, right)]
         return op((source.choose(("==", "!="))), *operands)
     width: int = source.choose(WIDTHS)
-    return op((source.choose(("==", "<"))), _unsigned_leaf(source, width), _unsigned_leaf(source, width))
+    return op(source.choose(("==", "<")), _unsigned_leaf(source, width), _unsigned_leaf(source, width))

@@ -20,6 +20,8 @@ STANDARD_FIELDS = [
 ALIASES = ("mcast_grp", "egress_rid", "priority", "ingress_global_timestamp", "egress_global_timestamp")
 READ = ("ingress_port", "packet_length", "instance_type", "parser_error", "checksum_error", "mcast_grp", "egress_spec")
 SIGNED = (8, 16, 33)
+UNIONS = ("u", "w")
+VARIABLE, VARIABLE_FIELD, VARIABLE_MAX = ("v0", "v1"), "rest", 64
 AGAIN = "again"  # metadata that says that a packet comes in for the second time
 SMALL = (1, 2, 3, 4)  # bits of the metadata that keys are made of
 
@@ -31,11 +33,16 @@ class Member:
     name: str
     width: int
     signed: bool = False
+    variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
-    """Types by name and headers by name; `twins` are headers of one type, `stack` the members of the one stack."""
+    """Types by name and headers by name.
+
+    `twins` are headers of one type, `stack` the members of the one stack, UNIONS headers of the same two types each,
+    VARIABLE headers of one type with a variable field.
+    """
 
     types: dict[str, list[Member]]
     instances: dict[str, str]
@@ -49,7 +56,8 @@ class Headers:
 
     def fields(self, header: str) -> list[Member]:
         """Of a header, without what fills it up and what copies go by."""
-        return [member for member in self.types[self.instances[header]] if member.name not in ("_padding", AGAIN)]
+        members = self.types[self.instances[header]]
+        return [member for member in members if member.name not in ("_padding", AGAIN) and not member.variable]
 
     def readable(self, random: Random, more: Sequence[Leaf] = ()) -> Readable:
         """What expressions may read."""
@@ -58,7 +66,7 @@ class Headers:
         always = [Leaf(field_of(STANDARD, name), standard[name]) for name in READ]
         wire = [Leaf(guarded(name, member.name), member.width) for name in self.names for member in self.fields(name)]
         leaves = [*meta, *always, *wire, *more]
-        return Readable(random=random, leaves=leaves, headers=self.names, equal=[self.twins])
+        return Readable(random=random, leaves=leaves, headers=self.names, equal=[self.twins], unions=UNIONS)
 
     def document(self) -> dict[str, Any]:
         """The sections of the JSON."""
@@ -66,7 +74,18 @@ class Headers:
         numbers = {name: number for number, name in enumerate(self.instances)}
         return {
             "header_types": [
-                {"name": name, "id": number, "fields": self._fields(name)} for number, name in enumerate(types)
+                {"name": name, "id": number, "fields": self._fields(name), **self._length(name)}
+                for number, name in enumerate(types)
+            ],
+            "header_union_types": [{"name": "union_t", "id": 0, "headers": [["x", "t0"], ["y", "t1"]]}],
+            "header_unions": [
+                {
+                    "name": name,
+                    "id": number,
+                    "union_type": "union_t",
+                    "header_ids": [numbers[f"{name}.x"], numbers[f"{name}.y"]],
+                }
+                for number, name in enumerate(UNIONS)
             ],
             "headers": [
                 {"name": name, "id": numbers[name], "header_type": kind, "metadata": name in (META, STANDARD)}
@@ -86,7 +105,15 @@ class Headers:
     def _fields(self, kind: str) -> list[list[Any]]:
         if kind == STANDARD:
             return [[*item, False] for item in STANDARD_FIELDS]
-        return [[member.name, member.width, member.signed] for member in self.types[kind]]
+        return [
+            [member.name, "*"] if member.variable else [member.name, member.width, member.signed]
+            for member in self.types[kind]
+        ]
+
+    def _length(self, kind: str) -> dict[str, int]:
+        members = self.types.get(kind, [])
+        total = sum(member.width for member in members) // 8
+        return {"max_length": total} if any(member.variable for member in members) else {}
 
 
 def random_headers(random: Random, *, wide: int) -> Headers:
@@ -98,7 +125,10 @@ def random_headers(random: Random, *, wide: int) -> Headers:
     meta += [Member("r", random.choice(widths)), Member("h", 32), Member(AGAIN, 1)]
     types["meta_t"] = _padded(meta)
     stack = tuple(f"{STACK}[{number}]" for number in range(3))
-    instances = {"a": "t0", "b": "t0", "c": "t1", **dict.fromkeys(stack, "t2"), META: "meta_t", STANDARD: STANDARD}
+    types["variable_t"] = [Member("f0", 8), Member(VARIABLE_FIELD, VARIABLE_MAX, variable=True)]
+    unions = {f"{name}.{member}": kind for name in UNIONS for member, kind in (("x", "t0"), ("y", "t1"))}
+    instances = {"a": "t0", "b": "t0", "c": "t1", **dict.fromkeys(stack, "t2"), **unions}
+    instances |= {**dict.fromkeys(VARIABLE, "variable_t"), META: "meta_t", STANDARD: STANDARD}
     return Headers(types=types, instances=instances, twins=("a", "b"), stack=stack)
 
 
