@@ -144,10 +144,6 @@ class Layout:
         unions = self.program.union_stacks.get(stack)
         return len(self._rows[stack].members) if unions is None else len(unions.unions)
 
-    def is_union_stack(self, name: str) -> bool:
-        """Whether a stack is one of unions."""
-        return name in self.program.union_stacks
-
     def header(self, name: str) -> HeaderRef:
         """A header or metadata instance."""
         header = self.program.headers[name]

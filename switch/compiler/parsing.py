@@ -167,14 +167,18 @@ class ParserWriter:
         )
 
     def _variable_size(self, low: Lowering, header: HeaderRef, length: Expression) -> str:
-        """A C name for a header's size in bytes, whose variable field is to have `length` bits; sets these."""
-        bits, size = self._block.name("bits"), self._block.name("size")
+        """A C name for a header's size in bytes, whose variable field is to have `length` bits; sets these.
+
+        As on BMv2 there must be room for what an earlier extract has left in the field as well.
+        """
+        bits, size, room = self._block.name("bits"), self._block.name("size"), self._block.name("room")
         self._block.add(
             f"const uint64_t {bits} = {low.exact_amount(length)};",
             f"if ({bits} % 8 || {bits} > INT32_MAX) {self._fail('ParserInvalidArgument')}",
             f"const uint64_t {size} = {header.type.fixed_width // 8} + {bits} / 8;",
-            f"if (D->length - D->at < {size}) {self._fail('PacketTooShort')}",
-            f"if ({size} > {header.type.width // 8}) {self._fail('HeaderTooShort')}",
+            f"const uint64_t {room} = {size} + {header.bits} / 8;",
+            f"if (D->length - D->at < {room}) {self._fail('PacketTooShort')}",
+            f"if ({room} > {header.type.width // 8}) {self._fail('HeaderTooShort')}",
             f"{header.bits} = (uint32_t){bits};",
         )
         return size

@@ -108,9 +108,10 @@ class Parser:
         if length is not None and (length % 8 or length > INT_MAX):
             raise self._fail("ParserInvalidArgument")
         bits = instance.type.fixed_width + (length or 0)
-        if bits > 8 * len(self._ahead):
+        room = bits + instance.length  # with what an earlier extract has left, as BMv2
+        if room > 8 * len(self._ahead):
             raise self._fail("PacketTooShort")
-        if bits > instance.type.width:
+        if room > instance.type.width:
             raise self._fail("HeaderTooShort")
         instance.extract(self._ahead, length or 0)
         self._packet.headers.set_valid(name, True)

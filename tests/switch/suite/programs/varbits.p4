@@ -47,6 +47,13 @@ parser TestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
     }
     state second {
         packet.extract(hdr.two, (bit<32>)hdr.one.next_bytes * 8);
+        transition select(hdr.two.next_bytes) {
+            0x20: second_again;
+            default: accept;
+        }
+    }
+    state second_again {  // has to leave room for what the field has
+        packet.extract(hdr.two, 8);
         transition accept;
     }
     state rows {
