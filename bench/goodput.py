@@ -45,8 +45,8 @@ def goodput_mbps(loss: float, iterations: int, target: str, console: Console) ->
         plan = dataclasses.replace(make_plan(source, target=target, out=Path(folder) / "run", quiet=True), check=False)
         results = execute(plan, console)
         (summary,) = summarise(results.jobs[0], plan.shared).passes
-    if broken := summary.identity_error or summary.conservation_error:
-        raise RunError(broken)
+    if summary.broken:
+        raise RunError("; ".join(summary.broken))
     return summary.iterations * PARAMETERS * 32 / summary.duration_s / 1e6, summary.retransmissions
 
 

@@ -11,6 +11,8 @@ import finsy as fy
 
 from controller.errors import LayoutError
 from controller.topology import Host
+from host.lanes import WIDTHS
+from host.shape import WORD_BITS
 from run.config import SLOTS, Job
 
 FLOOD_GROUP = 0x100
@@ -18,12 +20,8 @@ FLOOD_GROUP = 0x100
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
-WORD_BITS = 2048
-
-LANE_WIDTHS = (32, 16, 8, 4)
-"""By the header's `lanes` code."""
-
 JOBS = "ingress.admission.jobs"
+MEMBERS = "ingress.admission.members"
 SET_JOB = "ingress.admission.set_job"
 DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
@@ -145,7 +143,7 @@ def _l2(hosts: tuple[Host, ...]) -> Iterator[fy.P4TableEntry]:
 
 def _lanes() -> Iterator[fy.P4TableEntry]:
     """One entry for each lane width."""
-    for code, width in enumerate(LANE_WIDTHS):
+    for code, width in enumerate(WIDTHS):
         action = fy.P4TableAction("ingress.admission.set_lanes", high=high_bits(width))
         yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
 
@@ -155,7 +153,7 @@ def _workers(layout: Layout) -> Iterator[fy.P4TableEntry]:
     job = layout.job.id
     for rank, host in enumerate(layout.members):
         yield _entry(
-            "ingress.admission.members",
+            MEMBERS,
             {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
             fy.P4TableAction("ingress.admission.admit", most=1),
         )

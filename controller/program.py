@@ -1,6 +1,8 @@
 """The compiled P4 program, and how it gets into a switch that does not run it."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from finsy.proto import p4r
 from controller.errors import PushError
 
 HANDSHAKE_S = 30.0
+LEAVE_S = 2.0  # within which a switch has noticed that a connection was closed
+LEAVE_EVERY_S = 0.05
 
 _BUILD = Path(__file__).parents[1] / "p4src" / "build"
 
@@ -51,9 +55,25 @@ async def push(program: Program, address: str, device_id: int) -> None:
     In connections of their own, because finsy would push again whenever a longer one becomes primary again.
     """
     await _delete_groups(address, device_id)
-    pushing = fy.Switch("switch", address, program.options(device_id, force=True))
-    async with asyncio.timeout(HANDSHAKE_S), pushing as switch:
-        check_primary(switch)
+    async with _primary(address, program.options(device_id, force=True)):
+        pass  # finsy has pushed
+
+
+@contextlib.asynccontextmanager
+async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.Switch]:
+    """A connection that is primary; PushError when another controller has the switch.
+
+    A switch may take the connection that we have just closed for one that is still there: its election id is ours.
+    """
+    give_up = time.monotonic() + LEAVE_S
+    while True:
+        async with asyncio.timeout(HANDSHAKE_S), fy.Switch("switch", address, options) as switch:
+            if switch.primary_id != options.initial_election_id or time.monotonic() > give_up:
+                check_primary(switch)
+            if switch.is_primary:
+                yield switch
+                return
+        await asyncio.sleep(LEAVE_EVERY_S)
 
 
 async def _cookie(address: str, device_id: int) -> int | None:
@@ -75,9 +95,7 @@ async def _delete_groups(address: str, device_id: int) -> None:
     """Delete the multicast groups: BMv2 keeps them through a push but forgets having them, so that inserting one again
     would double its replicas.
     """
-    before = fy.Switch("switch", address, fy.SwitchOptions(device_id=device_id))
-    async with asyncio.timeout(HANDSHAKE_S), before as switch:
-        check_primary(switch)
+    async with _primary(address, fy.SwitchOptions(device_id=device_id)) as switch:
         if switch.p4info.exists:
             groups = [group async for group in read(switch, [fy.P4MulticastGroupEntry()])]
             await switch.delete(groups, strict=False)

@@ -29,10 +29,8 @@ from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruct
 from host.pages import Pages
 from host.plan import Plan
 from host.protocol import Protocol
-from host.rate import RateEstimator
 from host.record import Recorder
 from host.replica import State
-from host.residual import Residual
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
@@ -51,10 +49,10 @@ LAST_ITERATION = 2**32 - 1
 
 
 class Agent:
-    """One worker's place in a job, for gradients of `elements` float32 values; `books`: a file for them to live in.
+    """One worker's place in a job, whose gradients are coded as `coding` says; `books`: a file for them to live in.
 
-    `compress`: how it is sent; `drop`: what is too late of a gradient is thrown away, not stashed; `average`: as
-    model.average.
+    `compress`: what becomes of what coding leaves over, and of the link's rate; `drop`: what is too late of a gradient
+    is thrown away, not stashed; `average`: as model.average.
     """
 
     def __init__(
@@ -62,16 +60,15 @@ class Agent:
         job: Job,
         *,
         rank: int,
-        elements: int,
+        coding: Coding,
         transport: Transport,
-        compress: Compress | None = None,
+        compress: Compress = Compress(),  # noqa: B008  # frozen
         books: Path | None = None,
         average: Average = "gradients",
         drop: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        compress = compress or Compress()
-        self._coding = Coding.of(job, compress, elements)
+        self._coding = coding
         self._rank, self._average = rank, average
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
@@ -81,9 +78,8 @@ class Agent:
         shape = self._coding.shape
         sizes = {"blocks": shape.blocks, "lanes": shape.elements}
         pages = Pages.in_memory(**sizes) if books is None else Pages.in_file(books, job=job.id, rank=rank, **sizes)
-        self.residual = Residual(pages, rank, self._coding.codecs, drop=drop, feedback=compress.feedback)
-        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
-        self.encoder = Encoder(self._coding, self.residual, rate)
+        self.encoder = Encoder.of(coding, compress, pages, rank, drop=drop)
+        self.residual = self.encoder.residual
         self.over = threading.Event()
         """Set while the iteration that the training thread works on is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES

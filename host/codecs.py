@@ -19,14 +19,12 @@ from host.compress import (
     FixedPoint,
     OneBit,
     Rounding,
-    limit_of,
     statistics,
 )
 from host.errors import CodecError
-from host.lanes import WIDTHS, code_of
+from host.lanes import WIDTHS, code_of, limit_of
 from host.wire import Values
-
-NAMES = ("int32", "int16", "int8", "int4", "onebit", "auto")
+from run.compression import NAMES
 
 LANES = 64
 """Of a trial block."""
@@ -142,6 +140,8 @@ def _checked_values(codec: Codec, lanes: Values, scale: Exponents, count: int) -
     """What a sum stands for."""
     values = codec.decode(lanes, scale, np.full(scale.shape, count))
     _check_array("decode", values, np.dtype(np.int64), lanes.shape)
+    if not np.array_equal(codec.decode(lanes[-1:], int(scale[-1, 0]), count), values[-1:]):
+        raise CodecError("decode of one block is another one where scale and count are numbers instead of arrays")
     return values
 
 

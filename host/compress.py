@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from host.errors import CodecError, GradientError
 from host.kernel import Floats32, Floats64, kernel
-from host.lanes import WIDTHS, code_of, pack, unpack
+from host.lanes import WIDTHS, limit_of, pack, unpack
 from host.wire import Values
 
 FRACTION_BITS = 40
@@ -225,13 +225,6 @@ def _shift(scale: Scale) -> Scale:
     if least < 0 or most > FRACTION_BITS:
         raise CodecError(f"a scale of {least} to {most}: 0 to {FRACTION_BITS} are allowed")
     return FRACTION_BITS - scale
-
-
-def limit_of(width: int, workers: int) -> int:
-    """Largest magnitude of a signed lane of which `workers` may be added; 0: there is no room for so many."""
-    code_of(width)
-    most: int = (1 << (width - 1)) - 1
-    return most // workers
 
 
 def _too_narrow(width: int, workers: int) -> str:

@@ -6,7 +6,7 @@ The agent drives it over real sockets, sim/ in virtual time.  It knows nothing o
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from host.history import Result
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
 from host.pacing import FRAME_BYTES
-from host.pages import Integers
+from host.pages import Integers, Pages
 from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
 from host.residual import Residual
 from host.summary import Magnitudes
 from host.wire import HEADER_BYTES, Lanes
+from run.compression import Compress
 
 SAMPLE_MAX = 1 << 16
 """Elements that a norm is taken of; evenly spaced ones stand for more."""
@@ -91,6 +92,13 @@ class Encoder:
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error_norm: float | None = None  # None: nothing was encoded in this iteration
         self._began_at_bytes = 0
+
+    @classmethod
+    def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, drop: bool = False) -> Self:
+        """For worker `rank`, whose books are in these pages; `compress`, `drop`: what becomes of what is left over."""
+        residual = Residual(pages, rank, coding.codecs, drop=drop, feedback=compress.feedback)
+        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
+        return cls(coding, residual, rate)
 
     @property
     def blocks(self) -> list[int]:

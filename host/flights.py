@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from host.timeout import RTO_MAX_S, Patience, Timeout
 from host.wire import Header
 
+DOUBTS = 16
+"""Answers to repeated requests: once a link has become slower, so many of them say nothing of what was overtaken."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Flight:
@@ -19,6 +22,7 @@ class Flight:
     header: Header
     values: bytes
     order: int  # of sending, among all requests
+    first_order: int  # of sending it for the first time
     first_sent: float
     sent: float  # to come, while it waits for its turn to leave
     deadline: float = math.inf  # finite once a request that was sent later has been answered
@@ -34,11 +38,13 @@ class Flights:
         self.probe_at = math.inf
         """When something is sent again because nothing at all is answered."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
-        self._moving_timeout = Timeout(rto_s)  # from one answer to the next: the network alone
+        self._moving_timeout = Timeout(rto_s, spare=1.0)  # from one answer to the next: the network alone
         self._answer_timeout = Timeout(rto_s)  # from a request to its answer
         self._patience = Patience()
         self._order = 0
         self._probes = 0  # since the last answer
+        self._probed: set[int] = set()  # blocks of this iteration that were sent again because of a silence
+        self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
         self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
         self._all_left_at = 0.0  # when the last flight leaves that did not leave at once
@@ -53,13 +59,26 @@ class Flights:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
+        self._probed.clear()
+
+    def late(self, block: int) -> None:
+        """A request came after its block was closed: if that was answered before, it was repeated in vain.
+
+        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.
+        """
+        if block in self._probed and block not in self.by_block:
+            self._probed.discard(block)
+            self._doubts = DOUBTS
 
     def launch(self, block: int, header: Header, values: bytes, now: float) -> None:
         """A request is sent."""
         if not self.by_block:
             self.heard(now)
         self._order += 1
-        self.by_block[block] = Flight(header=header, values=values, order=self._order, first_sent=now, sent=now)
+        order = self._order
+        self.by_block[block] = Flight(
+            header=header, values=values, order=order, first_order=order, first_sent=now, sent=now
+        )
 
     def leaves(self, flight: Flight, at: float) -> None:
         """A request that was launched or repeated just now leaves later, after all those before it."""
@@ -96,8 +115,9 @@ class Flights:
         if flight.attempts > 1 or left:
             self._patience.answer(now - flight.sent, again=flight.attempts > 1)
         self.heard(now)
+        order = self._answered_order(flight, now)  # among all that were sent
         for other in self.by_block.values():
-            if other.order < flight.order:
+            if other.order < order:
                 other.deadline = min(other.deadline, self._patience_ends(other, now))
 
     def due(self, now: float) -> list[int]:
@@ -106,7 +126,9 @@ class Flights:
         if self.probe_at <= now:
             left = [block for block, flight in self.by_block.items() if flight.sent <= now]
             oldest = sorted(left, key=lambda block: self.by_block[block].order)
-            due += [block for block in oldest[: 2 ** min(self._probes, 10)] if block not in due]
+            probes = oldest[: 2 ** min(self._probes, 10)]
+            self._probed.update(probes)
+            due += [block for block in probes if block not in due]
             self._probes += bool(oldest)
             self.probe_at = self._since(now) + self._silence_s()
         return due
@@ -118,6 +140,20 @@ class Flights:
         flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
         flight.attempts += 1
         return flight
+
+    def _answered_order(self, flight: Flight, now: float) -> int:
+        """Of the attempt that was answered, as far as one can know (RFC 8985, 6.2; in doubt the first, RFC 3522).
+
+        A request that was repeated while it waited in a queue seems to have overtaken everything in that queue.
+        """
+        if flight.attempts == 1:
+            return flight.order
+        if now - flight.sent < self._answer_timeout.soon_s:
+            return flight.first_order
+        if self._doubts:
+            self._doubts -= 1
+            return flight.first_order
+        return flight.order
 
     def _patience_ends(self, flight: Flight, now: float) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""

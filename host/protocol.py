@@ -23,7 +23,7 @@ everything that is still open is sent again.  Without that, a block that one wor
 again for the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -275,9 +275,9 @@ class Protocol:
         return sorted(self._course.open)
 
     @property
-    def waiting(self) -> list[int]:
-        """Blocks that were contributed and wait for the window, ascending."""
-        return sorted(self._waiting)
+    def waiting(self) -> Collection[int]:
+        """Blocks that were contributed and wait for the window."""
+        return self._waiting.keys()
 
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
@@ -289,6 +289,8 @@ class Protocol:
         """The switch's result of a block."""
         if result.id.block < self.shape.total:  # else of another job: nothing is done about it
             check_words(self.shape, header)
+            if header.kind == Kind.LATE and result.id.iteration == self.iteration:
+                self._flights.late(result.id.block)
         return self.result_in(result, now, hint=hint(header) if header.kind == Kind.RESULT else None)
 
     def _close(self, result: Result, hint: int | None, now: float) -> list[Instruction]:
@@ -331,9 +333,11 @@ class Protocol:
 
     def _fill_window(self, now: float) -> list[Instruction]:
         """Send what waits and is less than a window from the first open block."""
+        if self.regrouping or not self._waiting:
+            return self._pull(now)
         instructions: list[Instruction] = []
         end = self._course.window_end(self._window)
-        for block in () if self.regrouping else sorted(self._waiting):
+        for block in sorted(self._waiting):
             if block >= end:
                 break
             ready = self._waiting.pop(block)

@@ -3,7 +3,7 @@
 Fed by the contributions that leave and the answers to them; times are passed in, of whatever clock.  Knows nothing of
 sockets, lanes' contents or other workers.  docs/COMPRESSION.md has the source's formula and both readings of it.
 
-    answers   | first |  W packets  |  W packets  |  --> time
+    answers   | first |   window    |   window    |  --> time
               no rate    v             v'            |v' - v| <= threshold * v HOLD times on end: v' is the rate
 """
 
@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from host.errors import RateError
+from host.lanes import WIDTHS
 
 WINDOW = 8
 """W: packets that a rate is measured over, at least."""
 
 SPAN_S = 0.5e-3
 """Time that a rate is measured over, at least: answers that were read together say nothing about the network."""
+
+FEW, LONG_S = 3, 10e-3
+"""So few packets will do where they take so long: what hosts do in between is nothing against that."""
 
 HOLD = 4
 """Times on end that two windows must agree: those of a rate that swings agree in passing, now and then."""
@@ -33,8 +37,6 @@ RISE = 0.25
 
 PROBE = 16
 """Iterations in time after which twice as much is tried."""
-
-WIDTHS = (32, 16, 8, 4)
 
 
 def deliverable(start_bps: float, now_bps: float) -> float:
@@ -78,11 +80,18 @@ class _Point(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """In bit/s: on the wire over the older window and the newer one, and of the gradient over the newer one."""
+    """Between two moments, in bit/s."""
 
-    older: float
-    newer: float
+    wire: float
     gradient: float
+
+
+def _between(first: _Point, last: _Point) -> _Rates:
+    """Mean rates."""
+    bits = 8 / (last.time_s - first.time_s)
+    return _Rates(
+        wire=bits * (last.wire_bytes - first.wire_bytes), gradient=bits * (last.gradient_bytes - first.gradient_bytes)
+    )
 
 
 class _Stream:
@@ -92,8 +101,8 @@ class _Stream:
         self._points: list[_Point] = []
         self._middle = self._first = 0
 
-    def add(self, size: "_Sent", now: float) -> _Rates | None:
-        """An answer for so many bytes: the rates up to the one before; None without news.
+    def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
+        """An answer for so many bytes: older and newer window's rates up to the one before; None without news.
 
         The first answer only starts the clock: what was waited for until then was other workers.
         """
@@ -117,12 +126,9 @@ class _Stream:
         """The mean rates from the first answer to the last; None where they are too few."""
         if not self._points or not _long_enough(self._points[0], self._points[-1], windows=2):
             return None
-        first, last = self._points[0], self._points[-1]
-        span_s = last.time_s - first.time_s
-        mean_bps = 8 * last.wire_bytes / span_s
-        return _Rates(older=mean_bps, newer=mean_bps, gradient=8 * last.gradient_bytes / span_s)
+        return _between(self._points[0], self._points[-1])
 
-    def _rates(self, newest: _Point) -> _Rates | None:
+    def _rates(self, newest: _Point) -> tuple[_Rates, _Rates] | None:
         """Of the two windows that end with this point, older and newer."""
         self._middle = self._start_of(newest, self._middle)
         middle = self._points[self._middle]
@@ -130,12 +136,7 @@ class _Stream:
         first = self._points[self._first]
         if not (_long_enough(middle, newest) and _long_enough(first, middle)):
             return None
-        span_s = newest.time_s - middle.time_s
-        return _Rates(
-            older=8 * (middle.wire_bytes - first.wire_bytes) / (middle.time_s - first.time_s),
-            newer=8 * (newest.wire_bytes - middle.wire_bytes) / span_s,
-            gradient=8 * (newest.gradient_bytes - middle.gradient_bytes) / span_s,
-        )
+        return _between(first, middle), _between(middle, newest)
 
     def _start_of(self, end: _Point, start: int) -> int:
         """The latest point, from `start` on, that leaves a whole window before `end`."""
@@ -145,7 +146,10 @@ class _Stream:
 
 
 def _long_enough(begin: _Point, end: _Point, windows: int = 1) -> bool:
-    return end.packets - begin.packets >= windows * WINDOW and end.time_s - begin.time_s >= SPAN_S
+    packets, span_s = end.packets - begin.packets, end.time_s - begin.time_s
+    return (packets >= windows * WINDOW and span_s >= SPAN_S) or (
+        packets >= windows * FEW and span_s >= windows * LONG_S
+    )
 
 
 class _Sent(NamedTuple):
@@ -213,9 +217,9 @@ class RateEstimator:
         if sent is None or not counted:
             return
         self._delivered_bytes += sent.gradient_bytes
-        rates = self._stream.add(sent, now)
-        if rates is not None:
-            self._judge(rates)
+        windows = self._stream.add(sent, now)
+        if windows is not None:
+            self._judge(*windows)
 
     @property
     def rest(self) -> float:
@@ -250,24 +254,24 @@ class RateEstimator:
         """The ratio for the next iteration, of which nothing is delivered yet, from RATIO_MIN to 1."""
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
-    def _judge(self, rates: _Rates) -> None:
+    def _judge(self, older: _Rates, newer: _Rates) -> None:
         """The stability test; what passes it is v at once where it is far below v0, and in the literal reading."""
-        close = rates.newer > 0 and abs(rates.newer - rates.older) <= self._threshold * rates.older
+        close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._threshold * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return
         self._provisional = self._provisional or self.start_bps is None
-        dropped = self.start_bps is not None and rates.newer < DROP * self.start_bps
+        dropped = self.start_bps is not None and newer.wire < DROP * self.start_bps
         counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has come back
         self.measured = dropped or self._literal
         if counts:
-            self._take(rates)
+            self._take(newer)
 
     def _take(self, rates: _Rates, *, anew: bool = False) -> None:
         """A rate that is v, and perhaps v0; `anew`: certainly that."""
-        self.rate_bps, self._gradient_bps = rates.newer, rates.gradient
+        self.rate_bps, self._gradient_bps = rates.wire, rates.gradient
         if self.start_bps is None or anew:
-            self.start_bps, self._planned_bps = rates.newer, rates.gradient
-        elif not self._literal and rates.newer > self.start_bps:
-            self.start_bps += RISE * (rates.newer - self.start_bps)
+            self.start_bps, self._planned_bps = rates.wire, rates.gradient
+        elif not self._literal and rates.wire > self.start_bps:
+            self.start_bps += RISE * (rates.wire - self.start_bps)
             self._planned_bps += RISE * (rates.gradient - self._planned_bps)

@@ -88,14 +88,7 @@ class Residual:
     @property
     def pending_gradients(self) -> Integers:
         """How many gradients no result has counted yet and nobody has discarded, shape (blocks,)."""
-        pages, blocks = self._pages, np.arange(len(self.sent))
-        entered = pages.gradients_number[int(pages.marks[1]) & 1]
-        counted, discarded = (
-            pages.counted_number[pages.settled & 1, blocks],
-            pages.discarded_number[pages.decided & 1, blocks],
-        )
-        pending: Integers = entered - counted - discarded
-        return pending
+        return self._waiting(np.arange(len(self.sent)))
 
     def sent_gradients(self, block: int) -> int:
         """How many gradients a block's contribution says that it brings: at most GRADIENTS_MAX.
@@ -142,9 +135,8 @@ class Residual:
 
     def left_over(self, blocks: Integers) -> Fixed:
         """What encoding has left over of blocks that were sent in the same lanes, shape (blocks, elements)."""
-        sent, one = self.sent[blocks], np.ones((len(blocks), 1), np.int64)
         codec = self._codecs[int(self.sent_lanes[blocks[0]])]
-        left: Fixed = self.pending[blocks] - codec.decode(sent, self.sent_scale[blocks, None], one)
+        left: Fixed = self.pending[blocks] - codec.decode(self.sent[blocks], self.sent_scale[blocks, None], 1)
         return left
 
     def _encode(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> dict[int, bytes]:
@@ -182,7 +174,7 @@ class Residual:
             self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
             self.pending[block] -= counted
         self._pages.settled[block] = iteration << 2 | included << 1 | valid
-        if included and not self._feedback and not self._waits(block):
+        if included and not self._feedback and not self._waiting(np.array([block]))[0]:
             self._discard_rest(block)
         if self._drop and not included and iteration == self.entered:
             self._discard(block)
@@ -222,30 +214,31 @@ class Residual:
         return Books(gradients, self._counted().ravel(), pending, self._discarded().ravel())
 
     def _discard(self, block: int) -> None:
-        """Move the newest gradient's part of a block from `pending` to `discarded`."""
-        valid = int(self._pages.decided[block]) & 1
+        """Throw away the newest gradient's part of a block."""
         before = self._pages.gradients[1 - (int(self._pages.marks[1]) & 1), block]
-        newest = self._gradients[block] - before
-        self._pages.discarded_number[1 - valid, block] = self._pages.discarded_number[valid, block] + 1
-        self._pages.discarded[1 - valid, block] = self._pages.discarded[valid, block] + newest
-        self.pending[block] -= newest
-        self._pages.decided[block] = self.entered << 1 | 1 - valid
+        self._throw_away(block, self._gradients[block] - before, gradients=1, decided=self.entered)
 
     def _discard_rest(self, block: int) -> None:
-        """Move all that is pending of a block, of which no gradient is, to `discarded`."""
-        decided = int(self._pages.decided[block])
-        valid = decided & 1
-        self._pages.discarded_number[1 - valid, block] = self._pages.discarded_number[valid, block]
-        self._pages.discarded[1 - valid, block] = self._pages.discarded[valid, block] + self.pending[block]
-        self.pending[block] = 0
-        self._pages.decided[block] = decided ^ 1
+        """Throw away all that is pending of a block, of which no gradient is."""
+        decided = int(self._pages.decided[block]) >> 1
+        self._throw_away(block, self.pending[block].copy(), gradients=0, decided=decided)
 
-    def _waits(self, block: int) -> int:
-        """How many gradients of a block are pending."""
+    def _throw_away(self, block: int, values: Fixed, *, gradients: int, decided: int) -> None:
+        """Move values of a block from `pending` to `discarded`, with as many gradients, as of iteration `decided`."""
+        pages = self._pages
+        valid = int(pages.decided[block]) & 1
+        pages.discarded_number[1 - valid, block] = pages.discarded_number[valid, block] + gradients
+        pages.discarded[1 - valid, block] = pages.discarded[valid, block] + values
+        self.pending[block] -= values
+        pages.decided[block] = decided << 1 | 1 - valid
+
+    def _waiting(self, blocks: Integers) -> Integers:
+        """How many gradients of these blocks are pending."""
         pages = self._pages
         entered = pages.gradients_number[int(pages.marks[1]) & 1]
-        counted = pages.counted_number[int(pages.settled[block]) & 1, block]
-        return int(entered - counted - pages.discarded_number[int(pages.decided[block]) & 1, block])
+        counted = pages.counted_number[pages.settled[blocks] & 1, blocks]
+        pending: Integers = entered - counted - pages.discarded_number[pages.decided[blocks] & 1, blocks]
+        return pending
 
     def _settled(self, block: int) -> tuple[int, bool, int]:
         """Of a block: latest iteration whose result is in the books, was this worker in it, valid copy of `counted`."""
@@ -260,9 +253,8 @@ class Residual:
                 f"block {block} of iteration {iteration} has a contribution of worker {self.rank}, which sent none:"
                 " is another process running with this rank?"
             )
-        row, one = slice(block, block + 1), np.ones((1, 1), np.int64)
         codec = self._codecs[int(self.sent_lanes[block])]
-        own: Fixed = codec.decode(self.sent[row], self.sent_scale[row, None], one)[0]
+        own: Fixed = codec.decode(self.sent[block : block + 1], int(self.sent_scale[block]), 1)[0]
         return own
 
     @property

@@ -2,16 +2,23 @@
 
 import math
 
-RTO_MIN_S = 0.003
+RTO_MIN_S = 0.005
 RTO_MAX_S = 1.0
+SOON = 0.5
+"""Share of the usual wait: an answer that soon is one to an earlier attempt."""
+
 PATIENCE_MIN_S, PATIENCE_MAX_S = 0.0005, 0.004
 
 
 class Timeout:
-    """Retransmission timeout from smoothed waits and their deviation, as RFC 6298 has it."""
+    """Retransmission timeout from smoothed waits and their deviation, as RFC 6298 has it.
 
-    def __init__(self, initial_s: float) -> None:
+    `spare`: share of the usual wait that is added at least, however regular waits are.
+    """
+
+    def __init__(self, initial_s: float, *, spare: float = 0.0) -> None:
         self.rto_s = initial_s
+        self._spare = spare
         self._smoothed_s: float | None = None
         self._deviation_s = 0.0
 
@@ -22,7 +29,8 @@ class Timeout:
         else:
             self._deviation_s += (abs(self._smoothed_s - wait_s) - self._deviation_s) / 4
             self._smoothed_s += (wait_s - self._smoothed_s) / 8
-        self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + 4 * self._deviation_s))
+        spare_s = max(4 * self._deviation_s, self._spare * self._smoothed_s)
+        self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + spare_s))
 
     def back_off(self) -> None:
         """An answer came after its request was repeated: nobody knows for how long it was waited for, but for longer.
@@ -30,6 +38,11 @@ class Timeout:
         Without this a wait that has become longer would never be learnt: every request is repeated before its answer.
         """
         self.rto_s = min(RTO_MAX_S, 2 * self.rto_s)
+
+    @property
+    def soon_s(self) -> float:
+        """Hardly any answer is here by then."""
+        return 0.0 if self._smoothed_s is None else SOON * self._smoothed_s
 
     @property
     def usual_s(self) -> float:

@@ -77,7 +77,7 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
     agent = Agent(
         config.job,
         rank=place.rank,
-        elements=training.parameters,
+        coding=training.coding,
         transport=transport,
         compress=config.compress,
         books=books,

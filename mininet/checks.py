@@ -14,7 +14,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from typing import Any
@@ -25,6 +25,8 @@ from namespaces import Namespace
 PING_S = 1.0
 PING_TRIES = 3
 """The switch may still be loading its tables when the first one is sent."""
+
+RATE_TRIES = 3
 
 SHARE = (0.60, 1.05)
 """Of the configured rate: what a busy machine may lose, and what an unshaped first bucket may add."""
@@ -161,7 +163,8 @@ def shaping(source: Host, target: Host, mtu: int, seconds: float) -> dict[str, A
     name = f"rate {source.name} -> {target.name}"
     limits = [host.mbps for host in (source, target) if host.mbps is not None]
     configured = min(limits, default=None)
-    rates = measure(source, target, mtu, seconds, configured)
+    low, high = (share * (configured or 0.0) for share in SHARE)
+    rates = _best(lambda: measure(source, target, mtu, seconds, configured), low)
     measured = f"measured {rates.received:.1f} Mbit/s"
     numbers: dict[str, Any] = {
         "configured_mbps": configured,
@@ -170,13 +173,22 @@ def shaping(source: Host, target: Host, mtu: int, seconds: float) -> dict[str, A
     }
     if configured is None:
         return {"name": name, "ok": True, "detail": f"not shaped, {measured}", **numbers}
-    low, high = (share * configured for share in SHARE)
     sender = source.mbps or rates.sent
     good = low <= rates.received <= high and rates.sent <= sender * SHARE[1]
     detail = f"configured {configured:g} Mbit/s, {measured} (sent {rates.sent:.1f})"
     if not good:
         detail += f": {low:.1f} to {high:.1f} is right; see `tc -s class show dev {source.name}-eth0` in {source.name}"
     return {"name": name, "ok": good, "detail": detail, **numbers}
+
+
+def _best(once: Callable[[], Rates], low: float) -> Rates:
+    """Measure again while the rate is below `low`: busy processors send less than a link carries, never more."""
+    best = once()
+    for _ in range(RATE_TRIES - 1):
+        if best.received >= low:
+            break
+        best = max(best, once(), key=lambda rates: rates.received)
+    return best
 
 
 def measure(source: Host, target: Host, mtu: int, seconds: float, configured: float | None) -> Rates:

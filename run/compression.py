@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from host.compress import Rounding
+from host.lanes import limit_of
 from run.errors import ConfigError
-from run.sections import Section
+from run.sections import MBPS, Section
 
 Adapt = Literal["off", "deliverable", "literal"]
-Rounding = Literal["nearest", "stochastic"]
 
 INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 """Bits of a lane of the codecs with one width whatever the number of workers, widest first."""
@@ -18,8 +19,6 @@ NAMES = (*INTEGERS, "onebit", "auto")
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """A codec of a user's own."""
-
-MBPS = (0.1, 100_000.0)
 
 
 class Compress(Section, frozen=True):
@@ -56,7 +55,7 @@ class Compress(Section, frozen=True):
         """
         if self.codec == "onebit":
             return (4,) if workers < 16 else (8,)
-        fitting = {name: width for name, width in INTEGERS.items() if (2 ** (width - 1) - 1) // workers}
+        fitting = {name: width for name, width in INTEGERS.items() if limit_of(width, workers)}
         return tuple(width for name, width in fitting.items() if self.codec in (name, "auto"))
 
     def check(self, *, workers: int, words: int) -> None:
@@ -77,7 +76,7 @@ class Compress(Section, frozen=True):
         """Lanes that hold the sum of all workers, and blocks that are whole words in the narrowest of them."""
         widths = self.widths(workers)
         if not widths:
-            enough = [name for name, width in INTEGERS.items() if (2 ** (width - 1) - 1) // workers]
+            enough = [name for name, width in INTEGERS.items() if limit_of(width, workers)]
             raise ConfigError(
                 f"compress.codec is {self.codec!r}: its {INTEGERS[self.codec]}-bit lanes leave no bits for the sum of"
                 f" {workers} workers (job.workers); {', '.join(enough)}, onebit or auto is allowed"

@@ -25,6 +25,12 @@ class Spread:
         """Of one or more."""
         return cls(median=median(values), low=min(values), high=max(values))
 
+    @classmethod
+    def of_known(cls, values: Iterable[float | None]) -> Self | None:
+        """Of those that are not None; None where none is known."""
+        known = [value for value in values if value is not None]
+        return cls.of(known) if known else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -115,10 +121,9 @@ class Findings:
 def find_row(objective: str, passes: Sequence[PassSummary]) -> Row:
     """One objective's passes, a seed each; at least one."""
     known = [(entry.predicted_iteration_s, entry.mean_iteration_s) for entry in passes if entry.predicted_iteration_s]
-    broken = [error for entry in passes for error in (entry.identity_error, entry.conservation_error) if error]
     times_s, iterations = (
-        _reached(entry.time_to_target_s for entry in passes),
-        _reached(entry.iterations_to_target for entry in passes),
+        reached(entry.time_to_target_s for entry in passes),
+        reached(entry.iterations_to_target for entry in passes),
     )
     return Row(
         objective=objective,
@@ -128,17 +133,14 @@ def find_row(objective: str, passes: Sequence[PassSummary]) -> Row:
         time_s=Spread.of(times_s),
         iterations=Spread.of(iterations),
         best_accuracy=Spread.of([entry.best_accuracy for entry in passes]),
-        owned_accuracy=_of_known([entry.owned_accuracy for entry in passes if entry.owned_accuracy is not None]),
+        owned_accuracy=Spread.of_known(entry.owned_accuracy for entry in passes),
         measured_s=Spread.of([entry.mean_iteration_s for entry in passes]),
-        predicted_s=_of_known([predicted_s for predicted_s, _ in known]),
-        error=_of_known([predicted_s / measured_s - 1 for predicted_s, measured_s in known]),
-        failures=tuple(broken),
+        predicted_s=Spread.of_known(predicted_s for predicted_s, _ in known),
+        error=Spread.of_known(predicted_s / measured_s - 1 for predicted_s, measured_s in known),
+        failures=tuple(error for entry in passes for error in entry.broken),
     )
 
 
-def _reached(values: Iterable[float | None]) -> list[float]:
+def reached(values: Iterable[float | None]) -> list[float]:
+    """What a target took; infinite where it was not reached."""
     return [math.inf if value is None else value for value in values]
-
-
-def _of_known(values: Sequence[float]) -> Spread | None:
-    return Spread.of(values) if values else None

@@ -5,6 +5,7 @@ import math
 from rich.table import Table
 
 from run.evidence import Findings, Row, Spread
+from run.table import plain_table
 
 LEGEND = (
     "Medians over the seeds. to: time to the target accuracy; x best k: a seed's time over that of the best fixed k; "
@@ -57,12 +58,7 @@ def _row(row: Row, best: Row | None, everyone: Row | None) -> list[str]:
 
 def table(found: Findings) -> Table:
     """One scenario for the terminal."""
-    result = Table(box=None, pad_edge=False, header_style="bold", title=found.scenario, title_justify="left")
-    for name in headings(found):
-        result.add_column(name, justify="left" if name == "objective" else "right", no_wrap=True)
-    for row in cells(found):
-        result.add_row(*row)
-    return result
+    return plain_table(headings(found), cells(found), title=found.scenario)
 
 
 def _seconds(value: float) -> str:

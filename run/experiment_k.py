@@ -13,7 +13,7 @@ import click
 from run.conduct import Choices, Told, conduct, experiment_options, known
 from run.evidence import Findings, find_row
 from run.evidence_table import LEGEND, table
-from run.matrix import Result, Scenario, names
+from run.matrix import Result, Scenario, by_scenario, names
 from run.summary import PassSummary
 from run.verdicts import verdicts
 
@@ -80,10 +80,7 @@ def tell(results: Sequence[Result]) -> Told:
 
 def findings(results: Sequence[Result]) -> list[Findings]:
     """Scenario by scenario, in the order of the results, of which each has passes."""
-    by_scenario: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        by_scenario[result.cell.scenario.name].append(result)
-    return [_findings(several) for several in by_scenario.values()]
+    return [_findings(several) for several in by_scenario(results).values()]
 
 
 def _findings(results: Sequence[Result]) -> Findings:

@@ -10,7 +10,7 @@ from run.claims import Verdict
 from run.evidence import Findings
 from run.evidence_table import LEGEND, cells, headings
 from run.experiment_plots import k_figure, times_figure
-from run.matrix import Result
+from run.matrix import Result, by_scenario
 from run.plots import Series
 from run.report import html_table, page, svg
 from run.series import read_series
@@ -38,7 +38,7 @@ def write_k(
     """Write the report of `kofn experiment k`, of runs that are finished; its path."""
     parts: list[str] = []
     for one in found:
-        parts += _scenario(one, [result for result in results if result.cell.scenario.name == one.scenario])
+        parts += _scenario(one, by_scenario(results)[one.scenario])
     return write_experiment(folder, "k", "Is the chosen k the right one?", verdicts, failures, *parts)
 
 

@@ -9,7 +9,7 @@ it is run again.  How a run is carried out is the caller's: on the real system, 
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -134,6 +134,14 @@ class Result:
     cell: Cell
     passes: tuple[PassSummary, ...] = ()
     error: str = ""
+
+
+def by_scenario(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """By the scenarios' names, as they come."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.cell.scenario.name, []).append(result)
+    return found
 
 
 def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:

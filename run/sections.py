@@ -9,7 +9,8 @@ Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 PositiveInt = Annotated[int, Meta(ge=1)]
-Mbps = Annotated[float, Meta(ge=0.1, le=100_000)]
+MBPS = (0.1, 100_000.0)
+Mbps = Annotated[float, Meta(ge=MBPS[0], le=MBPS[1])]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ import msgspec
 from rich.table import Table
 
 from run.compressed import Compressed, compressed_rows
+from run.table import plain_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,14 @@ class PassSummary:
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
 
+    @property
+    def broken(self) -> list[str]:
+        """What is wrong with the training whatever it reached: replicas that differ, gradients that are lost."""
+        return [error for error in (self.identity_error, self.conservation_error) if error]
+
     def failures(self, target: float) -> list[str]:
         """Why this pass does not count, one sentence each."""
-        reasons = [error for error in (self.identity_error, self.conservation_error) if error]
+        reasons = self.broken
         if self.time_to_target_s is None:
             reasons.append(
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
@@ -157,12 +163,7 @@ class Summary:
 
     def table(self, heading: str = "") -> Table:
         """For the terminal."""
-        table = Table(heading, *self.headings(), box=None, pad_edge=False, header_style="bold")
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in self.rows():
-            table.add_row(*row)
-        return table
+        return plain_table([heading, *self.headings()], self.rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from controller.journal import Journal
 from controller.measure import Arrival, Report
 from controller.session import DECISION_SHARE, TICK_S
 from run.config import Event
+from sim.agenda import Agenda
 from sim.clock import Clock
 from sim.costs import Costs
 from sim.machine import Machine
@@ -36,7 +37,11 @@ class Controller:
     """Of k."""
     _rest_until_s: float = 0.0
     _sampled: int = 0
-    _happened: set[int] = field(default_factory=set)
+    _agenda: Agenda[Event] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing has happened yet."""
+        self._agenda = Agenda(self.clock, self.events, self._set_objective)
 
     def start(self) -> None:
         """All workers begin."""
@@ -59,7 +64,7 @@ class Controller:
         if self.decider.iteration > self._sampled:
             self._sampled = self.decider.iteration
             self.journal.sample(self.job, self.decider)
-            self._objectives()
+            self._agenda.reached(self.decider.iteration)
 
     def _tick(self) -> None:
         """Somebody may be silent."""
@@ -74,16 +79,10 @@ class Controller:
             self.machine.spend(self.costs.decide_s)
             self._rest_until_s = now_s + self.costs.decide_s * (1 + 1 / DECISION_SHARE)
 
-    def _objectives(self) -> None:
-        """Those of [[event]] whose iteration is over."""
-        for number, event in enumerate(self.events):
-            if number not in self._happened and event.at_iteration <= self.decider.iteration:
-                self._happened.add(number)
-                self.clock.after(self.clock.time() + event.after_s, self._set_objective, event.objective)
-
-    def _set_objective(self, text: str) -> None:
+    def _set_objective(self, event: Event) -> None:
         """As `kofn set-k` would."""
-        self._apply(self.decider.set_objective(text, self.clock.time()))
+        assert event.objective is not None  # nothing else happens to virtual processes
+        self._apply(self.decider.set_objective(event.objective, self.clock.time()))
 
     def _apply(self, change: Change | None) -> None:
         """Note a change, and bring it to the switch."""

@@ -24,7 +24,6 @@ from host.history import BlockId, Result
 from host.instructions import Send
 from host.pages import Pages
 from host.protocol import Protocol
-from host.residual import Residual
 from host.stragglers import Blocking
 from run.config import Config
 from run.errors import ConfigError
@@ -87,7 +86,7 @@ def _measure(config: Config) -> Costs:
     coding = learning.coding
     shape = coding.shape
     pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
-    encoder = Encoder(coding, Residual(pages, 0, coding.codecs, feedback=config.compress.feedback))
+    encoder = Encoder.of(coding, config.compress, pages, 0)
     gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))
 

@@ -11,8 +11,6 @@ from host.history import Result
 from host.metrics import Metrics, norm2
 from host.pages import Pages
 from host.plan import Plan, Planner
-from host.rate import RateEstimator
-from host.residual import Residual
 from host.shape import Shape
 from host.stragglers import Blocking
 from host.train import Step, Work, discarded, iteration_line
@@ -82,15 +80,8 @@ class Student:
         self._coding = Coding.of(job, compress, learning.elements)
         self.shape = shape = self._coding.shape
         self.direction = NOWHERE
-        self._residual = Residual(
-            Pages.in_memory(blocks=shape.blocks, lanes=shape.elements),
-            rank,
-            self._coding.codecs,
-            drop=config.policy.late == "drop",
-            feedback=compress.feedback,
-        )
-        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
-        self.encoder: Encoder = Encoder(self._coding, self._residual, rate)
+        pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
+        self.encoder = Encoder.of(self._coding, compress, pages, rank, drop=config.policy.late == "drop")
         self._blocking = Blocking(config, rank)
 
     def compute(self, iteration: int, blocking_s: float) -> Work:
@@ -103,7 +94,7 @@ class Student:
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration)
         self.encoder.encode(iteration)
-        self._residual.discard_late()
+        self.encoder.residual.discard_late()
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
@@ -124,7 +115,7 @@ class Student:
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the books."""
         self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes})
-        self._metrics.close(self._residual.books(), self._learning.replica.results)
+        self._metrics.close(self.encoder.residual.books(), self._learning.replica.results)
 
 
 class Zeros:

@@ -12,7 +12,8 @@ from host.wire import Header, Kind
 from run.config import Config
 from run.config import Link as Rate
 from run.errors import RunError
-from run.events import Happening, action, in_order
+from run.events import Happening, action
+from sim.agenda import Agenda
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, Controller
 from sim.costs import Costs
@@ -50,7 +51,7 @@ class Simulation:
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
-    _changes: list[Rate] = field(init=False)
+    _links: Agenda[Rate] = field(init=False)
     happenings: list[Happening] = field(default_factory=list)
     """What became of links' changes."""
     _finished_iteration: int = 0
@@ -80,7 +81,7 @@ class Simulation:
             ask_peers=self._ask_peers,
             finished=self._finished,
         )
-        self._changes = in_order(config.link)
+        self._links = Agenda(self.clock, config.link, self._shape)
         ranks = range(job.workers)
         self._arrived = [0 for _ in ranks]
         self.uplinks = [self._link(rank, "send", self._arrive) for rank in ranks]
@@ -141,9 +142,7 @@ class Simulation:
     def _report(self, rank: int, report: Report) -> None:
         """A worker has finished an iteration: links may get other rates, once; and the controller is told."""
         self._finished_iteration = max(self._finished_iteration, report.iteration)
-        for change in [change for change in self._changes if change.at_iteration <= report.iteration]:
-            self._changes.remove(change)
-            self.clock.after(self.clock.time() + change.after_s, self._shape, change)
+        self._links.reached(report.iteration)
         self.controller.report(rank, report)
 
     def _shape(self, change: Rate) -> None:

@@ -8,31 +8,32 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from threading import Event, Lock
-from typing import Any
 
+from switch.compiler.codegen import generate
 from switch.compiler.program import DROP_PORT, PORTS, Program, Target
+from switch.compiler.reader import read_program
 from switch.entries import (
     CloneSession,
     Count,
     Digest,
     Entry,
-    FaultCounts,
     Key,
     Member,
     MemberGroup,
     MeterConfig,
-    PortStats,
     Replica,
     Report,
     Stats,
 )
-from switch.errors import EntryNotFound, FaultError, InvalidEntry, NoProgram, PortError, SwitchError
-from switch.faults import FaultRule, native_rules
+from switch.errors import EntryNotFound, InvalidEntry, NoProgram, PortError, SwitchError
+from switch.faults import FaultRule
 from switch.loaded import Loaded
-from switch.native import DROPS, INJECT_BYTES, PORT_DOWN, TAKE_BYTES, CReplica, records, runtime
+from switch.native import DROP_NAMES, INJECT_BYTES, TAKE_BYTES, CReplica, records, runtime
+from switch.ports import Ports, warner
 
 LOG = logging.getLogger(__name__)
 PORT_MAX = PORTS - 1
@@ -40,6 +41,14 @@ GROUP_MAX = 0xFFFF
 INSTANCE_MAX = 0xFFFF
 SESSION_MAX = 0x7FFF
 LENGTH_MAX = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Whose ways are written, and where to."""
+
+    packets: int  # the first so many
+    file: int  # a descriptor; each packet's text is written at once
 
 
 class Engine:
@@ -60,6 +69,10 @@ class Engine:
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
+        files: bool = False,
+        pcap: Path | None = None,
+        trace: Trace | None = None,
+        dump_c: Path | None = None,
         drop_port: int = DROP_PORT,
         priority_queues: int = 1,
     ) -> None:
@@ -74,6 +87,12 @@ class Engine:
         to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
         fate, from each `start` on.
 
+        With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
+        pcap file X_out.pcap.  `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+
+        `trace` has programs compiled that write the ways of packets; `dump_c` is a file for each program's C, with the
+        P4 lines that it is from (the log has it at level debug).
+
         `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
         BMv2; queues are always empty here, so there is nothing else to priorities.
         """
@@ -83,7 +102,7 @@ class Engine:
         self._native = runtime()
         self._ports = dict(ports)
         self._cpu_port = cpu_port
-        self._port_down = _warner(self._ports)  # the native part holds no reference
+        self._port_down = warner(self._ports)  # the native part holds no reference
         cpu = -1 if cpu_port is None else cpu_port
         self._core: int = self._native.core_new(cpu, qdisc_bypass, self._port_down) or 0
         if not self._core:
@@ -92,22 +111,17 @@ class Engine:
         self._injecting = Lock()
         self._timeouts_changed = Event()
         self._loaded: Loaded | None = None
-        self._target = Target(drop_port=drop_port, priority_queues=priority_queues)
+        self._target = Target(drop_port=drop_port, priority_queues=priority_queues, trace=trace is not None)
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         self._running = False
+        self._programmed = Event()
+        self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
+        self._dump_c = dump_c
         self._swaps = 0  # as the runtime counts them in digests
-        self._set_faults(faults, fault_seed, fault_udp_port)
-
-    def _set_faults(self, rules: Sequence[FaultRule], seed: int, udp_port: int) -> None:
-        for rule in rules:
-            if rule.port not in self._ports:
-                known = ", ".join(map(str, self._ports)) or "none"
-                raise FaultError(f"fault {rule}: there is no port {rule.port}; there are {known}")
-        if rules:
-            array, numbers, count = native_rules(rules)
-            if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed, udp_port) < 0:
-                raise SwitchError("not enough memory for the rules for injected faults")
+        self._io.set_faults(faults, fault_seed, fault_udp_port)
+        if trace is not None and self._native.core_trace(self._core, trace.file, trace.packets, DROP_NAMES) < 0:
+            raise SwitchError("not enough memory for a trace")
 
     def __del__(self) -> None:
         """Free the native part; ports still open are closed."""
@@ -115,6 +129,15 @@ class Engine:
             self.stop()
             self._swap(None)
             self._native.core_free(self._core)
+
+    def without_ports(self) -> "Engine":
+        """A switch of its own that runs programs as this one does: to try things out, or for packets by `inject`."""
+        return Engine(
+            {},
+            cpu_port=self._cpu_port,
+            drop_port=self._target.drop_port,
+            priority_queues=self._target.priority_queues,
+        )
 
     @property
     def program(self) -> Program | None:
@@ -126,6 +149,8 @@ class Engine:
 
         Raises ProgramError for what is not executed, CompilerMissing, CompileError.
         """
+        if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
+            self._show_c(generate(read_program(document), replace(self._target, comments=True)))
         loaded = Loaded(document, self._core, self._target)
         with self._lock:
             for group in self._groups:
@@ -135,6 +160,19 @@ class Engine:
             self._groups.clear()
             self._sessions.clear()
             self._swap(loaded)
+        self._programmed.set()
+
+    def _show_c(self, text: str) -> None:
+        LOG.debug("generated C:\n%s", text)
+        if self._dump_c is not None:
+            try:
+                self._dump_c.write_text(text)
+            except OSError as error:
+                raise SwitchError(f"{self._dump_c} cannot be written: {error.strerror}") from error
+
+    def wait_for_program(self, timeout_s: float) -> bool:
+        """Whether a program is loaded; waits for it up to `timeout_s`."""
+        return self._programmed.wait(timeout_s)
 
     def _swap(self, loaded: Loaded | None) -> None:
         before, self._loaded = self._loaded, loaded
@@ -157,26 +195,14 @@ class Engine:
         with self._lock:
             if self._running:
                 return
-            for port, interface in self._ports.items():
-                self._open(port, interface)
-            self._check(self._native.core_start(self._core), "the packet thread cannot be started")
+            self._io.start()
             self._running = True
-
-    def _open(self, port: int, interface: str) -> None:
-        result = self._native.core_open_port(self._core, port, interface.encode())
-        self._check(result, f"port {port}: interface {interface} cannot be opened")
-
-    def _check(self, result: int, what: str) -> None:
-        if result < 0:
-            self._native.core_close_ports(self._core)
-            raise PortError(f"{what}: {os.strerror(-result)}")
 
     def stop(self) -> None:
         """Stop forwarding and close the ports; tables and registers stay.  Idempotent."""
         with self._lock:
             if self._running:
-                self._native.core_stop(self._core)
-                self._native.core_close_ports(self._core)
+                self._io.stop()
                 self._running = False
 
     # Tables
@@ -465,6 +491,10 @@ class Engine:
             raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
         self._native.core_send(self._core, packet, len(packet))
 
+    def receive(self, port: int, frame: bytes) -> None:
+        """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
+        self._io.receive(port, frame)
+
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
         """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
 
@@ -484,27 +514,11 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counts of each port and of every reason to drop a packet."""
-        ports: dict[int, PortStats] = {}
-        drops = (ctypes.c_uint64 * len(DROPS))()
-        for port in self._ports or {0: ""}:
-            four = (ctypes.c_uint64 * 4)()
-            self._native.core_stats(self._core, port, four, drops)
-            if port in self._ports:
-                ports[port] = PortStats(
-                    received_packets=four[0],
-                    received_bytes=four[1],
-                    sent_packets=four[2],
-                    sent_bytes=four[3],
-                    faults_in=self._fault_counts(port, 0),
-                    faults_out=self._fault_counts(port, 1),
-                )
-        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+        return self._io.stats()
 
-    def _fault_counts(self, port: int, direction: int) -> FaultCounts:
-        """Direction 0: into the switch."""
-        five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
-        self._native.core_fault_counts(self._core, port, direction, five)
-        return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})
+    def capture_errors(self) -> dict[tuple[int, str], str]:
+        """Why captures ended early, by port and direction (in, out): what is in the file is whole, but not all."""
+        return self._io.capture_errors()
 
 
 def _check_ports(ports: Sequence[int], drop_port: int) -> None:
@@ -520,12 +534,3 @@ def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[CReplica]:
         if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
             raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
     return (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
-
-
-def _warner(ports: Mapping[int, str]) -> Any:
-    """What the packet thread calls when a port's interface goes down."""
-
-    def warn(port: int) -> None:
-        LOG.warning("port %d: interface %s is down or gone; packets to it count as 'send failed'", port, ports[port])
-
-    return PORT_DOWN(warn)

@@ -6,6 +6,7 @@ SwitchError
   CompileError       the C compiler refused the generated code (a fault of this package)
   NoProgram          the operation needs a loaded program
   PortError          an interface cannot be opened
+  ReplayError        a file of packets cannot be read
   FaultError         a rule for injected faults cannot be followed
   InvalidEntry       an entry, action or value does not fit the program
     UnknownObject    no table, action, counter, register, ... of that name
@@ -38,6 +39,10 @@ class NoProgram(SwitchError):  # noqa: N818 - says what happened
 
 class PortError(SwitchError):
     """A port's interface cannot be opened."""
+
+
+class ReplayError(SwitchError):
+    """A pcap file that stands for an interface is missing, damaged, or of another format."""
 
 
 class FaultError(SwitchError):

@@ -7,9 +7,11 @@ microseconds.
 from collections.abc import Callable
 from ctypes import c_uint64
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from switch.entries import Entry
+
+QUEUE_MIN = 64
 
 
 @dataclass(slots=True)
@@ -76,7 +78,15 @@ class IdleTimeouts:
         return idle
 
     def _schedule(self, which: tuple[str, int], since_us: int) -> None:
+        if len(self._queue) > 2 * len(self._watched) + QUEUE_MIN:
+            self._drop_outdated()
         self._turns += 1
         watched = self._watched[which]
         watched.turn = self._turns
         heappush(self._queue, (since_us + watched.timeout_us, self._turns, which))
+
+    def _drop_outdated(self) -> None:
+        """Entries that are changed often leave a place in the queue behind each time."""
+        turns = {watched.turn for watched in self._watched.values()}
+        self._queue = [place for place in self._queue if place[1] in turns]
+        heapify(self._queue)

@@ -27,6 +27,7 @@ DROPS = (
     "priority",
     "log ring full",
 )  # enum drop_reason of runtime/program.h, in its order
+DROP_NAMES = (c_char_p * len(DROPS))(*(name.encode() for name in DROPS))
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
 INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
 
@@ -63,6 +64,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_free": (None, [c_void_p]),
     "core_swap": (c_void_p, [c_void_p, c_void_p]),
     "core_open_port": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "core_open_file": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "core_capture": (c_int, [c_void_p, c_uint32, c_uint32, c_char_p]),
+    "core_capture_error": (c_int, [c_void_p, c_uint32, c_uint32]),
+    "core_receive": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
+    "core_trace": (c_int, [c_void_p, c_int, c_uint64, POINTER(c_char_p)]),
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),

@@ -15,6 +15,8 @@ from typing import NoReturn
 from switch.compiler.program import DROP_PORT, PORTS
 from switch.errors import SwitchError
 from switch.faults import FaultRule, parse_rule
+from switch.inside import EXAMPLES as INSIDE_EXAMPLES
+from switch.inside import HELP, Inside, add_arguments, ignored, joined, read
 from switch.tls import Tls
 
 PORT_MAX = PORTS - 1
@@ -29,7 +31,9 @@ DESCRIPTION = """\
 kofn's embedded switch: runs the JSON that p4c makes for BMv2 as native code and speaks P4Runtime.
 It takes simple_switch_grpc's flags; those after -- belong to the target."""
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{HELP}
+
 target flags, after --:
   --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559); or unix:PATH
   --grpc-server-ssl             serve it over TLS, with
@@ -57,7 +61,8 @@ examples:
     python -m switch -i 1@veth1 --device-id 1 p4src/build/kofn.json
   lose a tenth of what comes in at port 1, and the third and fourth frame that go out there:
     python -m switch --no-p4 -i 1@veth1 --fault port=1,direction=in,drop=0.1 \\
-      --fault port=1,direction=out,packets=3+4,drop=1"""
+      --fault port=1,direction=out,packets=3+4,drop=1
+{INSIDE_EXAMPLES}"""
 
 
 class OptionsError(SwitchError):
@@ -82,6 +87,7 @@ class Options:
     log_level: str
     log_console: bool
     log_file: Path | None
+    inside: Inside
     ignored: tuple[str, ...]  # flags that were given and change nothing, each with the reason
 
 
@@ -99,7 +105,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for flag in TARGET_FLAGS:
         if any(argument.partition("=")[0] == flag for argument in general):
             raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
-    told = _general_parser().parse_args(general)
+    told = _general_parser().parse_args(joined(general))
     aimed = _target_parser().parse_args(target)
     drop_port = _drop_port(aimed.drop_port)
     ports = _ports(told.interface, drop_port)
@@ -118,6 +124,7 @@ def parse(arguments: Sequence[str]) -> Options:
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
+        inside=read(told),
         ignored=_ignored(told, aimed),
     )
 
@@ -189,7 +196,8 @@ def _general_parser() -> _Parser:
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
     add("--log-flush", action="store_true", help="ignored: every line is flushed")
     add("--thrift-port", type=_port_number, metavar="PORT", help="ignored: there is no Thrift server")
-    add("--pcap", nargs="?", const=".", metavar="DIRECTORY", help="refused: packets are not captured yet")
+    add("--dump-packet-data", type=_unsigned, metavar="BYTES", help="ignored: --trace shows packets")
+    add_arguments(parser)
     return parser
 
 
@@ -221,7 +229,7 @@ def _port_number(text: str) -> int:
 def _ports(interfaces: list[str], drop_port: int) -> dict[int, str]:
     ports: dict[int, str] = {}
     for text in interfaces:
-        port_text, _, interface = text.partition("@")
+        port_text, _, interface = text.strip().partition("@")
         if not interface or not port_text.isdecimal() or int(port_text) > PORT_MAX:
             raise OptionsError(f"-i {text}: needs PORT@INTERFACE with a port from 0 to {PORT_MAX}, as in -i 1@s1-eth1")
         port = int(port_text)
@@ -303,11 +311,11 @@ def _unused_tls(aimed: argparse.Namespace) -> list[str]:
 
 
 def _ignored(told: argparse.Namespace, aimed: argparse.Namespace) -> tuple[str, ...]:
-    if told.pcap is not None:
-        raise OptionsError("--pcap: this switch does not capture packets; use tcpdump -i INTERFACE")
     if told.log_console and told.log_file is not None:
         raise OptionsError("--log-console and --log-file exclude each other")
-    reasons = _unused_tls(aimed)
+    reasons = [*ignored(told), *_unused_tls(aimed)]
+    if told.dump_packet_data is not None:
+        reasons.append(f"--dump-packet-data {told.dump_packet_data}: --trace shows packets, --pcap keeps them")
     if told.thrift_port is not None:
         reasons.append(f"--thrift-port {told.thrift_port}: there is no Thrift server")
     return tuple(reasons)

@@ -24,11 +24,6 @@ class Places:
         self._next += 1
         return self._next - 1
 
-    def check_room(self, count: int) -> None:
-        """Raises TableFull when fewer than `count` numbers are free."""
-        if len(self._freed) + self._capacity - self._next < count:
-            raise TableFull(f"{self._what} has no room for {count} more: {self._capacity} entries")
-
     def free(self, number: int) -> None:
         """Take a number back."""
         heappush(self._freed, number)

@@ -13,10 +13,11 @@ from switch.compiler.indirect import profile_actions
 from switch.compiler.matching import most_limbs
 from switch.compiler.program import ActionProfile, Program
 from switch.entries import ActionSet, GroupRef, Member, MemberGroup, MemberRef, Via, WeightedAction
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed
+from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, TableFull
 from switch.places import Places
 
 GROUPS_MAX = 1 << 20
+CHOICES_MAX = 1 << 16  # of a group: its weights together
 T = TypeVar("T")
 MEMBER, GROUP, NOTHING = range(3)  # enum indirect of runtime/program.h
 
@@ -52,7 +53,8 @@ class ProfileState:
         self._limbs = most_limbs(actions)
         self.members: dict[int, tuple[Member, int]] = {}
         self.groups: dict[int, tuple[MemberGroup, int]] = {}
-        self._member_places = Places(f"action profile {profile.name}", profile.size)
+        self._member_places = Places(f"action profile {profile.name}", 2 * profile.size)  # a set beside its successor
+        self._held = 0  # members, those of entries' action sets included
         self._group_places = Places(f"action profile {profile.name}", GROUPS_MAX)
         self._used: Counter[tuple[int, int]] = Counter()  # by (kind, id): how many entries and groups refer to it
         self._sets: Counter[int] = Counter()  # by the group's place: the weights of entries' own members
@@ -67,7 +69,9 @@ class ProfileState:
         words = self._words(member.action, member.parameters)
         if member.id in self.members:
             raise EntryExists(f"action profile {self.profile.name} has a member {member.id} already")
+        self._check_room(1)
         number = self._member_places.take()
+        self._held += 1
         self.members[member.id] = member, number
         return Written(number=number, action=self._numbers[member.action], words=words)
 
@@ -84,6 +88,7 @@ class ProfileState:
         self._check_unused(MEMBER, member_id)
         del self.members[member_id]
         self._member_places.free(number)
+        self._held -= 1
 
     def member(self, member_id: int) -> tuple[Member, int]:
         """A member and its place.  Raises EntryNotFound."""
@@ -135,39 +140,52 @@ class ProfileState:
         ids = [one.member for one in group.members]
         if len(set(ids)) < len(ids):
             raise InvalidEntry(f"group {group.id} of {self.profile.name} has a member twice; weights say how often")
-        places = sorted((self.member(one.member)[1], _weight(one.weight)) for one in group.members)
+        places = sorted((self.member(one.member)[1], one.weight) for one in group.members)
+        self._check_weights([weight for _, weight in places])
         return [number for number, weight in places for _ in range(weight)]
 
     def _use_members(self, group: MemberGroup, times: int) -> None:
         for one in group.members:
-            self._used[MEMBER, one.member] += times
+            self._use(MEMBER, one.member, times)
+
+    def _use(self, kind: int, number: int, times: int) -> None:
+        self._used[kind, number] += times
+        if self._used[kind, number] == 0:
+            del self._used[kind, number]
 
     # Entries
 
-    def hold(self, via: Via) -> tuple[Held, list[Written], list[int]]:
+    def hold(self, via: Via, replaced: Held | None = None) -> tuple[Held, list[Written], list[int]]:
         """What an entry refers to; of an action set also members to write and the choices of its group.
+
+        `replaced` is what the entry refers to until then and is released afterwards.
 
         Raises InvalidEntry, EntryNotFound, TableFull.
         """
         match via:
             case MemberRef(member=member_id):
                 held = Held(via=via, kind=MEMBER, number=self.member(member_id)[1])
-                self._used[MEMBER, member_id] += 1
+                self._use(MEMBER, member_id, 1)
             case GroupRef(group=group_id):
                 self._check_selector(f"group {group_id}")
                 held = Held(via=via, kind=GROUP, number=self.group(group_id)[1])
-                self._used[GROUP, group_id] += 1
+                self._use(GROUP, group_id, 1)
             case ActionSet(actions=actions):
-                return self._hold_set(via, actions)
+                return self._hold_set(via, actions, 0 if replaced is None else len(replaced.own))
         return held, [], []
 
-    def _hold_set(self, via: ActionSet, actions: tuple[WeightedAction, ...]) -> tuple[Held, list[Written], list[int]]:
+    def _hold_set(
+        self, via: ActionSet, actions: tuple[WeightedAction, ...], replaced: int
+    ) -> tuple[Held, list[Written], list[int]]:
         self._check_selector("an action set")
         if self.members or self.groups:
             raise InvalidEntry(f"action profile {self.profile.name} has members of its own: no action sets beside them")
         rows = [(self._numbers.get(one.action, 0), self._words(one.action, one.parameters)) for one in actions]
-        weights = [_weight(one.weight) for one in actions]
-        numbers = self._take_members(len(rows))
+        weights = [one.weight for one in actions]
+        self._check_weights(weights)
+        self._check_room(len(rows) - replaced)
+        numbers = sorted(self._member_places.take() for _ in rows)
+        self._held += len(rows)
         group = self._group_places.take()
         self._set_sizes[group] = len(rows)
         self._sets[group] = sum(weights)
@@ -178,18 +196,15 @@ class ProfileState:
         held = Held(via=via, kind=GROUP, number=group, own=tuple(numbers))
         return held, written, [number for number, weight in zip(numbers, weights, strict=True) for _ in range(weight)]
 
-    def _take_members(self, count: int) -> list[int]:
-        self._member_places.check_room(count)
-        return sorted(self._member_places.take() for _ in range(count))
-
     def release(self, held: Held) -> None:
         """An entry does not refer to it any more."""
         match held.via:
             case MemberRef(member=member_id):
-                self._used[MEMBER, member_id] -= 1
+                self._use(MEMBER, member_id, -1)
             case GroupRef(group=group_id):
-                self._used[GROUP, group_id] -= 1
+                self._use(GROUP, group_id, -1)
             case ActionSet():
+                self._held -= len(held.own)
                 for number in held.own:
                     self._member_places.free(number)
                 self._group_places.free(held.number)
@@ -223,6 +238,16 @@ class ProfileState:
         if self._sets:
             raise InvalidEntry(f"entries of action profile {self.profile.name} have action sets: no {what} beside them")
 
+    def _check_room(self, more: int) -> None:
+        if self._held + more > self.profile.size:
+            raise TableFull(f"action profile {self.profile.name} is full: {self.profile.size} members")
+
+    def _check_weights(self, weights: list[int]) -> None:
+        if weights and min(weights) < 1:
+            raise InvalidEntry(f"a weight is 1 or more, not {min(weights)}")
+        if sum(weights) > CHOICES_MAX:
+            raise TableFull(f"the weights of a group of {self.profile.name} are {CHOICES_MAX} together at most")
+
     def _check_unused(self, kind: int, number: int) -> None:
         if self._used[kind, number] > 0:
             what = ("member", "group")[kind]
@@ -233,12 +258,6 @@ class ProfileState:
         if number not in items:
             raise EntryNotFound(f"action profile {self.profile.name} has no {kind} {number}; it has {_some(items)}")
         return items[number]
-
-
-def _weight(weight: int) -> int:
-    if weight < 1:
-        raise InvalidEntry(f"a weight is 1 or more, not {weight}")
-    return weight
 
 
 def _some(numbers: Iterable[int], most: int = 12) -> str:

@@ -97,7 +97,7 @@ class Rows:
         key, _ = state.key(entry.key, entry.priority)
         placed = state.find(key, entry.priority)
         self._check_idle(state.table, entry)
-        action, words, held = self._action(state, entry)
+        action, words, held = self._action(state, entry, placed.held)
         number = self._numbers[entry.table]
         self._native.table_modify(self._core, self._instance, number, placed.number, action, limbs_array(words))
         self._watch(state.replace(placed, entry, key, held))
@@ -116,8 +116,10 @@ class Rows:
         self._release(state, placed.held)
         return placed.number
 
-    def _action(self, state: TableState, entry: Entry) -> tuple[int, list[int], Held | None]:
-        """What the native entry has as action and parameters, and what is held of a profile."""
+    def _action(
+        self, state: TableState, entry: Entry, replaced: Held | None = None
+    ) -> tuple[int, list[int], Held | None]:
+        """What the native entry has as action and parameters, and what is held of a profile instead of `replaced`."""
         if state.table.profile is None:
             if entry.via is not None:
                 raise InvalidEntry(f"table {state.table.name} has no action profile: an entry needs an action")
@@ -125,7 +127,7 @@ class Rows:
             return action.id, state.words(action, entry.parameters), None
         if entry.via is None:
             raise InvalidEntry(f"table {state.table.name} has an action profile: an entry needs a member, group or set")
-        held, members, choices = self._profiles[state.table.profile].hold(entry.via)
+        held, members, choices = self._profiles[state.table.profile].hold(entry.via, replaced)
         if isinstance(entry.via, ActionSet):
             self._write_set(state.table.profile, held, members, choices)
         return held.kind, [held.number], held

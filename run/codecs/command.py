@@ -1,6 +1,5 @@
 """`kofn experiment codecs`: every codec's way to the target accuracy, and links that slow down in mid-iteration."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,12 +7,13 @@ from pathlib import Path
 import click
 
 from run.codecs.evidence import Row
-from run.codecs.table import CODEC_HEADINGS, LEGEND, LINK_HEADINGS, codec_cells, link_cells, table
+from run.codecs.table import CODEC_HEADINGS, LEGEND, LINK_HEADINGS, codec_cells, link_cells
 from run.codecs.trainings import read_training
 from run.codecs.variants import DIGITS, LINKS, VARIANTS
 from run.codecs.verdicts import verdicts
 from run.conduct import Choices, Told, conduct, experiment_options, known
-from run.matrix import Result, Scenario
+from run.matrix import Result, Scenario, by_scenario
+from run.table import plain_table
 
 SEEDS = 3
 """How often each variant is run, where the command line does not say."""
@@ -63,7 +63,7 @@ def tell(results: Sequence[Result]) -> Told:
         return write_codecs(folder, parts, said, failures, results)
 
     return Told(
-        tables=[table(headings, cells) for headings, cells in parts if cells],
+        tables=[plain_table(headings, cells) for headings, cells in parts if cells],
         legend=LEGEND,
         verdicts=said,
         failures=[reason for row in rows for reason in row.problems()],
@@ -74,9 +74,7 @@ def tell(results: Sequence[Result]) -> Told:
 
 def find_rows(results: Sequence[Result]) -> list[Row]:
     """A row a variant, in their own order."""
-    by_name: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        by_name[result.cell.scenario.name].append(result)
+    by_name = by_scenario(results)
     return [
         Row.of(
             variant,

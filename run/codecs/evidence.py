@@ -10,8 +10,7 @@ from statistics import fmean, median
 from typing import Self
 
 from run.codecs.variants import Variant
-from run.compressed import Compressed
-from run.evidence import Spread
+from run.evidence import Spread, reached
 from run.summary import PassSummary
 
 
@@ -80,10 +79,10 @@ class Row:
     def of(cls, variant: Variant, trainings: Sequence[Training], target_accuracy: float) -> Self:
         """Of one training or more."""
         summaries = [training.summary for training in trainings]
-        counts = [math.inf if one.iterations_to_target is None else one.iterations_to_target for one in summaries]
+        counts = reached(one.iterations_to_target for one in summaries)
+        sent = [one.compressed for one in summaries if one.compressed]
         changes = [training.change_s for training in trainings]
         afters = [training.after_s for training in trainings]
-        broken = [why for one in summaries for why in (one.identity_error, one.conservation_error) if why]
         return cls(
             variant=variant,
             target_accuracy=target_accuracy,
@@ -93,15 +92,15 @@ class Row:
             iterations=Spread.of(counts),
             accuracy=Spread.of([training.accuracy for training in trainings]),
             bytes_sent=Spread.of([one.bytes_sent for one in summaries]),
-            wire_ratio=_spread(summaries, lambda sent: sent.wire_ratio),
-            error=_spread(summaries, lambda sent: sent.error),
-            residual=_spread(summaries, lambda sent: sent.residual),
+            wire_ratio=Spread.of_known(one.wire_ratio for one in sent),
+            error=Spread.of_known(one.error for one in sent),
+            residual=Spread.of_known(one.residual for one in sent),
             before_s=Spread.of([training.before_s for training in trainings]),
             change_s=Spread.of(changes),
             after_s=Spread.of(afters),
             change_by_seed_s=tuple(changes),
             after_by_seed_s=tuple(afters),
-            failures=tuple(broken),
+            failures=tuple(why for one in summaries for why in one.broken),
         )
 
     def against(self, other: "Row") -> float:
@@ -138,9 +137,3 @@ def _shorter(pairs: Sequence[tuple[float, float]]) -> float:
     """Median of second over first; 0 for a seed of which one is not known, and without any seed."""
     known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
     return median(known) if known else 0.0
-
-
-def _spread(summaries: Sequence[PassSummary], value: Callable[[Compressed], float | None]) -> Spread | None:
-    """Of what is known."""
-    known = [number for one in summaries if one.compressed and (number := value(one.compressed)) is not None]
-    return Spread.of(known) if known else None

@@ -14,7 +14,7 @@ from run.claims import Verdict
 from run.codecs.table import LEGEND
 from run.codecs.variants import DIGITS, LINKS, NO_FEEDBACK, Variant
 from run.experiment_report import configuration, write_experiment
-from run.matrix import Result
+from run.matrix import Result, by_scenario
 from run.plots import SIZE_INCHES, STYLE, WORKER_COLOURS, PassSeries, Series, running_mean
 from run.report import html_table, svg
 from run.series import read_series
@@ -33,9 +33,7 @@ def write_codecs(
     results: Sequence[Result],
 ) -> Path:
     """Write the report of runs that are finished; its path."""
-    first: dict[str, Result] = {}
-    for result in results:
-        first.setdefault(result.cell.scenario.name, result)
+    first = {name: several[0] for name, several in by_scenario(results).items()}
     series = {name: _series(result) for name, result in first.items()}
     return write_experiment(
         folder,

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from run.codecs.evidence import Row
 from run.codecs.variants import BASELINE
 from run.evidence import Spread
@@ -58,16 +56,6 @@ def link_cells(rows: Sequence[Row]) -> list[list[str]]:
         ]
         for row in rows
     ]
-
-
-def table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """For the terminal."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(headings):
-        made.add_column(name, justify="right" if number else "left", no_wrap=True)
-    for row in cells:
-        made.add_row(*row)
-    return made
 
 
 def _sent(row: Row) -> list[str]:

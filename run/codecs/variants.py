@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from host.shape import WORD_BITS
 from run import matrix
 from run.compression import INTEGERS
 from run.config import Config
@@ -17,8 +18,6 @@ ELEMENTS = 512
 
 NO_FEEDBACK = "-no-feedback"
 """What a codec's name ends with where what encoding leaves over is thrown away."""
-
-WORD_BITS = 2048
 
 UNCOMPRESSED, ADAPTIVE = "uncompressed", "adaptive"
 """What becomes of a link that slows down is seen with either."""

@@ -9,5 +9,6 @@ crc, csum16, messages, reports                hash algorithms; messages for the 
 parsing, pipelines, process, liveness         parser, controls, the way of a packet and its copies
 copies                                        clones, resubmitted and recirculated packets (with runtime/copies.h)
 block, codegen                                the C file
+tracing                                       calls that say what a program does, P4 lines beside the C
 compile                                       cc, once for each text
 """

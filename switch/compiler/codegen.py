@@ -1,5 +1,6 @@
 """A program as one C file against `runtime/program.h`: types, parser, actions, pipelines, and `process` around them."""
 
+from switch.compiler import tracing
 from switch.compiler.block import Unit
 from switch.compiler.contradictions import contradictions
 from switch.compiler.indirect import profile_actions
@@ -30,10 +31,11 @@ def generate(program: Program, target: Target | None = None) -> str:
     functions += matchers(program)
     for pipeline in (program.ingress, program.egress):
         functions += PipelineWriter(layout, unit, pipeline).write()
-    functions += ProcessWriter(layout, unit).write()
+    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)
     lines = [
         "#include <stddef.h>",
         *[f'#include "{name}"' for name in _includes(program)],
+        *tracing.includes(layout),
         *layout.declarations(),
         *unit.helpers(),
         *functions,

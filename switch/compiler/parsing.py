@@ -5,7 +5,7 @@ On an error it stops with the error's number; what was extracted stays valid and
 
 from collections.abc import Callable
 
-from switch.compiler import codec
+from switch.compiler import codec, tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.layout import HeaderRef, Layout, identifier, limbs, mask_of
 from switch.compiler.lowering import Lowering
@@ -62,16 +62,18 @@ class ParserWriter:
 
     def _state(self, state: ParserState) -> None:
         self._block.lines.append(f"{self._labels[state.name]}: {{")
+        tracing.state(self._layout, self._block, state.name)
         for statement in state.statements:
-            self._statement(statement)
+            low = Translator(self._layout, self._block, place=statement.place)
+            with tracing.watched(low, statement):
+                self._statement(low, statement)
         low = Translator(self._layout, self._block, place=NOWHERE)
         self._check_lookahead(*(part for part, _ in state.key))
         for transition in state.transitions:
             self._transition(low, state, transition)
         self._block.add("goto done;", "}")
 
-    def _statement(self, statement: Primitive) -> None:
-        low = Translator(self._layout, self._block, place=statement.place)
+    def _statement(self, low: Lowering, statement: Primitive) -> None:
         self._check_lookahead(*statement.arguments)
         if statement.op in self._statements:
             self._statements[statement.op](low, statement.arguments)

@@ -5,6 +5,7 @@ written once for all copies (the tail), the payload is never copied, and only wh
 copies.
 """
 
+from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.copies import CopyWriter, clean, function
 from switch.compiler.hashing import emit_update, emit_verify
@@ -92,7 +93,7 @@ class ProcessWriter:
         block = Block(self._unit)
         for statement in self._program.deparser_statements:
             low = Translator(self._layout, block, place=statement.place)
-            with block.braces():
+            with block.braces(), tracing.watched(low, statement):
                 rule_for(statement.op, low).emit(low, statement.arguments)
         return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
@@ -197,6 +198,7 @@ class ProcessWriter:
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
+            *tracing.egress(self._layout),
             *self._enqueue(),
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
@@ -303,6 +305,7 @@ class ProcessWriter:
         group, copies = self._meta("mcast_grp"), self._layout.copies
         return [
             "const uint32_t error = parse(D);",
+            *tracing.parsed(self._layout),
             *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
             *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",

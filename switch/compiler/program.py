@@ -17,11 +17,13 @@ class Target:
     """What of a program's meaning is the switch's to say.
 
     `drop_port` is the one that mark_to_drop chooses; a packet whose standard_metadata.priority is not below
-    `priority_queues` is dropped.
+    `priority_queues` is dropped.  `trace` asks for a program that says what it does, `comments` for P4 lines in its C.
     """
 
     drop_port: int = DROP_PORT
     priority_queues: int = 1
+    trace: bool = False
+    comments: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

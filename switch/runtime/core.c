@@ -136,17 +136,55 @@ static void send_messages(struct core *core, struct port *port, const uint64_t *
     }
 }
 
+// One frame to the file that stands for a port's interface. 0 or -1 with errno set, as send().
+static int write_frame(const struct port *port, const struct iovec *parts, size_t count) {
+    int result = pcap_write(port->socket, parts, count);
+    errno = -result;
+    return result < 0 ? -1 : 0;
+}
+
+static void write_messages(struct core *core, struct port *port, const uint64_t *lengths, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const struct msghdr *message = &core->messages[i].msg_hdr;
+        if (write_frame(port, message->msg_iov, message->msg_iovlen) < 0) {
+            count_failure(core, errno);
+            continue;
+        }
+        port->sent_packets++;
+        port->sent_bytes += lengths[i];
+    }
+}
+
+static void capture_messages(struct core *core, uint32_t port, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        captured(core, FAULT_OUT, port, core->messages[i].msg_hdr.msg_iov, core->messages[i].msg_hdr.msg_iovlen);
+}
+
 // One packet by itself.
 void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length) {
     struct port *to = &core->ports[port];
+    const struct iovec frame = {(void *)bytes, length};
     if (to->socket < 0) {
         drop(core, DROP_UNKNOWN_PORT);
-    } else if (send(to->socket, bytes, length, MSG_DONTWAIT) < 0) {
+        return;
+    }
+    if (captures_at(core)) captured(core, FAULT_OUT, port, &frame, 1);
+    if ((to->is_file ? write_frame(to, &frame, 1) : send(to->socket, bytes, length, MSG_DONTWAIT)) < 0) {
         count_failure(core, errno);
     } else {
         to->sent_packets++;
         to->sent_bytes += length;
     }
+}
+
+// Prepared messages out of a port.
+static void put_out(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
+    struct port *port = &core->ports[number];
+    if (captures_at(core)) capture_messages(core, number, count);
+    if (port->is_file)
+        write_messages(core, port, lengths, count);
+    else
+        send_messages(core, port, lengths, count);
 }
 
 // Prepared messages through the faults of a port.
@@ -173,7 +211,7 @@ void core_flush(struct core *core) {
         if (faults_at(core, FAULT_OUT, port))
             send_with_faults(core, port, count);
         else
-            send_messages(core, &core->ports[port], lengths, count);
+            put_out(core, port, lengths, count);
     }
     if (core->faults) faults_recycle(core->faults);
     core->queued = 0;
@@ -181,7 +219,6 @@ void core_flush(struct core *core) {
     core->services.flushes++;
 }
 
-// A packet of the control plane is no longer than one of a port can be, or it might not fit into a reader of the rings.
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
     if (!core->instance)
         drop(core, DROP_NO_PROGRAM);
@@ -200,6 +237,9 @@ void core_free(struct core *core) {
     pthread_mutex_destroy(&core->turn);
     pthread_mutex_destroy(&core->state);
     faults_free(core);
+    captures_close(core);
+    free(core->captures);
+    trace_free(core);
     free(core->arena);
     free(core->buffers);
     free(core);
@@ -270,6 +310,20 @@ int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t le
 void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
     core_lock(core);
     core_process(core, (uint32_t)core->cpu_port, packet, length);
+    core_flush(core);
+    core_unlock(core);
+}
+
+// A frame that came in at a port by other means than its interface.
+void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
+    struct port *port = &core->ports[number % PORTS];
+    core_lock(core);
+    port->received_packets++;
+    port->received_bytes += length;
+    if (faults_at(core, FAULT_IN, number))
+        faults_pass(core, FAULT_IN, number, &(struct iovec){(void *)frame, length}, 1);
+    else
+        core_process(core, number, frame, length);
     core_flush(core);
     core_unlock(core);
 }

@@ -23,6 +23,7 @@ _Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every
 
 struct port {
     int socket;  // -1: not open
+    int is_file;  // a pcap file instead
     int index;   // of the interface
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
@@ -35,9 +36,17 @@ struct ring {
     uint64_t head, tail;
 };
 
+#define PARTS_MAX 3
+
 struct sending {
     uint32_t port, count;  // of parts
-    struct iovec parts[3];
+    struct iovec parts[PARTS_MAX];
+};
+
+// Files that hold what goes through the ports.
+struct captures {
+    int files[FAULT_DIRECTIONS][PORTS];   // 1 + the descriptor; 0: none
+    int errors[FAULT_DIRECTIONS][PORTS];  // that ended a file
 };
 
 struct core {
@@ -70,6 +79,8 @@ struct core {
     uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
     int bypass;
     struct faults *faults;  // NULL: none are injected
+    struct captures *captures;  // NULL: none
+    struct trace *trace;  // NULL: none
 };
 
 void core_lock(struct core *core);
@@ -84,6 +95,14 @@ uint64_t core_clock_ns(void);
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
     return __builtin_expect(core->faults != NULL, 0) && core->faults->lanes[direction][port].active;
 }
+
+static inline int captures_at(const struct core *core) { return __builtin_expect(core->captures != NULL, 0); }
+
+void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
+              size_t count);
+void captures_close(struct core *core);
+void trace_free(struct core *core);
+int pcap_write(int file, const struct iovec *parts, size_t count);
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);

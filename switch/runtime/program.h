@@ -10,7 +10,7 @@
 
 struct core;
 
-#define PACKET_MAX 9792        // bytes of the longest packet that a program is given
+#define PACKET_MAX (1 << 17)  // bytes of the longest packet that a program is given: one fits into a reader of the rings
 #define SESSION_MAX 0x7fffu    // of clone sessions' numbers
 #define SESSION_SET 0x8000u    // beside a number: there is one, even if it is 0
 
@@ -165,6 +165,7 @@ struct services {
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
     void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
+    const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
 };
 
 static inline struct services *services(struct core *core) { return (struct services *)core; }

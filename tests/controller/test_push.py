@@ -10,7 +10,7 @@ import pytest
 
 from controller.entries import Found, Layout, fixed_entries, job_entry, lay_out
 from controller.errors import LayoutError, PushError
-from controller.program import Program, ensure, read_all
+from controller.program import Program, ensure, push, read_all
 from controller.push import SwitchLink
 from controller.slots import Slots
 from controller.updates import difference
@@ -186,6 +186,26 @@ def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None
             async with asyncio.timeout(10):
                 while await missing(switch, job, 2):
                     await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_about_to_end_is_waited_for(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(fy.P4ClientError):
+                    await push(Program(), switch.address, 0)
+                    break
+        before = fy.Switch("before", switch.address, fy.SwitchOptions(device_id=0))
+        async with before:
+            pushing = asyncio.create_task(push(Program(), switch.address, 0))
+            await asyncio.sleep(0.3)
+            assert not pushing.done()
+        await pushing
+        async with before:
+            with pytest.raises(PushError, match="another controller with election id 10 is primary"):
+                await push(Program(), switch.address, 0)
 
     asyncio.run(scenario())
 

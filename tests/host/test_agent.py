@@ -89,7 +89,7 @@ class Cluster:
             Agent(
                 job,
                 rank=rank,
-                elements=elements,
+                coding=Coding.of(job, compress, elements),
                 transport=transport,
                 compress=compress,
                 average=average,
@@ -299,7 +299,8 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
 
     def comes(state: State | None) -> Agent:
         transport = Transport(SWITCH, local=address(2))
-        agent = Agent(job, rank=2, elements=ELEMENTS, transport=transport, compress=compress, books=tmp_path / "books")
+        coding = Coding.of(job, compress, ELEMENTS)
+        agent = Agent(job, rank=2, coding=coding, transport=transport, compress=compress, books=tmp_path / "books")
         begun = agent.residual.begun
         for result in cluster.agents[0].protocol.results(begun - 1, begun):
             agent.residual.settle(result)

@@ -18,13 +18,12 @@ from host.compress import (
     OneBit,
     decode_packed,
     encode_packed,
-    limit_of,
     statistics,
     to_fixed,
     to_mean,
 )
 from host.errors import CodecError, GradientError
-from host.lanes import WIDTHS, code_of, pack, unpack, width_of
+from host.lanes import WIDTHS, code_of, limit_of, pack, unpack, width_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "codecs"
 
@@ -406,6 +405,8 @@ class Wrong(FixedPoint):
 
     def decode(self, lanes, scale, count):
         values = super().decode(lanes, scale, count)
+        if self._fault == "numbers" and isinstance(scale, int):
+            return -values
         return values // 2 if self._fault == "sums" else values + 1 if self._fault == "offset" else values
 
 
@@ -420,6 +421,7 @@ class Wrong(FixedPoint):
         ("type", "encode gave int8"),
         ("sums", "is not the sum of decode of each"),
         ("offset", "is not the sum of decode of each"),
+        ("numbers", "decode of one block is another one where scale and count are numbers"),
     ],
 )
 def test_what_a_codec_does_not_keep_is_named(fault, reason):

@@ -407,6 +407,23 @@ def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
     assert p.deadline - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
 
 
+def test_a_queue_that_drains_more_slowly_is_not_filled_with_repetitions():
+    """In mid-iteration answers come every 7 ms where they came every 1.7 ms, to requests and repetitions in turn."""
+    p = protocol(blocks=100, slots=256, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    queue, closed, now = list(range(8)), set(), 0.0
+    while p.missing:
+        arrives = now + (0.0017 if len(closed) < 20 else 0.007)
+        while p.deadline is not None and p.deadline < arrives:
+            queue += sent_again(p.timer(p.deadline))
+        now, block = arrives, queue.pop(0)
+        kind = Kind.LATE if block in closed else Kind.RESULT
+        closed.add(block)
+        queue += sent_again(p.packet_in(answer(iteration=1, block=block, kind=kind), bytes(256), now))
+    assert p.statistics.retransmissions <= 3
+
+
 def test_a_network_that_became_slower_is_learnt():
     """Answers come every 8 ms where they came every 1 ms: for a while requests are repeated in vain, not for ever."""
     p = protocol(blocks=30, slots=64, window=30, rto_s=0.01)

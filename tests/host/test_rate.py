@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from host.errors import RateError
 from host.faults import Faults
 from host.pacing import Pacer, bucket_for
-from host.rate import HOLD, PROBE, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
+from host.rate import FEW, HOLD, PROBE, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
 from host.wire import HEADER_BYTES, Header
 from sim.clock import Clock
 from sim.network import FRAME_BYTES, Link
@@ -83,7 +83,7 @@ def test_a_rate_that_swings_is_its_mean(swing: float) -> None:
 
 def test_a_rate_that_falls_all_the_time_is_never_stable() -> None:
     rate = estimator()
-    stream(rate, [MBPS * 0.97**block for block in range(BLOCKS)])
+    stream(rate, [MBPS * 0.95**block for block in range(BLOCKS)])
     assert rate.rate_bps is None
 
 
@@ -99,7 +99,7 @@ def test_a_tiny_iteration_leaves_the_last_rate() -> None:
     rate = estimator()
     now = stream(rate, [MBPS] * 50)
     rate.begin(BLOCKS * GRADIENT)
-    stream(rate, [MBPS / 4] * 2 * WINDOW, now)
+    stream(rate, [MBPS / 4] * 2 * FEW, now)
     assert mbps(rate) == pytest.approx(MBPS)
     rate.begin(BLOCKS * GRADIENT)
     assert rate.wish == 1

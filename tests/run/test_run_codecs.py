@@ -17,7 +17,7 @@ from run import matrix
 from run.claims import Verdict
 from run.codecs.command import find_rows, tell
 from run.codecs.evidence import Row, Training
-from run.codecs.table import CODEC_HEADINGS, LINK_HEADINGS, codec_cells, link_cells, table
+from run.codecs.table import CODEC_HEADINGS, LINK_HEADINGS, codec_cells, link_cells
 from run.codecs.variants import ELEMENTS, VARIANTS
 from run.codecs.verdicts import verdicts
 from run.compressed import Compressed
@@ -27,6 +27,7 @@ from run.experiment import command
 from run.folder import RunFolder
 from run.matrix import Cell, cells, run_cells
 from run.runner import Plan, prepare
+from run.table import plain_table
 from tests.run.test_run_chaos import SUMMARY
 
 SENT = Compressed(wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0)
@@ -120,7 +121,7 @@ def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
     links = [link("link-one-uncompressed", (0.02, 1.06, 0.08)), link("link-all-adaptive", (0.02,), changed_in=None)]
     for headings, found in ((CODEC_HEADINGS, codec_cells(digits)), (LINK_HEADINGS, link_cells(links))):
         console = Console(width=WIDTH, record=True, file=io.StringIO())
-        console.print(table(headings, found))
+        console.print(plain_table(headings, found))
         text = console.export_text()
         assert "…" not in text
         assert len(text.splitlines()) == 3

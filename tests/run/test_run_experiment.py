@@ -34,7 +34,7 @@ mean_ms = 15
 REAL = """
 [run]
 passes = ["fixed:1", "round"]
-target_accuracy = 0.7
+target_accuracy = 0.85
 [job]
 workers = 2
 [model]

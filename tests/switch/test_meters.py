@@ -157,6 +157,19 @@ def test_idle_timeouts_by_a_clock() -> None:
     assert idle.wait_s() is None
 
 
+def test_many_changes_of_an_entry_leave_one_time_to_look() -> None:
+    now = [0]
+    idle, hit = IdleTimeouts(lambda: now[0]), c_uint64()
+    for step in range(1000):
+        now[0] = step
+        idle.watch(aged(1, 5_000_000), 0, hit)
+    assert idle.wait_s() is not None
+    now[0] = 5998
+    assert idle.take() == []
+    now[0] = 5999
+    assert idle.take() == [aged(1, 5_000_000)]
+
+
 def test_timeouts_where_there_are_none(engine: Engine) -> None:
     with pytest.raises(InvalidEntry, match=r"Tables.by_part has no idle timeouts: 0 is allowed, not 1 ns"):
         engine.insert(Entry(table="Tables.by_part", key=exact(0), action="Tables.miss", idle_timeout_ns=1))

@@ -94,6 +94,10 @@ def test_members_in_use_stay(engine: Engine) -> None:
     engine.insert_member_group(group(5, 1))
     with pytest.raises(StillUsed, match=r"member 1 of action profile Tables.chosen is used by groups or entries"):
         engine.delete_member("Tables.chosen", 1)
+    with pytest.raises(EntryNotFound, match="no member 2; it has 1"):
+        engine.modify_member_group(group(5, 2))
+    with pytest.raises(StillUsed):
+        engine.delete_member("Tables.chosen", 1)
     engine.insert(entry("selected", 1, GroupRef(group=5)))
     with pytest.raises(StillUsed, match=r"group 5 of action profile Tables.chosen is used by entries"):
         engine.delete_member_group("Tables.chosen", 5)
@@ -112,7 +116,7 @@ def test_a_profile_holds_its_size(engine: Engine, profile: str) -> None:
     size = {"shared": 4, "chosen": 32}[profile]
     for number in range(1, size + 1):
         engine.insert_member(member(number, number, profile))
-    with pytest.raises(TableFull, match=f"Tables.{profile} is full: {size} entries"):
+    with pytest.raises(TableFull, match=f"Tables.{profile} is full: {size} members"):
         engine.insert_member(member(100, 1, profile))
     engine.delete_member(f"Tables.{profile}", 2)
     engine.insert_member(member(100, 1, profile))
@@ -161,6 +165,11 @@ def test_an_action_set_has_members_of_its_own(engine: Engine) -> None:
     for _ in range(3):  # what they held is free again
         engine.insert(entry("selected", 1, action_set(*range(32))))
         engine.delete("Tables.selected", exact(1))
+    engine.insert(entry("selected", 1, action_set(*range(20))))
+    with pytest.raises(TableFull, match=r"Tables.chosen is full: 32 members"):
+        engine.insert(entry("selected", 2, action_set(*range(13))))
+    engine.modify(entry("selected", 1, action_set(*range(30))))  # what is replaced makes room
+    engine.delete("Tables.selected", exact(1))
     engine.insert_member(member(1, 1))
     with pytest.raises(InvalidEntry, match="has members of its own: no action sets beside them"):
         engine.insert(entry("selected", 1, action_set(1)))
@@ -182,6 +191,7 @@ BAD_GROUPS = [
     (group(1, 1), EntryExists, "Tables.chosen has a group 1 already"),
     (group(2, 1, 1), InvalidEntry, "has a member twice"),
     (group(2, 1, 2), EntryNotFound, "Tables.chosen has no member 2; it has 1"),
+    (group(2, (1, 65537)), TableFull, "weights of a group of Tables.chosen are 65536 together at most"),
     (group(2, (1, 0)), InvalidEntry, "a weight is 1 or more, not 0"),
     (MemberGroup(profile="Tables.shared", id=1, members=()), InvalidEntry, "Tables.shared has no selector"),
 ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from switch.inside import TRACE_ALL
 from switch.options import OptionsError, check_address, check_interfaces, check_log_file, parse
 from switch.tls import Tls
 
@@ -66,7 +67,11 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
         ("--no-p4 --device-id -1", "'-1' is not a number from 0 to 2**64 - 1"),
         ("--no-p4 -L loud", "invalid choice: 'loud' (choose from"),
         ("--no-p4 --thrift-port x", "'x' is not a TCP or UDP port, 1 to 65535"),
-        ("--no-p4 --pcap", "--pcap: this switch does not capture packets; use tcpdump -i INTERFACE"),
+        ("--no-p4 --pcap=/nonesuch", "argument --pcap: /nonesuch: there is no such directory"),
+        ("--no-p4 --use-files -1", "argument --use-files: '-1' is not a whole number of seconds, 0 or more"),
+        ("--no-p4 --use-files 1.5", "argument --use-files: '1.5' is not a whole number of seconds, 0 or more"),
+        ("--no-p4 --trace 0", "argument --trace: '0' is not a number of packets, 1 or more"),
+        ("--no-p4 --trace=some", "argument --trace: 'some' is not a number of packets, 1 or more"),
         ("--no-p4 --log-console --log-file x", "--log-console and --log-file exclude each other"),
         (
             "--no-p4 -- --grpc-server-addr 50051",
@@ -92,6 +97,31 @@ def test_mistakes_are_told_in_one_line(line: str, words: str) -> None:
         parse(line.split())
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_values_that_may_be_left_out_do_not_take_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    program.touch()
+    inside = parse(["--trace", "--pcap", str(program)]).inside
+    assert (inside.trace, inside.pcap, inside.wait_s) == (TRACE_ALL, Path("."), None)
+    inside = parse(["--pcap", str(tmp_path), "--trace", "3", str(program)]).inside
+    assert (inside.trace, inside.pcap) == (3, tmp_path)
+
+
+def test_p4cs_harness_is_understood(tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    program.touch()
+    line = "--log-file switch.log --log-flush --use-files 0 --dump-packet-data 10240 --thrift-port 9100 --device-id 10"
+    options = parse([*line.split(), "-i 0@pcap0", "-i 12@pcap12", str(program)])
+    assert options.ports == {0: "pcap0", 12: "pcap12"}
+    assert (options.inside.wait_s, options.inside.files) == (0, True)
+    assert options.ignored == (
+        "--dump-packet-data 10240: --trace shows packets, --pcap keeps them",
+        "--thrift-port 9100: there is no Thrift server",
+    )
+    options = parse([*line.split(), "--pcap", str(program)])
+    assert options.inside.pcap is None
+    assert options.ignored[0] == "--pcap: with --use-files the packets are in files anyway"
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

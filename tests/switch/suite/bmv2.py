@@ -7,28 +7,22 @@ import contextlib
 import subprocess
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-from finsy.proto import U128, p4i, p4r, p4r_grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from finsy.proto import U128, p4r, p4r_grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from switch.compiler.program import Program
 from switch.compiler.reader import read_program
-from switch.entries import Digest
 from switch.errors import ProgramError
 from tests.switch.suite.bmv2_control import Bmv2Control
-from tests.switch.suite.stf import Statement, ports_of
 from tests.targets import BMV2
 
 DEVICE_ID = 1
 READY_S = 20
 PACKETS_S = 20
-DIGESTS_S = 5
 
 
 def _packet_type() -> Any:
@@ -52,61 +46,61 @@ def _packet_type() -> Any:
 PACKET = _packet_type()
 
 
-@dataclass(kw_only=True)
-class Bmv2:
-    """A running BMv2 with a program; one packet is through before the next is sent."""
+class Bmv2(Bmv2Control):
+    """A running BMv2; one packet is through before the next is sent."""
 
-    program: Program
-    control: Bmv2Control
-    ports: frozenset[int]
-    stream: Any
-    _sent: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self, control: grpc.Channel, packets: grpc.Channel) -> None:
+        """The channels to its two services."""
+        super().__init__(stub=p4r_grpc.P4RuntimeStub(control), device_id=DEVICE_ID)
+        self._ready = False
+        self._stream = packets.stream_stream(
+            "/p4.bm.DataplaneInterface/PacketStream",
+            request_serializer=PACKET.SerializeToString,
+            response_deserializer=PACKET.FromString,
+        )
 
-    def send(self, port: int, packet: bytes) -> None:
-        for sent in self.stream(iter([PACKET(device_id=DEVICE_ID, port=port, packet=packet)]), timeout=PACKETS_S):
-            if sent.port in self.ports:
-                self._sent[sent.port].append(sent.packet)
+    def load(self, document: bytes) -> None:
+        """Push the program; `info` has to be its P4Info.  Raises ProgramError."""
+        self.forget_copies()
+        self.program = read_program(document)
+        request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID)
+        request.action = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+        request.config.p4info.CopyFrom(self.info)
+        request.config.p4_device_config = document
+        request.election_id.CopyFrom(U128.encode(self.election_id))
+        try:
+            self.stub.SetForwardingPipelineConfig(request, timeout=READY_S)
+        except grpc.RpcError as error:
+            raise ProgramError(f"BMv2 refuses the program: {error.details()}") from error
+        self.watch_digests()
+        self._wait_until_ready()
 
-    def sent(self) -> dict[int, list[bytes]]:
-        return dict(self._sent)
+    def _wait_until_ready(self) -> None:
+        """With its first program the switch starts, but the service answers before."""
+        deadline = time.monotonic() + READY_S
+        while not self._ready:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"BMv2 does not take packets after {READY_S} s")
+            self._ready = self._stream(iter(()), timeout=READY_S).code() != grpc.StatusCode.UNAVAILABLE
+            time.sleep(0.01)
 
-    def digests(self, expected: int) -> list[Digest]:
-        return self.control.take_digests(expected, DIGESTS_S)
+    def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
+        """Process one packet; what is sent, by whichever port."""
+        request = PACKET(device_id=DEVICE_ID, port=port, packet=packet)
+        return [(sent.port, sent.packet) for sent in self._stream(iter([request]), timeout=PACKETS_S)]
 
 
 @contextlib.contextmanager
-def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Bmv2]:
-    """simple_switch_grpc with the program."""
+def running() -> Iterator[Bmv2]:
+    """simple_switch_grpc without a program."""
     with tempfile.TemporaryDirectory(prefix="kofn-") as folder, _process(Path(folder)):
         control, packets = (grpc.insecure_channel(f"unix:{folder}/{name}") for name in ("control", "packets"))
         with control, packets:
             grpc.channel_ready_future(control).result(READY_S)
             grpc.channel_ready_future(packets).result(READY_S)
-            info = text_format.Parse(json.with_suffix(".p4info.txtpb").read_text(), p4i.P4Info())
-            program = read_program(json.read_bytes())
-            stub = p4r_grpc.P4RuntimeStub(control)
-            told = Bmv2Control(stub=stub, info=info, program=program, device_id=DEVICE_ID)
-            with told.primary():
-                _push(stub, info, json.read_bytes(), told.election_id)
-                told.watch_digests()
-                stream = packets.stream_stream(
-                    "/p4.bm.DataplaneInterface/PacketStream",
-                    request_serializer=PACKET.SerializeToString,
-                    response_deserializer=PACKET.FromString,
-                )
-                _wait_until_ready(stream)
-                yield Bmv2(program=program, control=told, ports=ports_of(statements), stream=stream)
-
-
-def _wait_until_ready(stream: Any) -> None:
-    """The service answers before the switch has started."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        call = stream(iter(()), timeout=READY_S)
-        if call.code() != grpc.StatusCode.UNAVAILABLE:
-            return
-        time.sleep(0.01)
-    raise TimeoutError(f"BMv2 does not take packets after {READY_S} s")
+            switch = Bmv2(control, packets)
+            with switch.primary():
+                yield switch
 
 
 @contextlib.contextmanager
@@ -118,15 +112,3 @@ def _process(folder: Path) -> Iterator[None]:
             yield
         finally:
             process.kill()
-
-
-def _push(stub: Any, info: p4i.P4Info, document: bytes, election_id: int) -> None:
-    request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID)
-    request.action = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
-    request.config.p4info.CopyFrom(info)
-    request.config.p4_device_config = document
-    request.election_id.CopyFrom(U128.encode(election_id))
-    try:
-        stub.SetForwardingPipelineConfig(request, timeout=READY_S)
-    except grpc.RpcError as error:
-        raise ProgramError(f"BMv2 refuses the program: {error.details()}") from error

@@ -4,7 +4,6 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from finsy.proto import U128, p4i, p4r
@@ -39,17 +38,19 @@ def minimal(value: int) -> bytes:
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
-@dataclass(kw_only=True)
 class Bmv2Control:
-    """A P4Runtime client with the names of p4c's output."""
+    """A P4Runtime client with the names of p4c's output; `info` is the program's P4Info."""
 
-    stub: Any
-    info: p4i.P4Info
-    program: Program
-    device_id: int
-    election_id: int = 1
-    _groups: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
-    _digests: "queue.Queue[Any]" = field(default_factory=queue.Queue)
+    def __init__(self, *, stub: Any, device_id: int) -> None:
+        """Nobody's yet: see `primary`."""
+        self.stub = stub
+        self.device_id = device_id
+        self.election_id = 1
+        self.info = p4i.P4Info()
+        self.program: Program | None = None
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: set[int] = set()
+        self._digests: queue.Queue[Any] = queue.Queue()
 
     @contextlib.contextmanager
     def primary(self) -> Iterator[None]:
@@ -137,21 +138,28 @@ class Bmv2Control:
 
     # Groups and sessions
 
+    def forget_copies(self) -> None:
+        """Remove groups and sessions: BMv2 keeps their copies when a program is pushed, but not that they are there."""
+        for group in self._groups:
+            self._write("DELETE", packet_replication_engine_entry=_group(group, ()))
+        for session in self._sessions:
+            self._write("DELETE", packet_replication_engine_entry=_session(session, ()))
+        self._groups.clear()
+        self._sessions.clear()
+
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
         kind = "MODIFY" if group in self._groups else "INSERT"
-        told = p4r.MulticastGroupEntry(multicast_group_id=group, replicas=_replicas(replicas))
-        self._write(kind, packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(multicast_group_entry=told))
+        self._write(kind, packet_replication_engine_entry=_group(group, replicas))
         self._groups[group] = tuple(replicas)
 
     def set_session(self, number: int, session: CloneSession) -> None:
         """Its sessions know no groups: the group's replicas as they are now."""
-        replicas = session.replicas or self._groups.get(session.group, ())
-        told = p4r.CloneSessionEntry(session_id=number, replicas=_replicas(replicas))
         if session.length:
             raise Unsupported("BMv2's clone sessions do not truncate")
-        self._write(
-            "INSERT", packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(clone_session_entry=told)
-        )
+        kind = "MODIFY" if number in self._sessions else "INSERT"
+        replicas = session.replicas or self._groups.get(session.group, ())
+        self._write(kind, packet_replication_engine_entry=_session(number, replicas))
+        self._sessions.add(number)
 
     # Cells
 
@@ -193,15 +201,14 @@ class Bmv2Control:
             config = p4r.DigestEntry.Config(max_timeout_ns=0, max_list_size=1, ack_timeout_ns=0)
             self._write("INSERT", digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id, config=config))
 
-    def take_digests(self, expected: int, timeout_s: float) -> list[Digest]:
-        """The digests that come until there are as many as expected, or none comes for a while."""
-        digests: list[Digest] = []
-        with contextlib.suppress(queue.Empty):
-            while len(digests) < expected:
-                found = self._digests.get(timeout=timeout_s)
-                item = next(one for one in self.info.digests if one.preamble.id == found.digest_id)
-                digests += [Digest(name=item.preamble.name, fields=_fields(data)) for data in found.data]
-        return digests
+    def take_digests(self, timeout_s: float) -> list[Digest]:
+        """The next digests; waits for them."""
+        try:
+            found = self._digests.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        item = next(one for one in self.info.digests if one.preamble.id == found.digest_id)
+        return [Digest(name=item.preamble.name, fields=_fields(data)) for data in found.data]
 
 
 def _match(field: Any, match: Match) -> p4r.FieldMatch | None:
@@ -224,6 +231,16 @@ def _match(field: Any, match: Match) -> p4r.FieldMatch | None:
         case _:
             return None
     return told
+
+
+def _group(number: int, replicas: Sequence[Replica]) -> p4r.PacketReplicationEngineEntry:
+    told = p4r.MulticastGroupEntry(multicast_group_id=number, replicas=_replicas(replicas))
+    return p4r.PacketReplicationEngineEntry(multicast_group_entry=told)
+
+
+def _session(number: int, replicas: Sequence[Replica]) -> p4r.PacketReplicationEngineEntry:
+    told = p4r.CloneSessionEntry(session_id=number, replicas=_replicas(replicas))
+    return p4r.PacketReplicationEngineEntry(clone_session_entry=told)
 
 
 def _replicas(replicas: Sequence[Replica]) -> list[p4r.Replica]:

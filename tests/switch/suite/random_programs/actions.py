@@ -60,6 +60,7 @@ class ActionMaker:
     headers: Headers
     egress: bool
     copies: bool
+    tame: bool
 
     def action(self, number: int) -> Action:
         """With parameters and statements; sometimes parts of them are jumped over."""
@@ -107,9 +108,8 @@ class ActionMaker:
 
     def _whole(self) -> Primitive:
         """A header or union becomes another of its type."""
-        kind, names = self.random.choice(
-            (("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS))
-        )
+        kinds = [("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS)]
+        kind, names = self.random.choice(kinds[:2] if self.tame else kinds)
         name = "assign_union" if kind == "header_union" else "assign_header"
         return statement(name, *(named(kind, one) for one in self.random.sample(names, 2)))
 

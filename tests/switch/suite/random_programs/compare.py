@@ -10,11 +10,15 @@ from tests.switch.suite.random_programs.actions import CELLS
 from tests.switch.suite.random_programs.program import RandomProgram
 
 
+def sent(executor: Executor, packet: tuple[int, bytes]) -> list[tuple[int, str]]:
+    """The packets that a packet becomes; of those to different ports the order is nobody's."""
+    return [(port, data.hex()) for port, data in sorted(executor.inject(*packet), key=lambda item: item[0])]
+
+
 def outcome(executor: Executor, packet: tuple[int, bytes]) -> dict[str, Any]:
-    """All that a packet does; of packets to different ports the order is nobody's."""
-    sent = sorted(executor.inject(*packet), key=lambda item: item[0])
+    """All that a packet does."""
     return {
-        "sent": [(port, data.hex()) for port, data in sent],
+        "sent": sent(executor, packet),
         "digests": executor.take_digests(0),
         "reports": executor.take_reports(0),
         "register": [executor.read_register("register", cell) for cell in range(CELLS)],

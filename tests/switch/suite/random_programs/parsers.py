@@ -1,6 +1,6 @@
 """Random parsers: states that only lead to later ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -22,6 +22,7 @@ class ParserMaker:
     random: Random
     headers: Headers
     tame: bool
+    _variable: set[str] = field(default_factory=set)  # what is extracted somewhere
 
     def parser(self, states: int) -> dict[str, Any]:
         """The JSON of a parser of so many states."""
@@ -74,7 +75,7 @@ class ParserMaker:
                 ({"type": "stack_field", "value": [STACK, one.name]}, one.width) for one in self.headers.fields(kind)
             ]
             return {"op": "extract", "parameters": [{"type": "stack", "value": STACK}]}, keys
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.2 and not (self.tame and self._variable):
             return self._extract_variable()
         others = (*self.headers.stack, *VARIABLE)
         header = self.random.choice([name for name in self.headers.names if name not in others])
@@ -83,6 +84,7 @@ class ParserMaker:
 
     def _extract_variable(self) -> tuple[dict[str, Any], list[tuple[Tree, int]]]:
         header, source = self.random.choice(VARIABLE), self.headers.readable(self.random)
+        self._variable.add(header)
         length = op("*", bits(source, 4, 1), const(self.random.choice((8, 8, 8, 4))))
         target = {"type": "regular", "value": header}
         return {"op": "extract_VL", "parameters": [target, argument(length)]}, [(field_of(header, "f0"), 8)]

@@ -31,7 +31,7 @@ class RandomProgram:
     wide: int = 256
     copies: bool = True
     checksums: bool = True
-    tame: bool = False  # without what BMv2 gets wrong: prefixes of fields of no whole bytes, selects past the packet
+    tame: bool = False  # without what BMv2 gets wrong; p4c writes none of it, but for what it cannot know of
 
     @cached_property
     def _made(self) -> tuple[dict[str, Any], list[Entry]]:
@@ -39,7 +39,7 @@ class RandomProgram:
         headers = random_headers(random, wide=self.wide)
         pipelines, actions, entries = [], [], []
         for number, (name, nodes) in enumerate((("ingress", self.nodes), ("egress", self.egress_nodes))):
-            maker = ActionMaker(random=random, headers=headers, egress=number == 1, copies=self.copies)
+            maker = ActionMaker(random=random, headers=headers, egress=number == 1, copies=self.copies, tame=self.tame)
             own = [maker.action(len(actions) + place) for place in range(self.actions)]
             control = ControlMaker(
                 random=random, headers=headers, name=name, actions=own, first_id=100 * number, tame=self.tame
