@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from switch.compiler.contradictions import contradictions
 from switch.compiler.expressions import header_width, read_expression
 from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
@@ -56,11 +57,9 @@ def read_program(document: bytes) -> Program:
         raise ProgramError("not p4c's BMv2 JSON: it has no __meta__.version") from error
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
-    _refuse_unused(root)
-    try:
+    with contradictions():
+        _refuse_unused(root)
         return _read(root)
-    except (KeyError, IndexError, TypeError, StopIteration) as error:
-        raise ProgramError(f"the BMv2 JSON contradicts its format: {error!r}") from error
 
 
 def _refuse_unused(root: Json) -> None:
