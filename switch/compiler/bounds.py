@@ -121,8 +121,8 @@ RULES: dict[str, Callable[..., Maybe]] = {
     "sat_cast": _to_width(signed=True),
     "usat_cast": _to_width(signed=False),
     "?": lambda condition, a, b: None if a is None or b is None else a.hull(b),
-    "last_stack_index": lambda _: Bounds(-1, 255),
-    "size_stack": lambda _: Bounds(0, 255),
+    "last_stack_index": lambda _: of_width(64),  # of an empty stack the largest there is
+    "size_stack": lambda _: of_width(32),
 }
 
 

@@ -2,6 +2,7 @@
 
 from switch.compiler import tracing
 from switch.compiler.block import Unit
+from switch.compiler.contradictions import contradictions
 from switch.compiler.indirect import profile_actions
 from switch.compiler.layout import Layout, c_type, limbs
 from switch.compiler.matching import is_call, matchers, most_limbs, shape
@@ -16,6 +17,7 @@ INDIRECT = ("profile.h",)
 PARSED = ("value_set.h",)  # value sets
 
 
+@contradictions()
 def generate(program: Program, target: Target | None = None) -> str:
     """The C text; `target` is for what differs from v1model's defaults.
 

@@ -49,7 +49,7 @@ class ParserWriter:
         """The function's lines."""
         start = self._layout.program.parser_start
         body = self._block
-        body.add("uint32_t error = 0;", f"goto {self._label(start)};")
+        body.add(f"uint32_t error = {self._layout.program.errors.get('NoError', 0)};", f"goto {self._label(start)};")
         for state in self._layout.program.states.values():
             self._state(state)
         body.lines.append("done:")

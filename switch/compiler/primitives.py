@@ -54,6 +54,12 @@ def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"{meta}.egress_spec_ = {low.layout.target.drop_port};", f"{meta}.mcast_grp_ = 0;")
 
 
+def _drop(low: Lowering, _: Arguments) -> None:
+    """What older p4c made of mark_to_drop."""
+    low.block.add(*low.layout.set_meta("egress_spec", str(low.layout.target.drop_port)))
+    low.block.add(*low.layout.set_meta("mcast_grp", "0"))
+
+
 def _array(low: Lowering, expression: Expression, arrays: tuple[A, ...]) -> tuple[int, A]:
     if isinstance(expression, Object):
         for number, array in enumerate(arrays):
@@ -177,6 +183,7 @@ PRIMITIVES: dict[str, Rule] = {
     "assign": Rule(_assign, (0,)),
     "set": Rule(_assign, (0,)),
     "mark_to_drop": Rule(_mark_to_drop),
+    "drop": Rule(_drop),
     "register_read": Rule(_register_read, (0,)),
     "register_write": Rule(_register_write),
     "count": Rule(_count),

@@ -203,7 +203,7 @@ class ProcessWriter:
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
             *self._layout.set_meta("packet_length", "D->size"),
-            *self._timestamps("enq_timestamp", "egress_global_timestamp"),
+            *self._timestamps("now_us(D->core)", "enq_timestamp", "egress_global_timestamp"),
             "D->exit = 0;",
             *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
             "egress(D);",
@@ -265,12 +265,13 @@ class ProcessWriter:
             "}",
         ]
 
-    def _timestamps(self, *fields: str) -> list[str]:
+    def _timestamps(self, source: str, *fields: str) -> list[str]:
+        """Set those that the program reads from the C expression `source`, in microseconds."""
         wanted = [field for field in fields if self._read_anywhere(field)]
         if not wanted:
             return []
         return [
-            "const uint64_t now = services(D->core)->now_us(D->core);",
+            f"const uint64_t now = services(D->core)->{source};",
             *[line for field in wanted for line in self._layout.set_meta(field, "now")],
         ]
 
@@ -295,7 +296,7 @@ class ProcessWriter:
             *clean(self._layout),
             *self._layout.set_meta("ingress_port", "port"),
             *self._layout.set_meta("packet_length", "D->length"),
-            *self._timestamps("ingress_global_timestamp"),
+            *self._timestamps("arrived_us", "ingress_global_timestamp"),
             *zero,
         ]
         return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])

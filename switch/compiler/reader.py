@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from switch.compiler.contradictions import contradictions
 from switch.compiler.expressions import header_width, read_expression
 from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
@@ -56,11 +57,9 @@ def read_program(document: bytes) -> Program:
         raise ProgramError("not p4c's BMv2 JSON: it has no __meta__.version") from error
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
-    _refuse_unused(root)
-    try:
+    with contradictions():
+        _refuse_unused(root)
         return _read(root)
-    except (KeyError, IndexError, TypeError, StopIteration) as error:
-        raise ProgramError(f"the BMv2 JSON contradicts its format: {error!r}") from error
 
 
 def _refuse_unused(root: Json) -> None:
@@ -172,12 +171,13 @@ def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, S
 
 
 def _transition(case: Json, place: Place) -> Transition:
-    if case["type"] == "default":
+    kind = case.get("type") or ("default" if case["value"] == "default" else "hexstr")  # older p4c left it out
+    if kind == "default":
         return Transition(value=None, mask=None, next=case["next_state"])
-    if case["type"] == "parse_vset" and case["mask"] is None:
+    if kind == "parse_vset" and case["mask"] is None:
         return Transition(value=None, mask=None, next=case["next_state"], value_set=case["value"])
-    if case["type"] != "hexstr":
-        raise ProgramError(f"{place}: a select case of kind {case['type']} (or with a mask) is not executed")
+    if kind != "hexstr":
+        raise ProgramError(f"{place}: a select case of kind {kind} (or with a mask) is not executed")
     mask = None if case["mask"] is None else int(case["mask"], 16)
     return Transition(value=int(case["value"], 16), mask=mask, next=case["next_state"])
 

@@ -7,11 +7,12 @@
 #include <time.h>
 
 // Control operations take `turn` and wait for `state`; the packet thread must take `turn` as well before each batch, so
-// it cannot overtake one that waits.
+// it cannot overtake one that waits. Packets that are processed under it have come when it was taken.
 void core_lock(struct core *core) {
     pthread_mutex_lock(&core->turn);
     pthread_mutex_lock(&core->state);
     pthread_mutex_unlock(&core->turn);
+    core->services.arrived_us = core->services.now_us(core);
 }
 
 void core_unlock(struct core *core) { pthread_mutex_unlock(&core->state); }
@@ -249,8 +250,8 @@ void core_free(struct core *core) {
 struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number,
-                                     report};
+    core->services = (struct services){
+        0, 0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number, report, NULL};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;

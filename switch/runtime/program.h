@@ -153,6 +153,7 @@ struct program {
 // What the runtime does for a program; the first member of struct core.
 struct services {
     uint64_t flushes;  // counts how often what was reserved became free again
+    uint64_t arrived_us;  // when the packets came that are processed now: asking the clock for each takes too long
     uint64_t (*now_us)(struct core *core);
     // Room for bytes to emit, and for one more packet in the queue. May flush: then what was emitted is gone; what was
     // not emitted is gone with the next call in any case.

@@ -82,6 +82,29 @@ def test_what_is_executed_loads() -> None:
     Engine({}).load(program(assigned(op("+", field("h", "a"), const(1)))))
 
 
+def test_what_older_compilers_wrote() -> None:
+    """Cases of a select that do not tell their kind, and errors numbered from 1."""
+    root = json.loads(program(primitive("assign", field("h", "b"), field("standard_metadata", "parser_error"))))
+    root["errors"] = [["NoError", 1], ["PacketTooShort", 2]]
+    more = state(root) | {"name": "more", "id": 1, "transition_key": [], "transitions": []}
+    cases = [{"value": "0x00000007", "next_state": None}, {"value": "default", "next_state": "more"}]
+    state(root).update(transition_key=[field("h", "a")], transitions=[case | {"mask": None} for case in cases])
+    root["parsers"][0]["parse_states"].append(more)
+    engine = Engine({})
+    engine.load(json.dumps(root).encode())
+    assert engine.inject(1, b"\0\0\0\7" + bytes(12)) == [(0, b"\0\0\0\7\0\0\0\1" + bytes(8))]
+    assert engine.inject(1, bytes(16)) == [(0, b"\0\0\0\0\0\0\0\1")], "the header is extracted twice"
+    assert engine.inject(1, bytes(8)) == [(0, b"\0\0\0\0\0\0\0\2")]
+
+
+def test_drop_without_metadata() -> None:
+    """What older compilers made of mark_to_drop."""
+    engine = Engine({})
+    engine.load(program(primitive("drop")))
+    assert engine.inject(1, bytes(8)) == []
+    assert engine.stats().drops["ingress"] == 1
+
+
 def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(CompilerMissing, match=r"no-such-compiler.*apt install gcc"):

@@ -53,6 +53,7 @@ parser TestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
             0: accept;
             2: twice;
             3: third;
+            18: none_yet;
             default: once;
         }
     }
@@ -63,6 +64,11 @@ parser TestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
     state twice {
         labels.apply(packet, hdr, meta);
         more_labels.apply(packet, hdr, meta);
+        transition accept;
+    }
+    state none_yet {  // then the last index is the largest number that there is
+        verify(hdr.labels.lastIndex > 4, error.NoMatch);
+        meta.last = (bit<8>)hdr.labels.lastIndex;
         transition accept;
     }
     state third {  // an element by its number: the next one to extract stays the first

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.switch.build import Tree, const, op
 from tests.switch.build import field as field_of
-from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, bits, cut, ints, truth
+from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, bits, cut, element, ints, truth
 from tests.switch.suite.random_programs.shape import (
     AGAIN,
     META,
@@ -78,6 +78,11 @@ class ActionMaker:
         placed = [_placed(primitive, place) for place, primitive in enumerate(primitives)]
         return Action(id=number, parameters=parameters, primitives=placed)
 
+    def deparser(self) -> list[Primitive]:
+        """Statements of the deparser, that make no headers."""
+        source = self.headers.readable(self.random)
+        return [one for _ in range(self.random.randint(0, 2)) for one in self._assign(source)]
+
     def _statement(self, source: Readable) -> list[Primitive]:
         rules: list[tuple[int, Callable[[Readable], list[Primitive]]]] = [
             (8, self._assign),
@@ -95,6 +100,9 @@ class ActionMaker:
         return self.random.choice(self.headers.fields(header))
 
     def _assign(self, source: Readable) -> list[Primitive]:
+        if self.random.random() < 0.1:
+            first = self.headers.fields(self.headers.stack[0])[0]
+            return [statement("assign", element(source, 0), bits(source, first.width))]
         header = self.random.choice([META, META, *self.headers.names])
         member = self._member(header)
         value = (ints if member.signed else bits)(source, member.width)

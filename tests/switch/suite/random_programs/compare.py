@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from switch.compiler.program import Table
 from switch.engine import Engine
+from switch.entries import Count
 from switch.executor import Executor
 from switch.reference import ReferenceEngine
 from tests.switch.suite.random_programs.actions import CELLS
@@ -22,8 +24,21 @@ def outcome(executor: Executor, packet: tuple[int, bytes]) -> dict[str, Any]:
         "digests": executor.take_digests(0),
         "reports": executor.take_reports(0),
         "register": [executor.read_register("register", cell) for cell in range(CELLS)],
+        "direct": [_direct(executor, table) for table in _tables(executor) if table.counted],
         "counter": [executor.read_counter("counter", cell) for cell in range(CELLS)],
     }
+
+
+def _tables(executor: Executor) -> tuple[Table, ...]:
+    assert executor.program is not None
+    return executor.program.tables
+
+
+def _direct(executor: Executor, table: Table) -> list[Count]:
+    """What the entries' counters and the default's hold."""
+    entries = executor.entries(table.name)
+    counts = [executor.count(table.name, entry.key, entry.priority) for entry in entries]
+    return [*counts, executor.default_count(table.name)]
 
 
 def differences(program: RandomProgram, packets: Iterable[tuple[int, bytes]]) -> list[str]:

@@ -90,7 +90,7 @@ class ControlMaker:
             "match_type": max((part.kind for part in key), key=RANKS.index, default="exact"),
             "type": "simple",
             "max_size": 64,
-            "with_counters": False,
+            "with_counters": self.random.random() < 0.3,
             "support_timeout": False,
             "direct_meters": None,
             "action_ids": [action.id for action in actions],

@@ -13,6 +13,7 @@ from tests.switch.build import field as field_of
 
 T = TypeVar("T")
 WIDTHS = (1, 2, 3, 7, 8, 9, 13, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 256)
+WIDER = (*WIDTHS, 512, 1000, 2048)
 DEPTH = 3
 
 
@@ -27,13 +28,18 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """What expressions may read: leaves, and the names of headers that can be valid or not."""
+    """What expressions may read: leaves, and the names of headers that can be valid or not.
+
+    The elements of `stack` are also read at computed places, the field `element` of them, while all are valid.
+    """
 
     random: Random
     leaves: Sequence[Leaf]
     headers: Sequence[str] = ()
     equal: Sequence[tuple[str, str]] = ()  # headers of one type
     unions: Sequence[str] = ()
+    stack: Sequence[str] = ()
+    element: Leaf | None = None
 
     def choose(self, options: Sequence[T]) -> T:
         """One of several."""
@@ -85,6 +91,14 @@ def _unsigned_leaf(source: Readable, width: int) -> Tree:
         low = source.number(0, leaf.width - width)
         return cut(op(">>", leaf.tree, const(low)), width)
     return cut(leaf.tree, width) if leaf.signed else leaf.tree
+
+
+def element(source: Readable, place: int) -> Tree:
+    """A field of the stack's header at a computed place, by the field's number."""
+    stack = {"type": "header_stack", "value": source.stack[0].partition("[")[0]}
+    index = op("%", bits(source, 4, 1), const(len(source.stack)))
+    header = op("dereference_header_stack", stack, index)
+    return {"type": "expression", "value": {"op": "access_field", "left": header, "right": place}}
 
 
 def _value(source: Readable, width: int) -> int:
@@ -153,12 +167,21 @@ def _from_truth(source: Readable, width: int, depth: int) -> Tree:
     return op("b2d", truth(source, depth))
 
 
+def _element(source: Readable, width: int, depth: int) -> Tree:
+    if source.element is None:
+        return _unsigned_leaf(source, width)
+    all_valid = valid(source.stack[0])
+    for name in source.stack[1:]:
+        all_valid = op("and", all_valid, valid(name))
+    return cut(op("?", all_valid, element(source, 0), const(0)), width)
+
+
 UNSIGNED = (
     *(_ring(name) for name in ("+", "-", "*")),
     *(_plain(name) for name in ("&", "|", "^")),
     *(_divide(name) for name in ("/", "%")),
     *(_saturated(name) for name in ("+", "-")),
-    *(_complement, _negative, _left, _right, _concatenate, _choice, _unsigned_cast, _from_truth),
+    *(_complement, _negative, _left, _right, _concatenate, _choice, _unsigned_cast, _from_truth, _element),
 )
 
 

@@ -22,6 +22,7 @@ class ParserMaker:
     random: Random
     headers: Headers
     tame: bool
+    sets: list["ValueSet"] = field(default_factory=list)  # made on the way
     _variable: set[str] = field(default_factory=set)  # what is extracted somewhere
 
     def parser(self, states: int) -> dict[str, Any]:
@@ -94,11 +95,29 @@ class ParserMaker:
         for _ in range(self.random.randint(0, 3) if widths else 0):
             masks = [self.random.choice((1, 3, (1 << width) - 1)) & ((1 << width) - 1) for width in widths]
             values = [self.random.getrandbits(width) & mask for width, mask in zip(widths, masks, strict=True)]
+            if not self.tame and self.random.random() < 0.2:
+                self.sets.append(self._value_set(widths))
+                case = {"type": "parse_vset", "value": self.sets[-1].name, "mask": None}
+                cases.append({**case, "next_state": self.random.choice(ends)})
+                continue
             case = {"type": "hexstr", "value": _joined(values, widths), "next_state": self.random.choice(ends)}
             cases.append({**case, "mask": self.random.choice((_joined(masks, widths), None))})
         if self.random.random() < 0.8:
             cases.append({"type": "default", "value": None, "mask": None, "next_state": self.random.choice(ends)})
         return cases
+
+    def _value_set(self, widths: list[int]) -> "ValueSet":
+        keys = tuple(self.random.getrandbits(sum(widths)) for _ in range(self.random.randint(0, 4)))
+        return ValueSet(name=f"set{len(self.sets)}", width=sum(widths), keys=keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueSet:
+    """A value set, and what the control plane puts into it."""
+
+    name: str
+    width: int
+    keys: tuple[int, ...]
 
 
 def _joined(values: list[int], widths: list[int]) -> str:

@@ -12,11 +12,11 @@ from tests.switch.build import field as field_of
 from tests.switch.suite.random_programs.actions import ALGORITHMS, CELLS, GROUP, PORTS, SESSION, ActionMaker
 from tests.switch.suite.random_programs.controls import ControlMaker
 from tests.switch.suite.random_programs.expressions import truth
-from tests.switch.suite.random_programs.parsers import ERRORS, ParserMaker
+from tests.switch.suite.random_programs.parsers import ERRORS, ParserMaker, ValueSet
 from tests.switch.suite.random_programs.shape import AGAIN, ALIASES, META, STANDARD, random_headers
 
 SUM_MAX = 64  # bits of a checksum's field
-EMPTY = (*("header_union_stacks", "enums", "parse_vsets", "meter_arrays", "extern_instances", "force_arith"),)
+EMPTY = (*("header_union_stacks", "enums", "meter_arrays", "extern_instances", "force_arith"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class RandomProgram:
     tame: bool = False  # without what BMv2 gets wrong; p4c writes none of it, but for what it cannot know of
 
     @cached_property
-    def _made(self) -> tuple[dict[str, Any], list[Entry]]:
+    def _made(self) -> tuple[dict[str, Any], list[Entry], list[ValueSet]]:
         random = Random(self.seed)
         headers = random_headers(random, wide=self.wide)
         pipelines, actions, entries = [], [], []
@@ -47,13 +47,18 @@ class RandomProgram:
             pipelines.append(control.pipeline(number, nodes))
             actions += own
             entries += control.entries
+        parser = ParserMaker(random=random, headers=headers, tame=self.tame)
         document: dict[str, Any] = {
             "__meta__": {"version": [2, 23], "compiler": "random"},
             **headers.document(),
             **{name: [] for name in EMPTY},
             "errors": ERRORS,
             "field_aliases": [[f"intrinsic_metadata.{name}", [STANDARD, name]] for name in ALIASES],
-            "parsers": [ParserMaker(random=random, headers=headers, tame=self.tame).parser(self.states)],
+            "parsers": [parser.parser(self.states)],
+            "parse_vsets": [
+                {"name": one.name, "id": number, "compressed_bitwidth": one.width, "max_size": 8}
+                for number, one in enumerate(parser.sets)
+            ],
             "actions": [action.document() for action in actions],
             "pipelines": pipelines,
             "register_arrays": [{"name": "register", "id": 0, "size": CELLS, "bitwidth": self._register(headers)}],
@@ -62,9 +67,9 @@ class RandomProgram:
             "learn_lists": [self._fields(random, headers, number) for number in (1, 2)],
             "calculations": self._calculations(random, headers),
             "checksums": self._checksums(random, headers) if self.checksums else [],
-            "deparsers": [{"name": "deparser", "id": 0, "order": headers.names, "primitives": []}],
+            "deparsers": [{"name": "deparser", "id": 0, "order": headers.names, "primitives": maker.deparser()}],
         }
-        return document, entries
+        return document, entries, parser.sets
 
     @staticmethod
     def _register(headers: Any) -> int:
@@ -114,6 +119,8 @@ class RandomProgram:
         executor.set_session(SESSION, CloneSession(replicas=(Replica(port=3, instance=3), Replica(port=1, instance=4))))
         for entry in self._made[1]:
             executor.insert(entry)
+        for one in self._made[2]:
+            executor.set_value_set(one.name, one.keys)
 
     @property
     def entries(self) -> list[Entry]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.switch.build import Tree, const
 from tests.switch.build import field as field_of
-from tests.switch.suite.random_programs.expressions import WIDTHS, Leaf, Readable, guarded
+from tests.switch.suite.random_programs.expressions import WIDER, Leaf, Readable, guarded
 
 META, STANDARD, STACK = "meta", "standard_metadata", "stack"
 STANDARD_FIELDS = [
@@ -66,7 +66,16 @@ class Headers:
         always = [Leaf(field_of(STANDARD, name), standard[name]) for name in READ]
         wire = [Leaf(guarded(name, member.name), member.width) for name in self.names for member in self.fields(name)]
         leaves = [*meta, *always, *wire, *more]
-        return Readable(random=random, leaves=leaves, headers=self.names, equal=[self.twins], unions=UNIONS)
+        first = self.fields(self.stack[0])[0]
+        return Readable(
+            random=random,
+            leaves=leaves,
+            headers=self.names,
+            equal=[self.twins],
+            unions=UNIONS,
+            stack=self.stack,
+            element=Leaf({}, first.width),
+        )
 
     def document(self) -> dict[str, Any]:
         """The sections of the JSON."""
@@ -118,7 +127,7 @@ class Headers:
 
 def random_headers(random: Random, *, wide: int) -> Headers:
     """Some headers; fields of at most `wide` bits."""
-    widths = [width for width in WIDTHS if width <= wide]
+    widths = [width for width in WIDER if width <= wide]
     types = {f"t{number}": _padded(_members(random, widths, "f")) for number in range(3)}
     meta = [*_members(random, widths, "m"), *(Member(f"k{width}", width) for width in SMALL)]
     meta += [Member(f"s{width}", width, signed=True) for width in SIGNED]
