@@ -73,7 +73,7 @@ class Controls:
         """Add a group to an action profile."""
         _named(self._controlled.profiles, "action profile", group.profile).insert_group(group)
 
-    # Counters, registers and meters
+    # Counters and registers
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
         """The direct counter of an entry."""

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from switch.compiler.layout import mask_of
 from switch.compiler.program import Action, KeyField, Program, Table
@@ -21,20 +21,33 @@ CONDITIONS = {
 }
 
 
-def named(name: str, objects: Mapping[str, T] | Iterable[T], what: str) -> T:
+class Named(Protocol):
+    """Something with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def by_name(items: Iterable[N]) -> dict[str, N]:
+    return {item.name: item for item in items}
+
+
+def named(name: str, objects: Mapping[str, T], what: str) -> T:
     """The object of that name, or the only one whose name ends so.  Raises ScriptError."""
-    known: Mapping[str, T] = objects if isinstance(objects, Mapping) else {item.name: item for item in objects}
-    if name in known:
-        return known[name]
-    ends = [item for full, item in known.items() if full.endswith(name)]
+    if name in objects:
+        return objects[name]
+    ends = [item for full, item in objects.items() if full.endswith(name)]
     if len(ends) != 1:
-        raise ScriptError(f"{what} {name} is {len(ends)} of {', '.join(known) or 'none'}")
+        raise ScriptError(f"{what} {name} is {len(ends)} of {', '.join(objects) or 'none'}")
     return ends[0]
 
 
 def table(program: Program, name: str) -> Table:
     """A table by its name or the end of it."""
-    return named(name, program.tables, "table")
+    return named(name, by_name(program.tables), "table")
 
 
 def call(item: Table, written: Call) -> tuple[Action, tuple[int, ...]]:
@@ -51,7 +64,7 @@ def member(program: Program, written: AddMember) -> Member:
 
 
 def _call(actions: Iterable[Action], written: Call, what: str) -> tuple[Action, tuple[int, ...]]:
-    action = named(written.action, actions, what)
+    action = named(written.action, by_name(actions), what)
     wanted = [parameter.name for parameter in action.parameters]
     if sorted(wanted) != sorted(written.arguments):
         raise ScriptError(f"action {action.name} takes {wanted}, not {list(written.arguments)}")

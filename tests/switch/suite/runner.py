@@ -8,7 +8,7 @@ from typing import Protocol
 from switch.compiler.program import Program
 from switch.entries import CloneSession, Count, Digest, GroupMember, MemberGroup, MeterConfig, Replica
 from switch.executor import Executor
-from tests.switch.suite.names import CONDITIONS, call, entry, member, named, table
+from tests.switch.suite.names import CONDITIONS, by_name, call, entry, member, named, table
 from tests.switch.suite.stf import (
     Add,
     AddMember,
@@ -27,8 +27,11 @@ from tests.switch.suite.unsupported import NoRegisters
 class Target(Protocol):
     """A switch with a program, under test.  Its ports are those that the script names."""
 
-    program: Program
     control: Executor
+
+    @property
+    def program(self) -> Program:
+        """The program's model."""
 
     def send(self, port: int, packet: bytes) -> None:
         """A packet comes in."""
@@ -118,7 +121,7 @@ class Run:
         self.target.control.insert_member_group(group)
 
     def _configure(self, rates: Rates) -> None:
-        meter = named(rates.name, self.target.program.meters, "meter")
+        meter = named(rates.name, by_name(self.target.program.meters), "meter")
         (committed, committed_burst), (peak, peak_burst) = rates.rates
         config = MeterConfig(
             committed_rate=round(committed * 1e6),
@@ -130,10 +133,10 @@ class Run:
             self.target.control.write_meter(meter.name, index, config)
 
     def _register(self, name: str) -> str:
-        return named(name, self.target.program.registers, "register").name
+        return named(name, by_name(self.target.program.registers), "register").name
 
     def _counter(self, name: str) -> str:
-        return named(name, self.target.program.counters, "counter").name
+        return named(name, by_name(self.target.program.counters), "counter").name
 
     def _check(self, check: Check) -> None:
         try:

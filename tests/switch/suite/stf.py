@@ -264,7 +264,7 @@ def _add(tokens: _Tokens, _line: int) -> Add:
 def _call(tokens: _Tokens) -> Call:
     action = tokens.next()
     tokens.take("(")
-    arguments = {}
+    arguments: dict[str, int] = {}
     while tokens.peek() != ")":
         if arguments:
             tokens.take(",")

@@ -9,7 +9,7 @@ from typing import Any
 from switch.entries import CloneSession, Entry, Replica
 from switch.executor import Executor
 from tests.switch.build import field as field_of
-from tests.switch.suite.random_programs.actions import ALGORITHMS, CELLS, GROUP, PORTS, SESSION, ActionMaker
+from tests.switch.suite.random_programs.actions import ALGORITHMS, CELLS, GROUP, PORTS, SESSION, Action, ActionMaker
 from tests.switch.suite.random_programs.controls import ControlMaker
 from tests.switch.suite.random_programs.expressions import truth
 from tests.switch.suite.random_programs.parsers import ERRORS, ParserMaker, ValueSet
@@ -37,7 +37,9 @@ class RandomProgram:
     def _made(self) -> tuple[dict[str, Any], list[Entry], list[ValueSet]]:
         random = Random(self.seed)
         headers = random_headers(random, wide=self.wide)
-        pipelines, actions, entries = [], [], []
+        pipelines: list[dict[str, Any]] = []
+        actions: list[Action] = []
+        entries: list[Entry] = []
         for number, (name, nodes) in enumerate((("ingress", self.nodes), ("egress", self.egress_nodes))):
             maker = ActionMaker(random=random, headers=headers, egress=number == 1, copies=self.copies, tame=self.tame)
             own = [maker.action(len(actions) + place) for place in range(self.actions)]

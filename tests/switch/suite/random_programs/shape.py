@@ -10,7 +10,7 @@ from tests.switch.build import field as field_of
 from tests.switch.suite.random_programs.expressions import WIDER, Leaf, Readable, guarded
 
 META, STANDARD, STACK = "meta", "standard_metadata", "stack"
-STANDARD_FIELDS = [
+STANDARD_FIELDS: list[list[Any]] = [
     *(["ingress_port", 9], ["egress_spec", 9], ["egress_port", 9], ["clone_spec", 32], ["instance_type", 32]),
     *(["drop", 1], ["recirculate_port", 16], ["packet_length", 32], ["enq_timestamp", 32], ["enq_qdepth", 19]),
     *(["deq_timedelta", 32], ["deq_qdepth", 19], ["ingress_global_timestamp", 48], ["egress_global_timestamp", 48]),
@@ -62,7 +62,7 @@ class Headers:
     def readable(self, random: Random, more: Sequence[Leaf] = ()) -> Readable:
         """What expressions may read."""
         meta = [Leaf(field_of(META, member.name), member.width, member.signed) for member in self.fields(META)]
-        standard = {name: width for name, width in STANDARD_FIELDS}
+        standard = {str(name): int(width) for name, width in STANDARD_FIELDS}
         always = [Leaf(field_of(STANDARD, name), standard[name]) for name in READ]
         wire = [Leaf(guarded(name, member.name), member.width) for name in self.names for member in self.fields(name)]
         leaves = [*meta, *always, *wire, *more]
