@@ -1,5 +1,6 @@
 """Clones, and packets that begin anew: the program's part of runtime/copies.h, where the rest and the rules are."""
 
+from switch.compiler import tracing
 from switch.compiler.layout import META, Layout, identifier
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Constant, Expression, FieldList, FieldOf
@@ -66,7 +67,8 @@ class CopyWriter:
         """The metadata that a packet which is parsed again brings along."""
         taken = [f"D->{member} = from->{member};" for member in self._metadata()]
         head = "void take_over(struct state *D, const struct state *from)"
-        return function(head, [*taken, *self._layout.set_meta("packet_length", "D->length")])
+        length = self._layout.set_meta("packet_length", "D->length")
+        return function(head, [*taken, *length, *tracing.again(self._layout)])
 
     def _enter(self) -> list[str]:
         """All that the parser of a clone of ingress knows."""

@@ -245,6 +245,12 @@ def egress(layout: Layout) -> list[str]:
     return ['say_number(D->core, "\\negress_port ", port);'] if layout.target.trace else []
 
 
+def again(layout: Layout) -> list[str]:
+    """A resubmitted or recirculated packet is about to be parsed."""
+    kind = layout.meta("instance_type") or "0"
+    return [f'say_number(D->core, "\\nparsed again, instance_type ", {kind});'] if layout.target.trace else []
+
+
 ENTRY = """
 static void traced(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, uint32_t length) {
     services(core)->tracer->begin(core, port, packet, length);

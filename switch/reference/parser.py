@@ -46,8 +46,8 @@ class Parser:
         self._at = 0  # bytes taken
 
     def run(self) -> int:
-        """Parse, leave the rest in the packet; returns the error's number, 0 for none."""
-        error = 0
+        """Parse, leave the rest in the packet; returns the error's number, that of NoError for none."""
+        error = self._program.errors.get("NoError", 0)
         try:
             name = self._program.parser_start
             while name is not None:

@@ -22,8 +22,9 @@ static void way(struct state *D);                                               
 static void replicate(struct state *D, const struct group *group);              // from the queues on
 
 struct held {
-    uint32_t clone, length;  // of a clone its session, of a packet to be parsed again its length
-    struct state state;      // of the latter only the metadata
+    const struct session *session;  // of a clone
+    uint32_t length;                // of a packet to be parsed again
+    struct state state;             // of the latter only the metadata
     uint8_t bytes[PACKET_MAX + HEAD_BYTES + TAIL_BYTES];
 };
 
@@ -47,40 +48,38 @@ static struct held *hold(struct state *D, struct waiting *queue) {
 
 static void release(struct waiting *queue) { queue->first = --queue->count ? (queue->first + 1) % WAITING : 0; }
 
-static const struct session *session_of(struct state *D, uint32_t clone) {
+// Where the clone that was asked for goes, NULL if there is no such session.
+static const struct session *take_session(struct state *D) {
+    const uint32_t clone = D->clone;
+    D->clone = 0;
     return services(D->core)->session(D->core, clone & SESSION_MAX);
 }
 
-static void send_clone(struct state *D, uint32_t clone) {
-    const struct session *session = session_of(D, clone);
-    if (!session) return;
+static void send_clone(struct state *D, const struct session *session) {
     if (session->length) D->truncate = session->length;
     replicate(D, session->targets);
 }
 
 // As the packet came in, parsed again with nothing but its port to go by.
 static void clone_ingress(struct state *D) {
-    const uint32_t clone = D->clone;
+    const struct session *session = take_session(D);
     struct state *C = &whole(D)->clone;
-    D->clone = 0;
-    if (!session_of(D, clone)) return;
+    if (!session) return;
     C->core = D->core; C->in = D->in; C->port = D->port; C->held = D->held;
     anew(C, D->packet, D->length);
     enter(C);
     (void)parse(C);
     keep(C, D, D->clone_list, INGRESS_CLONE);
-    send_clone(C, clone);
+    send_clone(C, session);
 }
 
 // As the packet is now.
 static void clone_egress(struct state *D) {
-    const uint32_t clone = D->clone;
-    D->clone = 0;
-    if (!session_of(D, clone)) return;
-    struct held *held = hold(D, &whole(D)->clones);
+    const struct session *session = take_session(D);
+    struct held *held = session ? hold(D, &whole(D)->clones) : NULL;
     if (!held) return;
     struct state *C = &held->state;
-    held->clone = clone;
+    held->session = session;
     *C = *D;
     keep(C, D, D->clone_list, EGRESS_CLONE);
     memcpy(held->bytes + D->at, D->packet + D->at, D->length - D->at);
@@ -124,7 +123,7 @@ static void emit_held(struct state *D, uint32_t port, uint8_t *head, uint32_t by
 static int next_clone(struct waiting *queue) {
     if (!queue->count) return 0;
     struct held *held = &queue->held[queue->first];
-    send_clone(&held->state, held->clone);
+    send_clone(&held->state, held->session);
     release(queue);
     return 1;
 }
