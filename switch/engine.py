@@ -226,10 +226,10 @@ class Engine:
         with self._lock:
             self._now.delete(table, key, priority)
 
-    def entries(self, table: str) -> list[Entry]:
-        """The entries of a table, const ones included, in order of insertion; without the default."""
+    def entries(self, table: str, key: Key | None = None) -> list[Entry]:
+        """The entries of a table (with that key), const ones included, in order of insertion; without the default."""
         with self._lock:
-            return self._now.rows.entries(table)
+            return self._now.rows.entries(table, key)
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
         """What happens on a miss.  Raises InvalidEntry, also when the program has a const default action."""
@@ -359,6 +359,11 @@ class Engine:
         """The direct counter of the default entry: the misses."""
         with self._lock:
             return self._now.read_count(self._now.count_at(table, None, 0))
+
+    def set_default_count(self, table: str, count: Count) -> None:
+        """Set the direct counter of the default entry."""
+        with self._lock:
+            self._now.write_count(self._now.count_at(table, None, 0), count)
 
     def read_counter(self, name: str, index: int) -> Count:
         """One cell of an indirect counter.  Raises InvalidEntry (index)."""

@@ -133,9 +133,13 @@ class Rows:
             self._write_set(state.table.profile, held, members, choices)
         return held.kind, [held.number], held
 
-    def entries(self, table: str) -> list[Entry]:
+    def entries(self, table: str, key: Key | None) -> list[Entry]:
         """See Engine.entries."""
-        return [placed.entry for placed in self.table(table).placed.values()]
+        state = self.table(table)
+        if key is None:
+            return [placed.entry for placed in state.placed.values()]
+        wanted, _ = state.normal(key)
+        return [placed.entry for (own, _), placed in state.placed.items() if own == wanted]
 
     def find(self, table: str, key: Key, priority: int) -> Entry:
         """See Engine.entry."""

@@ -70,17 +70,24 @@ class TableState:
         return find_action(f"table {self.table.name}", self.actions, name, parameters)
 
     def key(self, key: Key, priority: int) -> tuple[Key, tuple[Pair, ...]]:
-        """The key in its one normal form and as pairs of numbers.  Raises InvalidEntry."""
+        """The key in its one normal form and as pairs of numbers, the priority checked.  Raises InvalidEntry."""
+        self._check_priority(priority)
+        return self.normal(key)
+
+    def normal(self, key: Key) -> tuple[Key, tuple[Pair, ...]]:
+        """`key` without a priority."""
         if len(key) != len(self.table.key):
             raise InvalidEntry(f"the key of table {self.table.name} has {self._fields()}, not {len(key)} fields")
+        both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
+        return tuple(match for match, _ in both), tuple(pair for _, pair in both)
+
+    def _check_priority(self, priority: int) -> None:
         if self.prioritised and not 0 < priority <= PRIORITY_MAX:
             raise InvalidEntry(
                 f"entries of table {self.table.name} need a priority above 0 and below 2**31, not {priority}"
             )
         if not self.prioritised and priority != 0:
             raise InvalidEntry(f"entries of table {self.table.name} have no priority: 0, not {priority}")
-        both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
-        return tuple(match for match, _ in both), tuple(pair for _, pair in both)
 
     def _fields(self) -> str:
         return "(" + ", ".join(f"{field.name}: {field.kind}" for field in self.table.key) + ")"

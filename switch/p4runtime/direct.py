@@ -25,7 +25,9 @@ class Direct:
         """MODIFY sets the counter of an entry; nothing changes when there is no data."""
         table = self._table(kind, "counter", message.table_entry)
         self._p4info.check_counted(table)
-        if message.HasField("data"):
+        if message.HasField("data") and message.table_entry.is_default_action:
+            self._engine.set_default_count(table.name, count(message.data))
+        elif message.HasField("data"):
             key, priority = decode_key(table, message.table_entry.match), priority_of(table, message.table_entry)
             self._engine.set_count(table.name, key, priority, count(message.data))
 
@@ -33,6 +35,8 @@ class Direct:
         """MODIFY configures the meter of an entry; without a config all is green."""
         table = self._table(kind, "meter", message.table_entry)
         meter = self._p4info.metered(table)
+        if message.table_entry.is_default_action:
+            raise unimplemented(f"the meter of table {table.name} for misses: only hits are metered")
         refuse_colours(message.HasField("counter_data"), f"meter {meter.name}")
         config = decode_config(meter, message.config if message.HasField("config") else None)
         key, priority = decode_key(table, message.table_entry.match), priority_of(table, message.table_entry)
@@ -42,8 +46,6 @@ class Direct:
         table = self._p4info.tables.get(entry.table_id)
         if kind != p4r.Update.MODIFY:
             raise invalid(f"a direct {what} of table {table.name} can only be MODIFIED: it lives with its entry")
-        if entry.is_default_action:
-            raise unimplemented(f"setting the default entry's {what} of table {table.name}; entries' can be set")
         return table
 
     def read_counts(self, query: p4r.DirectCounterEntry) -> Iterator[p4r.DirectCounterEntry]:

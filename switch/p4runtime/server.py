@@ -41,5 +41,4 @@ async def serving(
         yield port
     finally:
         service.streams.close()
-        await server.stop(GRACE_S)
-        await asyncio.gather(*(uplink.close() for uplink in (digests, packets, idle)))
+        await asyncio.gather(server.stop(GRACE_S), *(uplink.close() for uplink in (digests, packets, idle)))

@@ -60,11 +60,12 @@ class Tables:
         self._write_direct(table, entry.key, entry.priority, message)
 
     def _modify(self, table: Table, message: p4r.TableEntry) -> None:
+        if message.HasField("action"):
+            self._check_not_const(table)
         self._check_direct(table, message)
         key, priority = decode_key(table, message.match), priority_of(table, message)
         before = self._engine.entry(table.name, key, priority)
         if message.HasField("action"):
-            self._check_not_const(table)
             entry = self._entry(table, message)
             self._check_room(table, entry, before)
             self._engine.modify(entry)
@@ -77,10 +78,9 @@ class Tables:
             raise invalid(f"the default action of table {table.name} always exists: it can only be MODIFIED")
         if message.match or message.priority:
             raise invalid(f"the default action of table {table.name} has neither match nor priority")
-        if message.HasField("counter_data") or message.HasField("meter_config"):
-            raise unimplemented(
-                f"setting the default entry's counter or meter of table {table.name}; reading is offered"
-            )
+        if message.HasField("meter_config"):
+            raise unimplemented(f"the meter of table {table.name} for misses: only hits are metered")
+        self._check_direct(table, message)
         if table.const_default or table.profile_id:
             why = "const in the program" if table.const_default else "to do nothing: it has an action profile"
             raise denied(f"the default action of table {table.name} is {why}")
@@ -90,6 +90,8 @@ class Tables:
             self._engine.set_default(table.name, *decode_direct(table, message.action, default=True))
         else:
             self._engine.reset_default(table.name)
+        if message.HasField("counter_data"):
+            self._engine.set_default_count(table.name, count(message.counter_data))
 
     def _entry(self, table: Table, message: p4r.TableEntry) -> Entry:
         action, via = "", None
@@ -149,8 +151,7 @@ class Tables:
             return self._engine.entries(table.name)
         key = decode_key(table, query.match)
         if table.needs_priority and not query.priority:
-            wanted = encode_key(table, key)
-            return [entry for entry in self._engine.entries(table.name) if encode_key(table, entry.key) == wanted]
+            return self._engine.entries(table.name, key)
         try:
             return [self._engine.entry(table.name, key, query.priority)]
         except EntryNotFound:

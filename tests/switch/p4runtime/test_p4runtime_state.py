@@ -117,6 +117,28 @@ def test_hits_are_counted_beside_the_entry(target: Target) -> None:
     asyncio.run(scenario())
 
 
+def test_misses_are_counted_beside_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
+    def default(**fields: object) -> p4r.Entity:
+        return table_entry("exacts", is_default_action=True, **fields)
+
+    def misses(count: p4r.CounterData | None = None) -> p4r.Entity:
+        return p4r.Entity(direct_counter_entry=p4r.DirectCounterEntry(table_entry=default().table_entry, data=count))
+
+    async def scenario() -> None:
+        async with primary(embedded) as client:
+            await client.write(update("MODIFY", misses(p4r.CounterData(packet_count=5, byte_count=6))))
+            (entity,) = await client.read(misses())
+            assert entity.direct_counter_entry.data == p4r.CounterData(packet_count=5, byte_count=6)
+            counted = p4r.CounterData(packet_count=7)
+            drop = action("TestIngress.drop")
+            await client.write(update("MODIFY", default(action=drop, counter_data=counted)))
+            assert await client.read(default(counter_data=p4r.CounterData())) == [
+                default(action=drop, counter_data=counted)
+            ]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.root
 def test_registers_are_set_and_read(embedded: Target) -> None:
     async def scenario() -> None:

@@ -227,6 +227,10 @@ WRONG = {
         ("INVALID_ARGUMENT", "leave the field out"),
     ),
     "const entries": (insert("fixed", exact(b"\1"), action=TAGGED), ("PERMISSION_DENIED", "are const in the program")),
+    "modified const entry": (
+        update("MODIFY", table_entry("fixed", exact(b"\x77"), action=TAGGED)),
+        ("PERMISSION_DENIED", "are const in the program"),
+    ),
     "const default": (
         update("MODIFY", table_entry("patterns", is_default_action=True, action=TAGGED)),
         ("PERMISSION_DENIED", "is const in the program"),
