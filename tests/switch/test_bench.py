@@ -30,8 +30,9 @@ def test_every_case_has_rates_and_ratios() -> None:
 
 
 def test_sums_are_right_while_tables_are_updated() -> None:
-    """Updates are few enough for any machine; whether they are in time is no matter here."""
-    found = result("bench.soak", "--seconds", "2", "--updates", "50", "--ports", "3")
-    assert found["faults"] == []
+    found = result(
+        "bench.soak", "--seconds", "2", "--ports", "3", codes=(0, 1)
+    )  # 1: updates are late, which may be here
+    assert (found["turn"]["wrong"], found["turn"]["lost"], found["differences"]) == (0, 0, [])
     assert found["turn"]["results"] > 0
     assert found["updates"] > 0

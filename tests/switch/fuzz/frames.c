@@ -10,21 +10,28 @@
 static uint64_t chance;
 
 // splitmix64
-static uint64_t below(uint64_t limit) {
+static uint64_t any(void) {
     uint64_t mixed = chance += 0x9e3779b97f4a7c15u;
     mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
     mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-    return (mixed ^ mixed >> 31) % limit;
+    return mixed ^ mixed >> 31;
+}
+
+static uint64_t below(uint64_t limit) { return any() % limit; }
+
+static void fill(uint8_t *to, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+        const uint64_t value = any();
+        memcpy(to + i, &value, bytes - i < sizeof value ? bytes - i : sizeof value);
+    }
 }
 
 static uint32_t other_length(uint32_t length) {
-    switch (below(8)) {
-    case 0:
-    case 1: return (uint32_t)below(length + 1);
-    case 2: return length + (uint32_t)below(600);
-    case 3: return (uint32_t)below(PACKET_MAX + 64);
-    default: return length;
-    }
+    const uint64_t kind = below(32);
+    if (kind == 0) return (uint32_t)below(PACKET_MAX + 64);
+    if (kind < 8) return (uint32_t)below(length + 1);
+    if (kind < 12) return length + (uint32_t)below(600);
+    return length;
 }
 
 static void change(uint8_t *frame, uint32_t length) {
@@ -47,7 +54,7 @@ static uint8_t *made_from(const uint8_t *seed, uint32_t length, uint32_t *become
     if (!frame) abort();
     uint32_t kept = below(50) ? (length < *becomes ? length : *becomes) : 0;
     memcpy(frame, seed, kept);
-    for (uint32_t i = kept; i < *becomes; i++) frame[i] = (uint8_t)below(256);
+    fill(frame + kept, *becomes - kept);
     change(frame, *becomes);
     return frame;
 }
