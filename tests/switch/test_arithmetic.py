@@ -71,7 +71,9 @@ def numbers(width: int, signed: bool) -> st.SearchStrategy[int]:
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if signed else (0, (1 << width) - 1)
     corners = [value for value in (0, 1, -1, low, high, high - 1, high >> 1, high >> 1 << 1) if low <= value <= high]
     every = st.integers(low, high)
-    return every | st.sampled_from(corners) | every.map(lambda value: value & WITHOUT_CARRIES)
+    half = 1 << (width - 1) if signed else 0
+    without_carries = every.map(lambda value: ((value & WITHOUT_CARRIES) + half) % (1 << width) - half)
+    return every | st.sampled_from(corners) | without_carries
 
 
 def check(program: Arithmetic, engine: Engine, values: dict[str, int]) -> None:
