@@ -7,20 +7,18 @@ where that differs (comparisons, right shifts, divisions, saturation) it needs o
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from switch.compiler.program import (
+from switch.compiler.expressions import (
     Argument,
     Constant,
     ElementField,
     Expression,
-    Field,
     FieldOf,
     LastField,
     LastUnionField,
     Lookahead,
     Operation,
-    Parameter,
-    Program,
 )
+from switch.compiler.program import Field, Parameter, Program
 
 SHIFT_MAX = 4096  # larger shifts to the left have no bounds; p4c always cuts their result
 

@@ -1,9 +1,10 @@
 """Clones, and packets that begin anew: the program's part of runtime/copies.h, where the rest and the rules are."""
 
 from switch.compiler import tracing
+from switch.compiler.expressions import Constant, Expression, FieldOf
 from switch.compiler.layout import META, Layout, identifier
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Constant, Expression, FieldList, FieldOf
+from switch.compiler.program import FieldList
 
 
 def function(head: str, body: list[str]) -> list[str]:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from switch.compiler.expressions import Expression, FieldOf
 from switch.compiler.layout import identifier, literal, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Calculation, Expression, FieldOf
+from switch.compiler.program import Calculation
 
 WORD = 16
 LIMB = 64

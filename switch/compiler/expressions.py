@@ -1,109 +1,169 @@
-"""The "type value object" of the BMv2 JSON to an expression tree."""
+"""Expressions of a P4 program, typed: trees of the classes below (switch.compiler.program has the rest)."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from switch.compiler.program import (
-    Argument,
-    Constant,
-    Element,
-    ElementField,
-    Expression,
-    FieldOf,
-    Header,
-    HeaderOf,
-    LastField,
-    LastUnionField,
-    Lookahead,
-    NextUnionMember,
-    Object,
-    Operation,
-    Place,
-    Stack,
-    StackOf,
-    Truth,
-    UnionOf,
-    UnionStackOf,
-    Vector,
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An integer."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A Boolean constant."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOf:
+    """A field of a header instance; the name `$valid$` is its validity bit."""
+
+    header: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastField:
+    """A field of the most recently extracted header of a stack."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderOf:
+    """A header instance."""
+
+    header: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackOf:
+    """A whole stack."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnionOf:
+    """A header union; the operator `valid_union` asks whether one of its headers is valid."""
+
+    union: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnionStackOf:
+    """A whole stack of unions."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextUnionMember:
+    """A member of the union that follows the last one extracted; only the target of an extract."""
+
+    stack: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnionField:
+    """A field of a member of the most recently extracted union of a stack; only in the key of a select."""
+
+    stack: str
+    member: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """The header at a computed index of a stack."""
+
+    stack: str
+    index: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class ElementField:
+    """A field of the header at a computed index of a stack."""
+
+    stack: str
+    index: "Expression"
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A parameter of the action around."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """Bits of the packet that are not yet extracted: `width` bits, `offset` bits after the cursor."""
+
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A counter, register array, calculation, ... by name; `kind` is the JSON's word for it."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """The values that a `log_msg` fills into its text."""
+
+    items: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator and its operands; for `?` they are condition, then, else."""
+
+    op: str
+    operands: tuple["Expression", ...]
+
+
+Expression: TypeAlias = (
+    Constant
+    | Truth
+    | FieldOf
+    | LastField
+    | HeaderOf
+    | StackOf
+    | UnionOf
+    | UnionStackOf
+    | NextUnionMember
+    | LastUnionField
+    | Element
+    | ElementField
+    | Argument
+    | Lookahead
+    | Object
+    | Vector
+    | Operation
 )
-from switch.errors import ProgramError
-
-Headers = Mapping[str, Header]
-Stacks = Mapping[str, Stack]
-
-OBJECTS = ("counter_array", "register_array", "calculation", "meter_array", "string", "extern")
-
-LEAVES: dict[str, Callable[[Any], Expression]] = {
-    "hexstr": lambda value: Constant(int(value, 16)),
-    "bool": Truth,
-    "field": lambda value: FieldOf(value[0], value[1]),
-    "header": HeaderOf,
-    "regular": HeaderOf,
-    "header_stack": StackOf,
-    "stack": StackOf,
-    "stack_field": lambda value: LastField(value[0], value[1]),
-    "header_union": UnionOf,
-    "header_union_stack": UnionStackOf,
-    "union_stack": lambda value: NextUnionMember(value[0], value[1]),
-    "union_stack_field": lambda value: LastUnionField(value[0], value[1], value[2]),
-    "runtime_data": Argument,
-    "local": Argument,
-    "lookahead": lambda value: Lookahead(value[0], value[1]),
-}
 
 
-def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, place: Place) -> Expression:
-    """The tree for one JSON object; `place` is for the refusal.  Raises ProgramError."""
-    kind, value = item["type"], item["value"]
-    if kind == "expression":
-        return (
-            read_expression(value, headers, stacks, place)
-            if "type" in value
-            else _operation(value, headers, stacks, place)
-        )
-    if kind == "field" and isinstance(value[0], Mapping):  # p4c's form of stack[i].isValid()
-        header = _operation(value[0], headers, stacks, place)
-        return Operation("b2d", (Operation("valid", (header,)),))
-    if kind == "parameters_vector":  # {} instead of [] when there are none
-        return Vector(tuple(read_expression(part, headers, stacks, place) for part in value))
-    if kind in OBJECTS:
-        return Object(kind, value)
-    if kind not in LEAVES:
-        raise ProgramError(f"{place}: a value of kind {kind} is not executed")
-    return LEAVES[kind](value)
-
-
-def _operation(value: Mapping[str, Any], headers: Headers, stacks: Stacks, place: Place) -> Expression:
-    op = value["op"]
-    if op == "access_field":
-        return _access(value, headers, stacks, place)
-    items = [value.get("cond"), value.get("left"), value.get("right")]
-    operands = [read_expression(item, headers, stacks, place) for item in items if item is not None]
-    if op == "dereference_header_stack":
-        stack, index = operands
-        if isinstance(stack, StackOf):
-            return Element(stack.stack, index)
-    return Operation(op, tuple(operands))
-
-
-def _access(value: Mapping[str, Any], headers: Headers, stacks: Stacks, place: Place) -> Expression:
-    header = read_expression(value["left"], headers, stacks, place)
-    if isinstance(header, Element):
-        fields = stacks[header.stack].type.fields
-        return ElementField(header.stack, header.index, fields[value["right"]].name)
-    if isinstance(header, HeaderOf):
-        return FieldOf(header.header, headers[header.header].type.fields[value["right"]].name)
-    raise ProgramError(f"{place}: access_field to {type(header).__name__} is not executed")
-
-
-def header_width(expression: Expression, headers: Headers, stacks: Stacks) -> int:
-    """The width in bits of what names a field or bits of the packet; 0 for other expressions."""
-    match expression:
-        case FieldOf(header, field):
-            return 1 if field == "$valid$" else headers[header].type.field(field).width
-        case LastField(stack, field) | ElementField(stack, _, field):
-            return stacks[stack].type.field(field).width
-        case Lookahead(_, width):
-            return width
-        case _:
-            return 0
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and all inside it."""
+    yield expression
+    if isinstance(expression, Operation):
+        for operand in expression.operands:
+            yield from walk(operand)
+    elif isinstance(expression, Vector):
+        for item in expression.items:
+            yield from walk(item)
+    elif isinstance(expression, Element | ElementField):
+        yield from walk(expression.index)

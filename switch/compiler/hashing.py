@@ -3,9 +3,10 @@
 from switch.compiler import codec
 from switch.compiler.crc import CRCS
 from switch.compiler.csum16 import Constant, emit_csum16
+from switch.compiler.expressions import Expression, FieldOf
 from switch.compiler.layout import HeaderRef, identifier, literal, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Calculation, Checksum, Expression, Field, FieldOf
+from switch.compiler.program import Calculation, Checksum, Field
 
 SUMS = ("csum16", "cksum16")  # two names of the Internet checksum
 PLAIN = ("xor16", "xor32", "identity", "toeplitz", "xxh64", "bmv2_hash", "hash_ex")

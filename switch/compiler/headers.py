@@ -6,9 +6,9 @@ unions that come in at an end are not made invalid.
 
 from collections.abc import Iterator
 
+from switch.compiler.expressions import Expression, HeaderOf, StackOf, UnionOf, UnionStackOf
 from switch.compiler.layout import HeaderRef
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Expression, HeaderOf, StackOf, UnionOf, UnionStackOf
 
 Arguments = tuple[Expression, ...]
 

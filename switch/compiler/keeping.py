@@ -9,17 +9,8 @@ As on BMv2 a table's key has zeros for all fields of invalid headers.
 
 from collections.abc import Iterable, Iterator
 
-from switch.compiler.program import (
-    Element,
-    Expression,
-    HeaderOf,
-    NextUnionMember,
-    Primitive,
-    Program,
-    StackOf,
-    UnionOf,
-    UnionStackOf,
-)
+from switch.compiler.expressions import Element, Expression, HeaderOf, NextUnionMember, StackOf, UnionOf, UnionStackOf
+from switch.compiler.program import Primitive, Program
 
 MAKE_VALID = frozenset({"extract", "extract_VL", "add_header"})
 TAKE_AWAY = frozenset(

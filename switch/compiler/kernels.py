@@ -8,9 +8,9 @@ large for one, and if not a second one adds them without carries.
 from collections.abc import Callable
 from typing import ClassVar
 
+from switch.compiler.expressions import Constant, Expression, Operation
 from switch.compiler.layout import limbs, literal, mask_of
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Constant, Expression, Operation
 
 SIDE_BY_SIDE = 8
 """Limbs from which on looking for carries costs less than adding with them."""

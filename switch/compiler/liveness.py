@@ -5,27 +5,21 @@ Backwards over the graph parser -> ingress -> digest -> egress -> checksums.  A 
 
 from collections.abc import Callable, Iterable
 
-from switch.compiler.keeping import kept_headers
-from switch.compiler.primitives import JUMPS, PRIMITIVES
-from switch.compiler.program import (
-    Action,
-    Checksum,
+from switch.compiler.expressions import (
     Element,
     ElementField,
     Expression,
     FieldOf,
     HeaderOf,
     LastField,
-    ParserState,
-    Pipeline,
-    Primitive,
-    Program,
     StackOf,
-    Table,
     UnionOf,
     UnionStackOf,
     walk,
 )
+from switch.compiler.keeping import kept_headers
+from switch.compiler.primitives import JUMPS, PRIMITIVES
+from switch.compiler.program import Action, Checksum, ParserState, Pipeline, Primitive, Program, Table
 
 Fields = frozenset[tuple[str, str]]
 Before = Callable[[str | None], Fields]  # what is live where a node begins; None is the end

@@ -11,26 +11,24 @@ from typing import ClassVar
 
 from switch.compiler.block import Block
 from switch.compiler.bounds import Bounds, Ranges
-from switch.compiler.layout import HeaderRef, Layout, limbs, literal, mask_of
-from switch.compiler.program import (
+from switch.compiler.expressions import (
     Argument,
     Constant,
     Element,
     ElementField,
     Expression,
-    Field,
     FieldOf,
     HeaderOf,
     LastField,
     LastUnionField,
     Lookahead,
     Operation,
-    Parameter,
-    Place,
     StackOf,
     Truth,
     UnionStackOf,
 )
+from switch.compiler.layout import HeaderRef, Layout, limbs, literal, mask_of
+from switch.compiler.program import Field, Parameter, Place
 from switch.errors import ProgramError
 
 LIMBS_MAX = 256

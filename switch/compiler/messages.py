@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from switch.compiler.program import Object, Primitive, Program, Vector
+from switch.compiler.expressions import Object, Vector
+from switch.compiler.program import Primitive, Program
 from switch.errors import ProgramError
 
 ASSERTIONS = ("assert", "assume")

@@ -6,10 +6,10 @@ Operators of wide numbers that work limb by limb are in `kernels.Kernel`; how la
 from collections.abc import Callable
 
 from switch.compiler.bounds import Bounds
+from switch.compiler.expressions import Constant, Expression, FieldOf, HeaderOf, Operation, UnionOf
 from switch.compiler.kernels import Kernel
 from switch.compiler.layout import limbs, literal, mask_of
 from switch.compiler.lowering import Lowering, within
-from switch.compiler.program import Constant, Expression, FieldOf, HeaderOf, Operation, UnionOf
 
 Operands = tuple[Expression, ...]
 NarrowRule = Callable[[Lowering, Operands, int], str]

@@ -7,24 +7,21 @@ from collections.abc import Callable
 
 from switch.compiler import codec, tracing
 from switch.compiler.block import Block, Unit
-from switch.compiler.layout import HeaderRef, Layout, identifier, limbs, mask_of
-from switch.compiler.lowering import Lowering
-from switch.compiler.operators import Translator
-from switch.compiler.primitives import Arguments, rule_for
-from switch.compiler.program import (
+from switch.compiler.expressions import (
     Constant,
     Expression,
     HeaderOf,
     Lookahead,
     NextUnionMember,
     Operation,
-    ParserState,
-    Place,
-    Primitive,
     StackOf,
-    Transition,
     walk,
 )
+from switch.compiler.layout import HeaderRef, Layout, identifier, limbs, mask_of
+from switch.compiler.lowering import Lowering
+from switch.compiler.operators import Translator
+from switch.compiler.primitives import Arguments, rule_for
+from switch.compiler.program import ParserState, Place, Primitive, Transition
 
 NOWHERE = Place(file="", line=0, fragment="")
 

@@ -2,13 +2,14 @@
 
 from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
+from switch.compiler.expressions import Constant
 from switch.compiler.indirect import emit_choice, member_numbers
 from switch.compiler.layout import Layout
 from switch.compiler.lowering import Lowering
 from switch.compiler.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
 from switch.compiler.operators import Translator
 from switch.compiler.primitives import JUMPS, PRIMITIVES, Arguments, rule_for
-from switch.compiler.program import Action, Condition, Constant, Pipeline, Primitive, Program, Table
+from switch.compiler.program import Action, Condition, Pipeline, Primitive, Program, Table
 from switch.errors import ProgramError
 
 

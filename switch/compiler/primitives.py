@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from switch.compiler import headers
 from switch.compiler.copies import emit_clone, emit_recirculate, emit_resubmit
+from switch.compiler.expressions import Expression, Object
 from switch.compiler.hashing import emit_hash
 from switch.compiler.layout import c_type, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import Array, Expression, Meter, Object
+from switch.compiler.program import Array, Meter
 from switch.compiler.reports import emit_assertion, emit_log
 from switch.errors import ProgramError
 

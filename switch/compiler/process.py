@@ -8,6 +8,7 @@ copies.
 from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
 from switch.compiler.copies import CopyWriter, clean, function
+from switch.compiler.expressions import Expression, FieldOf
 from switch.compiler.hashing import emit_update, emit_verify
 from switch.compiler.layout import META, Layout, identifier, limbs
 from switch.compiler.liveness import egress_writes, live_at_start, mentioned
@@ -15,7 +16,7 @@ from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
 from switch.compiler.primitives import rule_for
-from switch.compiler.program import PORTS, Expression, FieldOf, LearnList, Program
+from switch.compiler.program import PORTS, LearnList, Program
 from switch.errors import ProgramError
 
 REPLICATION = 5  # instance_type of a multicast copy

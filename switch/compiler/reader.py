@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from switch.compiler.contradictions import contradictions
-from switch.compiler.expressions import header_width, read_expression
+from switch.compiler.expressions import Expression, FieldOf, LastField, LastUnionField, Lookahead
 from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
     Action,
@@ -17,14 +17,9 @@ from switch.compiler.program import (
     Array,
     Calculation,
     Checksum,
-    Expression,
     FieldList,
-    FieldOf,
     Header,
-    LastField,
-    LastUnionField,
     LearnList,
-    Lookahead,
     Parameter,
     ParserState,
     Place,
@@ -35,6 +30,7 @@ from switch.compiler.program import (
     UnionStack,
     ValueSet,
 )
+from switch.compiler.reader_expressions import header_width, read_expression
 from switch.compiler.reader_headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
 from switch.compiler.reader_meters import read_direct_meters, read_meters
 from switch.compiler.reader_tables import Attached, read_pipeline

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from switch.compiler.program import DirectMeter, FieldOf, Meter, Place
+from switch.compiler.expressions import FieldOf
+from switch.compiler.program import DirectMeter, Meter, Place
 from switch.errors import ProgramError
 
 Json = Mapping[str, Any]

@@ -4,19 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from switch.compiler.expressions import Headers, Stacks, header_width, read_expression
-from switch.compiler.program import (
-    Action,
-    Condition,
-    ConstEntry,
-    DirectMeter,
-    Expression,
-    FieldOf,
-    KeyField,
-    Pipeline,
-    Place,
-    Table,
-)
+from switch.compiler.expressions import Expression, FieldOf
+from switch.compiler.program import Action, Condition, ConstEntry, DirectMeter, KeyField, Pipeline, Place, Table
+from switch.compiler.reader_expressions import Headers, Stacks, header_width, read_expression
 from switch.errors import ProgramError
 
 Json = Mapping[str, Any]

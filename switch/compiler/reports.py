@@ -1,8 +1,9 @@
 """Statements that write to the switch's log: log_msg, assert and assume."""
 
+from switch.compiler.expressions import Expression, Vector
 from switch.compiler.lowering import Lowering
 from switch.compiler.messages import message_of
-from switch.compiler.program import Expression, Primitive, Vector
+from switch.compiler.program import Primitive
 
 Arguments = tuple[Expression, ...]
 

@@ -9,29 +9,24 @@ from contextlib import contextmanager
 from pathlib import PurePath
 
 from switch.compiler.block import Block
-from switch.compiler.layout import HeaderRef, Layout, limbs
-from switch.compiler.lowering import Lowering
-from switch.compiler.program import (
-    Action,
+from switch.compiler.expressions import (
     Argument,
-    Condition,
     Constant,
     ElementField,
     Expression,
-    Field,
     FieldOf,
     HeaderOf,
     LastField,
     LastUnionField,
     NextUnionMember,
     Object,
-    Place,
-    Primitive,
     StackOf,
-    Table,
     UnionOf,
     UnionStackOf,
 )
+from switch.compiler.layout import HeaderRef, Layout, limbs
+from switch.compiler.lowering import Lowering
+from switch.compiler.program import Action, Condition, Field, Place, Primitive, Table
 
 SCALARS = "scalars"  # p4c's header of local variables and loose metadata
 CELLS: Mapping[str, tuple[int, int]] = {

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from switch.compiler.expressions import Vector
 from switch.compiler.messages import message_of
-from switch.compiler.program import Primitive, Vector
+from switch.compiler.program import Primitive
 from switch.entries import Report
 from switch.reference.call import Call, Surroundings
 from switch.reference.header_statements import HEADER_STATEMENTS

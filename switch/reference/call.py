@@ -4,7 +4,8 @@ from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from switch.compiler.program import Expression, Object, Primitive, Program, Target
+from switch.compiler.expressions import Expression, Object
+from switch.compiler.program import Primitive, Program, Target
 from switch.entries import Report
 from switch.reference.expressions import Scope
 from switch.reference.meters import MeterCell

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from switch.compiler.program import (
+from switch.compiler.expressions import (
     Argument,
     Constant,
     Element,
@@ -16,12 +16,12 @@ from switch.compiler.program import (
     LastUnionField,
     Lookahead,
     Operation,
-    Program,
     StackOf,
     Truth,
     UnionOf,
     UnionStackOf,
 )
+from switch.compiler.program import Program
 from switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
 SHIFT_MAX = 1 << 16  # what is shifted left by more has no bits that a field could hold

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from switch.compiler.program import Calculation, Checksum, Expression, FieldOf
+from switch.compiler.expressions import Expression, FieldOf
+from switch.compiler.program import Calculation, Checksum
 from switch.reference.expressions import Scope
 from switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from switch.compiler.program import FieldOf, StackOf, UnionOf, UnionStackOf
+from switch.compiler.expressions import FieldOf, StackOf, UnionOf, UnionStackOf
 from switch.reference.call import Call
 from switch.reference.packet import Instance, undefined
 

@@ -5,18 +5,8 @@ After an error what was extracted stays, and the rest of the packet is payload.
 
 from collections.abc import Mapping, Set
 
-from switch.compiler.program import (
-    Expression,
-    HeaderOf,
-    Lookahead,
-    NextUnionMember,
-    ParserState,
-    Primitive,
-    Program,
-    StackOf,
-    Transition,
-    walk,
-)
+from switch.compiler.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
+from switch.compiler.program import ParserState, Primitive, Program, Transition
 from switch.reference.actions import execute
 from switch.reference.call import Surroundings
 from switch.reference.expressions import Scope

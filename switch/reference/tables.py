@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from switch.compiler.program import Action, FieldOf, KeyField, Table
+from switch.compiler.expressions import FieldOf
+from switch.compiler.program import Action, KeyField, Table
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
 from switch.errors import EntryExists, EntryNotFound, InvalidEntry
 from switch.places import Places
