@@ -68,6 +68,7 @@ def _table(
     place: Place,
 ) -> Table:
     _check_kind(item, place)
+    _check_actions(item, place)
     key = tuple(_key_field(field, headers, stacks, place) for field in item["key"])
     own = [actions[number] for number in item["action_ids"]]
     default = item.get("default_entry") or {"action_id": None}
@@ -107,6 +108,16 @@ def _check_kind(item: Json, place: Place) -> None:
         raise ProgramError(f"{place}: table {item['name']} names no action profile")
     if sum(field["match_type"] == "lpm" for field in item["key"]) > 1:
         raise ProgramError(f"{place}: table {item['name']} has more than one lpm field")
+
+
+def _check_actions(item: Json, place: Place) -> None:
+    """The default action and those of the program's own entries are among the table's."""
+    entries = (entry["action_entry"] for entry in item.get("entries", []))
+    for used in filter(None, (item.get("default_entry"), *entries)):
+        if used["action_id"] not in item["action_ids"]:
+            raise ProgramError(
+                f"{place}: table {item['name']} uses action {used['action_id']}; its own are {item['action_ids']}"
+            )
 
 
 def _key_field(field: Json, headers: Headers, stacks: Stacks, place: Place) -> KeyField:

@@ -66,6 +66,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
         (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),
         (changed(with_variable_field), "extract of a header of type h_t without a length"),
         (changed(lambda root: with_variable_field(root, length_exp=const(8))), "a length of the header's own"),
+        (
+            changed(lambda root: root["pipelines"][0]["tables"][0].update(action_ids=[])),
+            r"table .* uses action 0; its own are \[\]",
+        ),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
