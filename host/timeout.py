@@ -2,9 +2,9 @@
 
 import math
 
-RTO_MIN_S = 0.005
+RTO_MIN_S = 0.003
 RTO_MAX_S = 1.0
-SOON = 0.5
+SOON = 0.25
 """Share of the usual wait: an answer that soon is one to an earlier attempt."""
 
 PATIENCE_MIN_S, PATIENCE_MAX_S = 0.0005, 0.004
