@@ -18,11 +18,11 @@ from host.history import Result
 from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
+from host.slot_rules import SlotRules
 from host.transport import Transport
 from host.worker import EventLoop
 from run.compression import Compress
 from run.config import Average, Job
-from sim.slot_rules import SlotRules
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000

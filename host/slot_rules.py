@@ -1,4 +1,4 @@
-"""The switch's slots in plain Python: docs/PROTOCOL.md's table once more, as an oracle that is obviously right.
+"""The slots in plain Python: docs/PROTOCOL.md's table once more, as an oracle that is obviously right.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
