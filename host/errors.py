@@ -38,4 +38,4 @@ class RateError(HostError):
 
 
 class CollectiveError(HostError):
-    """An all-reduce that cannot be done: a peer failed, is gone or too late, or gave something else than this worker."""
+    """An all-reduce that cannot be done: a peer is gone or too late, or gives something else than this worker."""

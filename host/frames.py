@@ -4,14 +4,19 @@ Knows nothing of what is in them.
 """
 
 import contextlib
+import select
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 HEAD = struct.Struct("!B3xI")
 """Kind and length."""
+
+CONTROL_BYTES = 1 << 20
+"""The longest frame that is no DATA."""
 
 _AT_ONCE = 16
 """Pieces that one call hands to the kernel."""
@@ -54,9 +59,10 @@ class Outgoing:
 
     def put(self, kind: Kind, payload: bytes | memoryview = b"") -> None:
         """A frame more; its payload must stay as it is until it has left."""
-        self._pieces.append(memoryview(HEAD.pack(kind, len(payload))))
-        if payload:
-            self._pieces.append(memoryview(payload).cast("B"))
+        content = memoryview(payload).cast("B")
+        self._pieces.append(memoryview(HEAD.pack(kind, len(content))))
+        if content:
+            self._pieces.append(content)
 
     def flush(self) -> None:
         """As much as the socket takes now; Gone where there is nobody to take it."""
@@ -152,3 +158,24 @@ class Link:
 def anywhere(kind: int, length: int) -> memoryview:
     """A Place for frames that nobody has a place for."""
     return memoryview(bytearray(length))
+
+
+def wait_for(links: Sequence[tuple[Link, int]], limit_s: float) -> None:
+    """Until one of these is ready for its events."""
+    poll = select.poll()
+    for link, events in links:
+        poll.register(link.socket, events)
+    poll.poll(1e3 * limit_s)
+
+
+def flush_all(links: Sequence[Link], limit_s: float) -> None:
+    """Send what waits, to those who take it in time."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        for link in links:
+            link.flush()
+        waiting = [(link, select.POLLOUT) for link in links if link.outgoing.pending and not link.gone]
+        rest_s = deadline - time.monotonic()
+        if not waiting or rest_s <= 0:
+            return
+        wait_for(waiting, rest_s)
