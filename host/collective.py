@@ -198,3 +198,9 @@ class Stopwatch:
         """So far."""
         self.turn(self._part)
         return Times(**self._spent_s)
+
+
+def within_wait(outer: Times, inner: Times) -> Times:
+    """The times of one who waited while another worked for it: those of the inner one are of the outer's wait."""
+    spent = {name: seconds + getattr(inner, name) for name, seconds in asdict(outer).items()}
+    return Times(**spent | {"wait": outer.wait - inner.total + inner.wait})

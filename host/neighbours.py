@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from host.errors import CollectiveError
 from host.frames import Gone, Incoming, Kind, Link, Outgoing, anywhere
-
-PORT = 19279
-"""Of every worker, where an address has none; not the protocol's, whose packets the switch keeps for itself."""
+from host.wire import FORWARDED_PORT
 
 _AGAIN_S = 0.02
 """Between two attempts to connect to a neighbour that does not listen yet."""
@@ -38,7 +36,8 @@ class Neighbours:
 
 
 def meet(rank: int, addresses: Sequence[str], job: int, timeout_s: float) -> Neighbours:
-    """Connect to the next worker and be connected to by the one before; `addresses`: HOST or HOST:PORT by rank.
+    """Connect to the next worker and be connected to by the one before; `addresses`: HOST or HOST:PORT by rank,
+    wire.FORWARDED_PORT where there is none.
 
     CollectiveError when a neighbour does not come in time, or comes from somewhere else.
     """
@@ -69,7 +68,7 @@ def meet(rank: int, addresses: Sequence[str], job: int, timeout_s: float) -> Nei
 def _place(address: str) -> tuple[str, int]:
     """Host and port."""
     host, colon, port = address.partition(":")
-    return host, int(port) if colon else PORT
+    return host, int(port) if colon else FORWARDED_PORT
 
 
 def _enlarge(opened: socket.socket) -> None:

@@ -14,13 +14,13 @@ from host.agent import Agent, Aggregate
 from host.coding import Coding
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
+from host.event_loop import EventLoop
 from host.history import Result
 from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
 from host.slot_rules import SlotRules
 from host.transport import Transport
-from host.worker import EventLoop
 from run.compression import Compress
 from run.config import Average, Job
 
