@@ -24,10 +24,10 @@ from host.alarm import Alarm
 from host.coding import Coding
 from host.collective import Part, Progress, Stopwatch, Times, within_wait
 from host.encoder import Encoder, Finished, Packed
+from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
 from host.holders import Holders, settle
-from host.inquiry import Inquiry
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
 from host.plan import Plan
@@ -40,8 +40,6 @@ from run.config import Average, Job
 
 log = logging.getLogger(__name__)
 
-EXPLAIN_AFTER_S = 2.0
-GIVE_UP_AFTER_S = 60.0
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
@@ -100,13 +98,11 @@ class Agent:
             keep=max(2, KEEP_BYTES // self._iteration_bytes),
         )
         self._delivered: dict[int, Result] = {}
-        self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
         self._encoded = 0  # the iteration that was encoded last
         self._refused: set[type[WireError]] = set()
         self._alarm = Alarm(self._time_out)
         self._fetching: asyncio.Task[None] | None = None
-        self._give_up_s = give_up_s
-        self._inquiry = Inquiry(job.workers)
+        self._ending = Ending(self.protocol, self._ask, workers=job.workers, give_up_s=give_up_s)
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
@@ -211,7 +207,7 @@ class Agent:
 
     def fail(self, error: HostError) -> None:
         """This worker cannot go on: the training thread is told."""
-        self._finished.put_nowait(error)
+        self._ending.fail(error)
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
@@ -255,7 +251,7 @@ class Agent:
         """The current iteration's end, and those of all that the others have finished."""
         finished: list[Finished | State] = []
         while not finished or self.protocol.left_behind:
-            done = await self._next()
+            done = await self._ending.wait()
             if isinstance(done, State):
                 finished.append(done)
             else:
@@ -267,39 +263,10 @@ class Agent:
         self._look()
         return finished
 
-    async def _next(self) -> list[Result] | State:
-        """Wait until the current iteration is complete; says what is missing when nothing has come for long."""
-        share, since = self.protocol.share, self._loop.time()
-        while True:
-            try:
-                done = await asyncio.wait_for(self._finished.get(), min(EXPLAIN_AFTER_S, self._give_up_s / 4))
-            except TimeoutError:
-                if share != self.protocol.share:
-                    share, since = self.protocol.share, self._loop.time()
-                else:
-                    self._explain(self._loop.time() - since)
-                continue
-            self._inquiry.forget()
-            if isinstance(done, HostError):
-                raise done
-            return done
-
     def _look(self) -> None:
         """Say so when the current iteration is over."""
         if self.protocol.over:
             self.over.set()
-
-    def _explain(self, waited_s: float) -> None:
-        """Who waits for what; AgentError when it takes too long."""
-        missing = self.protocol.missing
-        text = f"iteration {self.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
-        if waited_s >= self._give_up_s:
-            raise AgentError(f"{text}; gave up: {self._inquiry}")
-        why = "the job regroups" if self.protocol.regrouping else f"they are asked for again and again: {self._inquiry}"
-        log.warning("%s; %s", text, why)
-        if missing and not self.protocol.regrouping:
-            asked = self._inquiry.ask(self.protocol.request(missing[0]), self.protocol.shape)
-            self._transport.send(self._packets.encode(asked, bytes(asked.words * wire.WORD_BYTES)))
 
     def _turn(self, part: Part) -> Part:
         """What the event loop's time goes into from now on; returns what it went into before."""
@@ -315,7 +282,7 @@ class Agent:
                 except WireError as error:
                     self._refuse(error)
                     continue
-                if not self._inquiry.hears(header):
+                if not self._ending.hears(header):
                     self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
             self._narrow()
             self._alarm.set(self.protocol.deadline, self._loop)
@@ -357,7 +324,7 @@ class Agent:
                     self._delivered[result.id.block] = result
                     self.encoder.settle(result, self._loop.time(), hint)
                 case Complete():
-                    self._finished.put_nowait([self._delivered[block] for block in self.protocol.blocks])
+                    self._ending.put([self._delivered[block] for block in self.protocol.blocks])
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
                     before = self._turn("encode")
@@ -369,6 +336,10 @@ class Agent:
         self._look()
         if arm:
             self._alarm.set(self.protocol.deadline, self._loop)
+
+    def _ask(self, inquiry: wire.Header) -> None:
+        """A question that is none of the protocol's."""
+        self._transport.send(self._packets.encode(inquiry, bytes(inquiry.words * wire.WORD_BYTES)))
 
     def _send(self, header: wire.Header, values: bytes) -> None:
         """A packet leaves, now or in its turn."""
@@ -417,7 +388,7 @@ class Agent:
             return  # its results have come after all
         self.protocol.statistics.resyncs += 1
         self._delivered = {}
-        self._finished.put_nowait(state)
+        self._ending.put(state)
         self.encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 

@@ -130,7 +130,7 @@ class Gloo:
         torch, size = self._torch, len(status)
         told = [torch.zeros(size, dtype=torch.int64) for _ in range(self.workers)]
         self._group.allgather([told], [torch.tensor(status, dtype=torch.int64)]).wait()
-        return [tuple(numbers.tolist()) for numbers in told]  # type: ignore[misc]  # of four
+        return [tuple(numbers.tolist()) for numbers in told]
 
     def _compare(self, statuses: Sequence[Status], form: Form) -> None:
         """Everyone's arrays are fine, and of the same shapes."""

@@ -9,10 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from host.agent import GIVE_UP_AFTER_S, Agent
+from host.agent import Agent
 from host.aggregate import Aggregate
 from host.coding import Coding
 from host.collective import Floats, Form, Progress, Reduced, Stopwatch, within_wait
+from host.ending import GIVE_UP_AFTER_S
 from host.errors import CollectiveError, HostError
 from host.event_loop import EventLoop
 from host.history import Result

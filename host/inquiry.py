@@ -20,7 +20,9 @@ class Inquiry:
         """What to send instead of this request, for a block of this shape, to hear who is in it."""
         known = {shape.words_of(request.block, code) for code in Lanes if shape.allows(request.block, code)}
         other = next(words for words in range(1, len(known) + 2) if words not in known)
-        self._asked, self._members = request._replace(kind=Kind.PULL, words=other), None
+        before, self._asked = self._asked, request._replace(kind=Kind.PULL, words=other)
+        if before is None or _block(before) != _block(self._asked):
+            self._members = None
         return self._asked
 
     def hears(self, answer: Header) -> bool:
@@ -28,7 +30,7 @@ class Inquiry:
         asked = self._asked
         if asked is None or answer.kind != Kind.REFUSED or answer.words != asked.words:
             return False
-        if (answer.generation, answer.iteration, answer.block) != (asked.generation, asked.iteration, asked.block):
+        if _block(answer) != _block(asked):
             return False
         self._members = answer.members
         return True
@@ -47,3 +49,8 @@ class Inquiry:
         ranks = " and ".join(map(str, missing))
         who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
         return f"in block {self._asked.block} the switch has {who}"
+
+
+def _block(header: Header) -> tuple[int, int, int]:
+    """Which block a packet is about."""
+    return header.generation, header.iteration, header.block

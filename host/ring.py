@@ -15,9 +15,11 @@ from host.collective import Floats, Form, Progress, Reduced, Stopwatch
 from host.errors import CollectiveError
 from host.frames import CONTROL_BYTES, Kind, flush_all
 from host.neighbours import meet
-from host.ring_call import GRACE_S, RingCall
+from host.ring_call import RingCall
 
 TIMEOUT_S = 60.0
+FAREWELL_S = 0.5
+"""For neighbours to take what is said of an error: they may be busy."""
 
 
 class Ring:
@@ -94,7 +96,7 @@ class Ring:
             links = [link for link in self._neighbours.both if not link.gone]
             for link in links:
                 link.outgoing.put(Kind.ABORT, reason.encode()[:CONTROL_BYTES])
-            flush_all(links, GRACE_S)
+            flush_all(links, FAREWELL_S)
         return CollectiveError(reason)
 
     def _traffic(self) -> tuple[int, int]:

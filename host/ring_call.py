@@ -15,9 +15,6 @@ from host.neighbours import Neighbours
 CHUNK_BYTES = 128 << 10
 """Small enough for many to be on their way in a segment, and to stay in the cache between receiving and adding."""
 
-GRACE_S = 0.5
-"""A broken connection may have a reason, which comes from the other side: how long it is waited for."""
-
 
 class RingCall:
     """A worker's part in it: `flat` becomes the means.
@@ -56,27 +53,38 @@ class RingCall:
     def run(self, timeout_s: float) -> Iterator[float]:
         """To the end; now and then the share that is done."""
         self._right.outgoing.put(Kind.CALL, json.dumps([self._call, self._form.shapes]).encode())
-        heard = told = time.monotonic()
+        moved_at = told_at = time.monotonic()
+        place = self._reached
         while True:
             moved = self._move()
             yield self._came / len(self._coming)
             if self._done:
                 return
             now = time.monotonic()
-            heard = now if moved else heard
-            if now - heard > timeout_s:
+            if place != self._reached:
+                place, moved_at = self._reached, now
+            elif now - moved_at > timeout_s:
                 raise CollectiveError(self._silence(timeout_s))
-            if now - max(heard, told) > timeout_s / 4:
-                told = now
+            elif not self._all_came and now - max(moved_at, told_at) > timeout_s / 4:
+                told_at = now
                 self._right.outgoing.put(Kind.WAITING, bytes([self._culprit]))
             if not moved:
                 self._wait(timeout_s / 8)
 
     @property
+    def _all_came(self) -> bool:
+        return self._came == len(self._coming)
+
+    @property
+    def _reached(self) -> tuple[int, int]:
+        """How far the call is; what leaves while something is waited for says nothing."""
+        return self._came, self._right.outgoing.bytes if self._all_came else 0
+
+    @property
     def _done(self) -> bool:
         """Whether all has come and left."""
         offered = self._left_so_far == len(self._leaving)
-        return offered and self._came == len(self._coming) and not self._right.outgoing.pending
+        return offered and self._all_came and not self._right.outgoing.pending
 
     def _move(self) -> bool:
         """Send and take what is possible now; whether there was anything."""
@@ -102,7 +110,7 @@ class RingCall:
     def _take(self) -> None:
         """What has come from the left; not what belongs to a later call.  A batch: what is added may leave then."""
         for _ in range(16):
-            if self._came == len(self._coming):
+            if self._all_came:
                 return
             frame = self._left.read(self._place)
             if frame is None:
@@ -172,24 +180,20 @@ class RingCall:
         """What to wait for; a connection that ended is always ready, so it is left out."""
         right = select.POLLOUT if self._right.outgoing.pending else 0
         wanted = [(self._right, right | select.POLLIN)]
-        if self._came < len(self._coming):
+        if not self._all_came:
             wanted.append((self._left, select.POLLIN))
         return [(link, events) for link, events in wanted if not link.gone]
 
     def _reason(self, ended: Link, other: Link) -> str:
-        """A connection has ended in mid-call: who is gone, or why, where the other neighbour knows that."""
-        deadline = time.monotonic() + GRACE_S
-        while not other.gone and (rest_s := deadline - time.monotonic()) > 0:
-            if (frame := other.read(anywhere)) is None:
-                if not other.gone:
-                    wait_for([(other, select.POLLIN)], rest_s)
-            elif frame[0] == Kind.ABORT:
+        """A connection has ended in mid-call: who is gone, or why, where the other neighbour has said that."""
+        while (frame := other.read(anywhere)) is not None:
+            if frame[0] == Kind.ABORT:
                 return str(frame[1], "utf-8", "replace")
         return f"worker {ended.rank} is gone: it has closed the connection"
 
     def _silence(self, timeout_s: float) -> str:
         """Who is missed."""
-        if self._came == len(self._coming):
+        if self._all_came:
             return f"worker {self._right.rank} has taken nothing for {timeout_s:g} s"
         return f"nothing has come for {timeout_s:g} s: worker {self._culprit} is waited for"
 

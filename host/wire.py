@@ -205,7 +205,7 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
         return int.from_bytes(data, "little") % 0xFFFF
     whole = len(data) // 4
     rest = int.from_bytes(data[4 * whole :], "little")
-    return (int(np.frombuffer(data, "<u4", whole).sum(dtype=np.uint64)) + rest) % 0xFFFF
+    return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
 
 
 def members_of(bitmap: int) -> list[int]:
