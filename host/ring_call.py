@@ -117,26 +117,27 @@ class RingCall:
                 if self._left.gone:
                     raise CollectiveError(self._reason(self._left, self._right))
                 return
-            self._understand(self._left, *frame)
+            self._understand(*frame)
 
     def _listen(self) -> None:
         """The right one speaks only to say that all is over."""
-        while (frame := self._right.read(self._place)) is not None:
-            self._understand(self._right, *frame)
+        while (frame := self._right.read(_aside)) is not None:
+            kind, payload = frame
+            if kind == Kind.ABORT:
+                raise CollectiveError(str(payload, "utf-8", "replace"))
+            raise CollectiveError(f"worker {self._right.rank} sends a frame of kind {kind} to the worker before it")
 
     def _place(self, kind: int, length: int) -> memoryview:
         """Values to be added go beside the array, finished ones into it."""
         if kind != Kind.DATA:
-            if length > CONTROL_BYTES:
-                raise CollectiveError(f"worker {self._left.rank} sends what is no frame of a ring")
-            return anywhere(kind, length)
+            return _aside(kind, length)
         chunk = self._coming[self._came]
         if length != chunk.nbytes or not self._agreed:
             raise CollectiveError(f"worker {self._left.rank} sends {length} bytes: {chunk.nbytes} are next")
         return (self._scratch[: len(chunk)] if self._came < self._added else chunk).data.cast("B")
 
-    def _understand(self, link: Link, kind: int, payload: memoryview) -> None:
-        """A frame is here."""
+    def _understand(self, kind: int, payload: memoryview) -> None:
+        """A frame of the left one is here."""
         match kind:
             case Kind.CALL:
                 self._agree(payload)
@@ -147,7 +148,7 @@ class RingCall:
             case Kind.ABORT:
                 raise CollectiveError(str(payload, "utf-8", "replace"))
             case _:
-                raise CollectiveError(f"worker {link.rank} sends a frame of kind {kind} in the middle of a call")
+                raise CollectiveError(f"worker {self._left.rank} sends a frame of kind {kind} in the middle of a call")
 
     def _add(self) -> None:
         """A chunk is here: its values are added, those of the last step of the first half divided as well."""
@@ -186,7 +187,7 @@ class RingCall:
 
     def _reason(self, ended: Link, other: Link) -> str:
         """A connection has ended in mid-call: who is gone, or why, where the other neighbour has said that."""
-        while (frame := other.read(anywhere)) is not None:
+        while (frame := other.read(_aside)) is not None:
             if frame[0] == Kind.ABORT:
                 return str(frame[1], "utf-8", "replace")
         return f"worker {ended.rank} is gone: it has closed the connection"
@@ -196,6 +197,13 @@ class RingCall:
         if self._all_came:
             return f"worker {self._right.rank} has taken nothing for {timeout_s:g} s"
         return f"nothing has come for {timeout_s:g} s: worker {self._culprit} is waited for"
+
+
+def _aside(kind: int, length: int) -> memoryview:
+    """Where everything else goes that is not too long."""
+    if length > CONTROL_BYTES:
+        raise CollectiveError(f"a neighbour sends {length} bytes in a frame of kind {kind}: this is no ring of ours")
+    return anywhere(kind, length)
 
 
 def _chunks(flat: Floats, workers: int, segment: int) -> list[Floats]:
