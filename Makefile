@@ -7,9 +7,11 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 CONFIG ?=
 ARGS ?=
+FUZZ_S ?= 600
+SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos doctor stop clean test check p4 proto shell setup setup-dev
+.PHONY: help run chaos doctor stop clean test check fuzz soak p4 proto shell setup setup-dev
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
@@ -39,6 +41,12 @@ check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+fuzz: setup-dev ## random frames, P4Runtime messages and programs through the switch under sanitizers, FUZZ_S seconds
+	@exec .venv/bin/python -m tests.switch.fuzz --seconds $(FUZZ_S) $(ARGS)
+
+soak: setup-dev ## full load and table updates, every sum checked, SOAK_S seconds
+	@exec .venv/bin/python -m bench.soak --seconds $(SOAK_S) $(ARGS)
 
 p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
 	@exec python3 p4src/build.py

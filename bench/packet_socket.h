@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #define HEAD 80   // Ethernet, IPv4, UDP, 38 bytes of kofn
+#define TO_IP 30
 #define KIND 42   // the byte with the version and the kind: kofn's first
 #define GENERATION 50
 #define ITERATION 54
@@ -19,6 +20,7 @@
 #define CHECKSUM 64
 #define COUNT 68
 #define GRADIENTS 70
+#define MEMBERS 72
 #define RESULT 2  // a kind
 #define BATCH 64  // frames received or sent at once
 #define FRAME 9216

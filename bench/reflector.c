@@ -1,13 +1,16 @@
 // Sends every contribution back to where it came from, marked as a result: what the kernel leaves a switch to reach.
 //
-//   reflector INTERFACE0 INTERFACE1
+//   reflector INTERFACE...
 //
-// As many frames go in and out as with a switch and k = 2, nothing is parsed and nothing added up. Prints "ready".
+// As many frames go in and out as with a switch that waits for all workers; nothing is parsed and nothing added up.
+// Prints "ready".
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
 
 #include "packet_socket.h"
+
+#define PORTS_MAX 64
 
 static uint8_t frames[BATCH][FRAME];
 
@@ -32,15 +35,18 @@ static int reflect(int fd) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s INTERFACE0 INTERFACE1\n", argv[0]);
+    struct pollfd polled[PORTS_MAX];
+    const int ports = argc - 1;
+    if (ports < 1 || ports > PORTS_MAX) {
+        fprintf(stderr, "usage: %s INTERFACE...\n", argv[0]);
         return 2;
     }
-    struct pollfd both[] = {{open_interface(argv[1]), POLLIN, 0}, {open_interface(argv[2]), POLLIN, 0}};
+    for (int i = 0; i < ports; i++) polled[i] = (struct pollfd){open_interface(argv[1 + i]), POLLIN, 0};
     puts("ready");
     fflush(stdout);
     for (;;) {
-        int busy = reflect(both[0].fd) | reflect(both[1].fd);
-        if (!busy) poll(both, 2, -1);
+        int busy = 0;
+        for (int i = 0; i < ports; i++) busy |= reflect(polled[i].fd);
+        if (!busy) poll(polled, (nfds_t)ports, -1);
     }
 }

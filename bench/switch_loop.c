@@ -1,11 +1,14 @@
-// Two workers in a closed loop through a switch: how many contributions a second it adds up.
+// Workers in a closed loop through a switch: how many contributions a second it adds up.
 //
-//   switch_loop SECONDS BYTES WINDOW GENERATION INTERFACE0 INTERFACE1
+//   switch_loop SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...
 //
-// Each worker keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result of a block the one
-// for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 38 bytes of header,
-// BYTES of values. Prints contributions per second of both workers together, and how many never had a result. Needs
-// root, and a switch that is set up for job 1 with k = 2 and GENERATION, workers 0 and 1 behind the interfaces.
+// A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
+// of a block the one for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 38
+// bytes of header, BYTES of values. Prints contributions a second of all workers together, how many never had a result,
+// how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
+// looks at those of a result; with CHECK 1 lane l of worker w in iteration i of slot s is (w + 1) (l + i + s), and a
+// result must be the sum over the members that it names, with a right checksum and addresses that belong together. Needs
+// root, and a switch that is set up for job 1 with GENERATION, the workers of ranks 0, 1, ... behind the interfaces.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -15,16 +18,21 @@
 #include "packet_socket.h"
 
 #define WINDOW_MAX 4096  // slots
+#define WORKERS_MAX 64
 
-static unsigned values, window;
+struct worker {
+    int socket;
+    uint8_t template[FRAME];
+    uint32_t iterations[WINDOW_MAX];  // that each slot's contribution in flight is for
+};
+
+static unsigned values, window, workers, check;
 static uint32_t generation;
-static uint64_t values_sum;  // of 16-bit words
-static int sockets[2];
-static unsigned long results;
-static uint32_t iterations[2][WINDOW_MAX];  // that each slot's contribution in flight is for
-static uint32_t last[WINDOW_MAX];           // that is sent at all
-static uint8_t templates[2][FRAME];
-static uint8_t sending[BATCH][HEAD], received[BATCH][FRAME];
+static uint64_t values_sum;  // of 16-bit words, without CHECK
+static unsigned long sent, results, wrong;  // contributions; results of them
+static struct worker all[WORKERS_MAX];
+static uint32_t last[WINDOW_MAX];  // iteration that is sent at all
+static uint8_t sending[BATCH][FRAME], received[BATCH][FRAME];
 
 static double now(void) {
     struct timespec time;
@@ -47,23 +55,23 @@ static uint64_t sum16(const uint8_t *at, unsigned bytes) {
 }
 
 // The Internet checksum of all that was summed.
-static void put_checksum(uint8_t *at, uint64_t sum) {
+static uint16_t fold(uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    put(at, ~sum & 0xffff, 2);
+    return (uint16_t)~sum;
 }
 
-static void prepare(int worker) {
-    uint8_t *p = templates[worker];
+static void prepare(unsigned worker) {
+    uint8_t *p = all[worker].template;
     static const uint8_t service[] = {0x02, 0x6b, 0x6f, 0x66, 0x6e, 0xfe};
     memcpy(p, service, 6);
-    put(p + 6, 0x080000000001u + (unsigned)worker, 6);
+    put(p + 6, 0x080000000001u + worker, 6);
     put(p + 12, 0x0800, 2);
     put(p + 14, 0x4500, 2);
     put(p + 16, 66 + values, 2);
     p[22] = 64, p[23] = 17;
-    put(p + 26, 0x0a000001u + (unsigned)worker, 4);
-    put(p + 30, 0x0a0000feu, 4);
-    put_checksum(p + 24, sum16(p + 14, 20));
+    put(p + 26, 0x0a000001u + worker, 4);
+    put(p + TO_IP, 0x0a0000feu, 4);
+    put(p + 24, fold(sum16(p + 14, 20)), 2);
     put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 46 + values, 2);
     uint8_t *k = p + KIND;
     k[0] = 0x20, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
@@ -72,93 +80,123 @@ static void prepare(int worker) {
     values_sum = sum16(p + HEAD, values);
 }
 
+// The values with CHECK; `share` is a worker's rank + 1, or the sum of those in a result.
+static uint32_t lane_value(uint32_t share, uint32_t lane, uint32_t iteration, uint32_t slot) {
+    return share * (lane + iteration + slot);
+}
+
+static uint64_t fill(uint8_t *to, unsigned worker, uint32_t iteration, uint32_t slot) {
+    for (uint32_t lane = 0; lane < values / 4; lane++)
+        put(to + 4 * lane, lane_value(worker + 1, lane, iteration, slot), 4);
+    return sum16(to, values);
+}
+
 // One contribution for `slot` in `iteration` into the batch.
-static void add(int worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t iteration,
+static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t iteration,
                 uint32_t slot) {
-    memcpy(sending[at], templates[worker], HEAD);
-    put(sending[at] + ITERATION, iteration, 4), put(sending[at] + BLOCK, slot + 1, 4), put(sending[at] + SLOT, slot, 2);
-    put_checksum(sending[at] + CHECKSUM, sum16(sending[at] + KIND, HEAD - KIND) + values_sum);
-    vectors[at][0] = (struct iovec){sending[at], HEAD};
-    vectors[at][1] = (struct iovec){templates[worker] + HEAD, values};
+    uint8_t *p = sending[at], *body = check ? p + HEAD : all[worker].template + HEAD;
+    memcpy(p, all[worker].template, HEAD);
+    put(p + ITERATION, iteration, 4), put(p + BLOCK, slot + 1, 4), put(p + SLOT, slot, 2);
+    uint64_t sum = check ? fill(body, worker, iteration, slot) : values_sum;
+    put(p + CHECKSUM, fold(sum16(p + KIND, HEAD - KIND) + sum), 2);
+    vectors[at][0] = (struct iovec){p, HEAD};
+    vectors[at][1] = (struct iovec){body, values};
     messages[at].msg_hdr = (struct msghdr){.msg_iov = vectors[at], .msg_iovlen = 2};
 }
 
-// Take results and send what follows on them; returns the contributions sent.
-static unsigned turn(int worker) {
+// Whether a result is the sum over its members, whole, and to a MAC and an IP address of one entry.
+static int right(const uint8_t *p, unsigned length, uint32_t iteration, uint32_t slot) {
+    uint64_t members = (uint64_t)get32(p + MEMBERS) << 32 | get32(p + MEMBERS + 4);
+    uint32_t share = 0, same = 1;
+    if (length != HEAD + values || (unsigned)__builtin_popcountll(members) != ((unsigned)p[COUNT] << 8 | p[COUNT + 1]))
+        return 0;
+    for (unsigned worker = 0; worker < workers; worker++) share += members >> worker & 1 ? worker + 1 : 0;
+    for (uint32_t lane = 0; lane < values / 4; lane++)
+        same &= get32(p + HEAD + 4 * lane) == lane_value(share, lane, iteration, slot);
+    return same && fold(sum16(p + KIND, HEAD - KIND + values)) == 0 && memcmp(p + 4, p + TO_IP + 2, 2) == 0;
+}
+
+// Take results and send what follows on them.
+static void turn(unsigned worker) {
     static struct mmsghdr in[BATCH], out[BATCH];
     static struct iovec in_vectors[BATCH], out_vectors[BATCH][2];
     unsigned count = 0;
     for (int i = 0; i < BATCH; i++) {
-        in_vectors[i] = (struct iovec){received[i], 96};
+        in_vectors[i] = (struct iovec){received[i], check ? FRAME : 96};
         in[i].msg_hdr = (struct msghdr){.msg_iov = &in_vectors[i], .msg_iovlen = 1};
     }
-    int got = recvmmsg(sockets[worker], in, BATCH, MSG_DONTWAIT, NULL);
+    uint32_t *iterations = all[worker].iterations;
+    int got = recvmmsg(all[worker].socket, in, BATCH, MSG_DONTWAIT, NULL);
     for (int i = 0; i < got; i++) {
         const uint8_t *p = received[i];
         if (in[i].msg_len < HEAD || (p[KIND] & 15) != RESULT) continue;
         uint32_t iteration = get32(p + ITERATION), slot = (uint32_t)p[SLOT] << 8 | p[SLOT + 1];
-        if (slot >= window || iteration != iterations[worker][slot]) continue;
+        if (slot >= window || iteration != iterations[slot]) continue;
         results++;
-        iterations[worker][slot]++;
-        if (iterations[worker][slot] <= last[slot]) add(worker, out, out_vectors, count++, iterations[worker][slot], slot);
+        if (check && !right(p, in[i].msg_len, iteration, slot)) wrong++;
+        iterations[slot]++;
+        if (iterations[slot] <= last[slot]) add(worker, out, out_vectors, count++, iterations[slot], slot);
     }
-    return send_all(sockets[worker], out, count);
+    sent += send_all(all[worker].socket, out, count);
 }
 
 // The first contribution of each slot.
-static void begin(int worker) {
+static void begin(unsigned worker, uint32_t first) {
     static struct mmsghdr out[BATCH];
     static struct iovec vectors[BATCH][2];
-    const uint32_t first = (uint32_t)(time(NULL) % 100000) * 20000;  // later than those of runs before
     for (uint32_t slot = 0; slot < window; slot++) {
-        iterations[worker][slot] = first;
+        all[worker].iterations[slot] = first;
         last[slot] = UINT32_MAX;
         add(worker, out, vectors, 0, first, slot);
-        send_all(sockets[worker], out, 1);
+        sent += send_all(all[worker].socket, out, 1);
     }
 }
 
 // No more iterations but those that one of the workers has begun.
 static void finish(void) {
-    for (uint32_t slot = 0; slot < window; slot++)
-        last[slot] = iterations[0][slot] > iterations[1][slot] ? iterations[0][slot] : iterations[1][slot];
+    for (uint32_t slot = 0; slot < window; slot++) {
+        last[slot] = 0;
+        for (unsigned worker = 0; worker < workers; worker++)
+            if (all[worker].iterations[slot] > last[slot]) last[slot] = all[worker].iterations[slot];
+    }
 }
 
-// Until `until`, or until nothing has come for `patience_ms`; returns the contributions sent.
-static unsigned long run(double until, int patience_ms) {
-    unsigned long done = 0;
-    while (now() < until) {
+// Until `until`, or until nothing has come for `patience_ms`, or until there is nothing to wait for.
+static void run(double until, int patience_ms) {
+    struct pollfd polled[WORKERS_MAX];
+    for (unsigned i = 0; i < workers; i++) polled[i] = (struct pollfd){all[i].socket, POLLIN, 0};
+    while (now() < until && results < sent) {
         unsigned long before = results;
-        done += turn(0);
-        done += turn(1);
-        struct pollfd both[] = {{sockets[0], POLLIN, 0}, {sockets[1], POLLIN, 0}};
-        if (results == before && poll(both, 2, patience_ms) == 0) break;
+        for (unsigned worker = 0; worker < workers; worker++) turn(worker);
+        if (results == before && poll(polled, workers, patience_ms) == 0) break;
     }
-    return done;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) {
-        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW GENERATION INTERFACE0 INTERFACE1\n", argv[0]);
+    if (argc < 7 || argc > 6 + WORKERS_MAX) {
+        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...\n", argv[0]);
         return 2;
     }
     double seconds = atof(argv[1]);
     values = (unsigned)atoi(argv[2]), window = (unsigned)atoi(argv[3]);
     generation = (uint32_t)strtoul(argv[4], NULL, 10);
+    check = (unsigned)atoi(argv[5]), workers = (unsigned)argc - 6;
     if (values > 8192 || values % 256 || window < 1 || window > WINDOW_MAX) {
         fprintf(stderr, "%s: BYTES is a multiple of 256 up to 8192, WINDOW is 1 to %d\n", argv[0], WINDOW_MAX);
         return 2;
     }
-    for (int worker = 0; worker < 2; worker++) {
-        sockets[worker] = open_interface(argv[5 + worker]);
+    for (unsigned worker = 0; worker < workers; worker++) {
+        all[worker].socket = open_interface(argv[6 + worker]);
         prepare(worker);
     }
-    for (int worker = 0; worker < 2; worker++) begin(worker);
+    const uint32_t first = 1 + (uint32_t)(now() * 1000) % 100000000 * 40;  // later than those of runs before
+    for (unsigned worker = 0; worker < workers; worker++) begin(worker, first);
     double start = now();
-    unsigned long sent = run(start + seconds, 1000);
-    double took = now() - start;
+    const unsigned long before = sent;
+    run(start + seconds, 1000);
+    double rate = (double)(sent - before) / (now() - start);
     finish();
-    unsigned long rest = run(now() + 2, 300);
-    printf("%.0f %lu\n", (double)sent / took, 2 * window + sent + rest - results);
+    run(now() + 2, 300);
+    printf("%.0f %lu %lu %lu\n", rate, sent - results, results, wrong);
     return 0;
 }

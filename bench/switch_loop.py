@@ -1,187 +1,138 @@
 """Contributions per second of the embedded switch, of BMv2 and of a bare reflector.  Needs root and cc.
 
-    python bench/switch_loop.py [--target embedded] [--target unchecked] [--rounds 3] [--seconds 2] [--window 64]
+    python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--rounds 9] [--seconds 0.5] [--json]
 
-Two workers (bench/switch_loop.c) run in a closed loop, k = 2, over the same two veth pairs.  The targets take turns;
-each is a process of its own, started as `kofn run` starts it and set up through P4Runtime as the controller does it.
-The reflector (bench/reflector.c) moves the same frames unread: the limit that the kernel sets.  "unchecked" is the
-embedded switch with the same program, but without the checksum over header and values: embedded/unchecked is its price.
-Everything runs in a network namespace of its own that ends with it.
+A worker behind each port (bench/switch_loop.c) keeps a window of blocks in flight: contributions in, sums of all
+workers out, in a closed loop.  The reflector (bench/reflector.c) moves the same frames unread: the limit that the
+kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the controller does it.
+"unchecked" (only when asked for) is the embedded switch with the same program, but without the checksum over header
+and values.
+
+All targets are up at the same time, each between links of its own, and take turns that are short: whatever else the
+machine does happens to all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
+rounds.  The exit code is 1 when the embedded switch misses a goal: 15 times BMv2 and 0.7 of the reflector at 256
+values, 12 times BMv2 at 2048.
 """
 
 import argparse
-import asyncio
 import contextlib
-import ctypes
 import json
 import logging
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.entries import Layout
-from controller.program import Program
-from controller.push import SwitchLink
-from controller.slots import Slots
-from controller.topology import Host
-from run.config import Job
+from bench.targets import TARGETS, Target, Turn, compile_into, layout, missing, new_namespace, running
 
-HERE = Path(__file__).parent
-CLONE_NEWNET = 0x40000000
-SIZES = (1024, 8192)  # bytes of values in a packet, four bytes each
-DEVICE_ID = 9
-GENERATION = 1
-START_S = 30
-EMBEDDED = [sys.executable, "-m", "switch"]
-COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": ["simple_switch_grpc"]}
-TARGETS = ("embedded", "unchecked", "bmv2", "reflector")
-LAYOUT = Layout(
-    job=Job(workers=2),
-    hosts=tuple(
-        Host(name=f"h{port}", rank=port - 1, mac=0x080000000000 + port, ip=0x0A000000 + port, port=port)
-        for port in (1, 2)
-    ),
-)
+PORTS = (2, 8)
+VALUES = (256, 2048)  # int32 in a packet
+SUBJECT = "embedded"
+GOALS = {("bmv2", 256): 15.0, ("bmv2", 2048): 12.0, ("reflector", 256): 0.7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One turn of one target with one packet size."""
+class Case:
+    """All turns with one number of ports and of values; each list has an item a round."""
 
-    target: str
-    size: int
-    rate: float  # contributions of both workers a second
-    lost: int  # contributions without a result
+    ports: int
+    values: int
+    turns: dict[str, list[Turn]]
 
+    def rate(self, name: str) -> float:
+        """Median."""
+        return statistics.median(turn.rate for turn in self.turns[name])
 
-def make_links() -> None:
-    """A namespace with the pairs s1-h1 and s2-h2."""
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
-        raise SystemExit(f"a network namespace needs root: {os.strerror(ctypes.get_errno())}")
-    for worker in (1, 2):
-        pair = f"ip link add s{worker} mtu 9000 type veth peer name h{worker} mtu 9000"
-        for command in (pair, f"ip link set s{worker} up", f"ip link set h{worker} up"):
-            subprocess.run(command.split(), check=True)
+    def ratio(self, other: str) -> float:
+        """Of the embedded switch to another target: median of the rounds' ratios."""
+        pairs = zip(self.turns[SUBJECT], self.turns[other], strict=True)
+        return statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
 
+    def others(self) -> list[str]:
+        """Targets that there is a ratio to."""
+        return [name for name in self.turns if name != SUBJECT] if SUBJECT in self.turns else []
 
-@contextlib.contextmanager
-def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that ends with the block, and with this one."""
-    with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **streams) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
+    def missed(self) -> Iterator[str]:
+        """The goals that are not met, as sentences."""
+        for other in self.others():
+            goal, ratio = GOALS.get((other, self.values), 0.0), self.ratio(other)
+            if ratio < goal:
+                yield f"{self.ports} ports, {self.values} values: {ratio:.3f} x {other}, the goal is {goal:g}"
 
+    def lost(self) -> Iterator[str]:
+        """Who lost contributions."""
+        for name, turns in self.turns.items():
+            if lost := sum(turn.lost for turn in turns):
+                yield f"{self.ports} ports, {self.values} values: {name} left {lost} contributions without a result"
 
-@contextlib.contextmanager
-def reflector(folder: Path) -> Iterator[None]:
-    """The reflector on s1 and s2."""
-    with process([str(folder / "reflector"), "s1", "s2"], stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
-        if started.stdout.readline() != b"ready\n":
-            raise SystemExit("the reflector ended; what it said is above")
-        yield
-
-
-@contextlib.contextmanager
-def switch(target: str, folder: Path) -> Iterator[None]:
-    """A switch with ports s1 and s2 and the job's entries."""
-    address, log = f"unix:{folder}/{target}.sock", folder / f"{target}.log"
-    ports = ["-i", "1@s1", "-i", "2@s2", "--device-id", str(DEVICE_ID)]
-    command = [*COMMANDS[target], "--no-p4", *ports, "--", "--grpc-server-addr", address, "--cpu-port", "255"]
-    with log.open("ab") as out, process(command, stdout=out, stderr=out):
-        try:
-            asyncio.run(install(address, program(target, folder)))
-        except TimeoutError:
-            raise SystemExit(f"{target} was not ready within {START_S} s; it said:\n{log.read_text()}") from None
-        yield
-
-
-def program(target: str, folder: Path) -> Program:
-    """The program that a target runs."""
-    if target != "unchecked":
-        return Program()
-    document = json.loads(Program().blob.read_bytes())
-    document["checksums"] = [one for one in document["checksums"] if one["target"] != ["kofn", "checksum"]]
-    blob = folder / "unchecked.json"
-    blob.write_text(json.dumps(document))
-    return Program(blob=blob)
-
-
-async def install(address: str, program: Program) -> None:
-    """Pipeline and entries through P4Runtime, as the controller does it; raises TimeoutError."""
-    slots = Slots(layout=LAYOUT, k=2)
-    link = SwitchLink(address=address, device_id=DEVICE_ID, program=program, jobs=[slots])
-    task = asyncio.create_task(link.run())
-    try:
-        async with asyncio.timeout(START_S):
-            await link.ready.wait()
-            await slots.admit(GENERATION, slots.k)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def measure(target: str, folder: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """One turn of a target: every packet size."""
-    with reflector(folder) if target == "reflector" else switch(target, folder):
-        for size in SIZES:
-            numbers = map(str, (options.seconds, size, options.window, GENERATION))
-            command = [str(folder / "switch_loop"), *numbers, "h1", "h2"]
-            rate, lost = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-            yield Measured(target=target, size=size, rate=float(rate), lost=int(lost))
-
-
-def table(turns: Sequence[Measured], targets: Sequence[str]) -> Iterator[str]:
-    """A row for each packet size: medians, and the embedded switch's ratios to the others."""
-    others = [target for target in targets if target != "embedded"] if "embedded" in targets else []
-    columns = [*targets, *(f"embedded/{other}" for other in others)]
-    yield " | ".join(["values".rjust(6), *(f"{column:>18}" for column in columns)])
-    for size in SIZES:
-        rates = {
-            target: statistics.median(turn.rate for turn in turns if (turn.target, turn.size) == (target, size))
-            for target in targets
+    def as_json(self) -> dict[str, Any]:
+        """Everything, rounds included."""
+        return {
+            "ports": self.ports,
+            "values": self.values,
+            "rates": {name: self.rate(name) for name in self.turns},
+            "ratios": {other: self.ratio(other) for other in self.others()},
+            "missed": list(self.missed()),
+            "rounds": {name: [asdict(turn) for turn in turns] for name, turns in self.turns.items()},
         }
-        cells = [f"{rates[target]:,.0f}/s" for target in targets]
-        cells += [f"{rates['embedded'] / rates[other]:.2f}" for other in others]
-        yield " | ".join([f"{size // 4:6}", *(f"{cell:>18}" for cell in cells)])
+
+
+def measure(ports: int, folder: Path, options: argparse.Namespace) -> Iterator[Case]:
+    """All cases with one number of ports."""
+    cases = [Case(ports=ports, values=values, turns={name: [] for name in options.target}) for values in options.values]
+    with contextlib.ExitStack() as stack:
+        targets = [stack.enter_context(running(name, folder, ports)) for name in options.target]
+        for number in range(options.rounds):
+            show(f"{ports} ports, round {number + 1} of {options.rounds}")
+            for case in cases:
+                take_turns(case, targets[number % len(targets) :] + targets[: number % len(targets)], options)
+    return iter(cases)
+
+
+def take_turns(case: Case, targets: Sequence[Target], options: argparse.Namespace) -> None:
+    """One of each target; another one begins in each round."""
     for target in targets:
-        lost = sum(turn.lost for turn in turns if turn.target == target)
-        if lost:
-            yield f"{target}: {lost} contributions had no result; a slot stands still once it lost one"
+        turn = target.turn(seconds=options.seconds, size=4 * case.values, window=options.window)
+        case.turns[target.name].append(turn)
 
 
-def compile_into(folder: Path) -> None:
-    """The workers and the reflector."""
-    for name in ("switch_loop", "reflector"):
-        subprocess.run(["cc", "-O2", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
+def table(cases: Sequence[Case], targets: Sequence[str]) -> Iterator[str]:
+    """A row for each case: median rates, and the embedded switch's ratios to the others."""
+    others = cases[0].others()
+    yield " | ".join(["ports", "values", *(f"{column:>18}" for column in (*targets, *map(ratio_name, others)))])
+    for case in cases:
+        cells = [f"{case.rate(name):,.0f}/s" for name in targets] + [f"{case.ratio(other):.2f}" for other in others]
+        yield " | ".join([f"{case.ports:5}", f"{case.values:6}", *(f"{cell:>18}" for cell in cells)])
+
+
+def ratio_name(other: str) -> str:
+    """A column's head."""
+    return f"{SUBJECT}/{other}"
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     kept = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kept)
-    parser.add_argument(
-        "--target", action="append", choices=TARGETS, help="repeat for several (default: all there are)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each target; medians are printed (default 3)")
-    parser.add_argument("--seconds", type=int, default=2, help="of each measurement (default 2)")
-    parser.add_argument("--window", type=int, default=64, help="blocks in flight of each worker (default 64)")
+    parser = argparse.ArgumentParser(prog="bench.switch_loop", description=__doc__, formatter_class=kept)
+    add = parser.add_argument
+    add("--target", action="append", choices=TARGETS, help="repeat for several (default: all but unchecked)")
+    add("--ports", type=int, action="append", choices=range(1, 65), metavar="N", help="repeat (default: 2 and 8)")
+    add("--values", type=int, action="append", choices=range(64, 2049, 64), metavar="N", help="repeat (256 and 2048)")
+    add("--rounds", type=int, default=9, help="turns of each target in each case (default 9)")
+    add("--seconds", type=float, default=0.5, help="of each turn (default 0.5)")
+    add("--window", type=int, default=32, help="blocks in flight of each worker (default 32)")
+    add("--json", action="store_true", help="everything, the single turns included, as one JSON object")
     options = parser.parse_args()
-    if min(options.rounds, options.seconds, options.window) < 1 or options.window > LAYOUT.job.slots // 2:
-        parser.error(f"--rounds, --seconds and --window are at least 1, --window at most {LAYOUT.job.slots // 2}")
-    missing = [] if shutil.which("simple_switch_grpc") else ["bmv2"]
-    if missing and "bmv2" in (options.target or ()):
-        parser.error("--target bmv2 needs simple_switch_grpc on the PATH")
-    options.target = options.target or [target for target in TARGETS if target not in missing]
+    window = layout(1).job.slots // 2
+    if min(options.rounds, options.window) < 1 or options.seconds <= 0 or options.window > window:
+        parser.error(f"--rounds and --window are at least 1, --seconds more than 0, --window at most {window}")
+    for name in set(missing()) & set(options.target or ()):
+        parser.error(f"--target {name} needs simple_switch_grpc on the PATH")
+    options.target = options.target or [name for name in TARGETS if name not in (*missing(), "unchecked")]
+    options.ports, options.values = options.ports or PORTS, options.values or VALUES
     return options
 
 
@@ -191,22 +142,24 @@ def show(progress: str) -> None:
         print(progress, end="\033[K\r", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Print one table."""
+def main() -> int:
+    """Print one table, or one JSON object; 1 when a goal is missed."""
     options = parse()
     logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
-    make_links()
-    turns: list[Measured] = []
+    new_namespace()
     with tempfile.TemporaryDirectory() as name:
         compile_into(Path(name))
-        for number in range(options.rounds):
-            for target in options.target:
-                show(f"round {number + 1} of {options.rounds}: {target}")
-                turns += measure(target, Path(name), options)
+        cases = [case for ports in options.ports for case in measure(ports, Path(name), options)]
     show("")
-    print(f"contributions of two workers a second, window {options.window}, median of {options.rounds}:")
-    print(*table(turns, options.target), sep="\n")
+    missed = [text for case in cases for text in case.missed()]
+    if options.json:
+        print(json.dumps({"cases": [case.as_json() for case in cases], "missed": missed}, indent=2))
+    else:
+        print(f"contributions of all workers a second, window {options.window}, medians of {options.rounds} rounds:")
+        print(*table(cases, options.target), sep="\n")
+        print(*(text for case in cases for text in case.lost()), *(f"goal missed: {text}" for text in missed), sep="\n")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -33,6 +33,7 @@ LAZY = {
     "chaos": ("run.chaos", "command"),
     "experiment": ("run.experiment", "command"),
     "certs": ("run.certs", "command"),
+    "slots": ("controller.slots_command", "command"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""
 
@@ -72,6 +73,7 @@ def main() -> None:
       kofn experiment codecs      what compression costs, and what it is worth
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
+      kofn slots                  who is missing from which slot of a running switch
       kofn set-k fixed:3          take k into your own hands
 
     \b

@@ -21,6 +21,7 @@ FLOOD_GROUP = 0x100
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
 JOBS = "ingress.admission.jobs"
+MEMBERS = "ingress.admission.members"
 SET_JOB = "ingress.admission.set_job"
 DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
@@ -152,7 +153,7 @@ def _workers(layout: Layout) -> Iterator[fy.P4TableEntry]:
     job = layout.job.id
     for rank, host in enumerate(layout.members):
         yield _entry(
-            "ingress.admission.members",
+            MEMBERS,
             {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
             fy.P4TableAction("ingress.admission.admit", most=1),
         )

@@ -6,6 +6,7 @@ ControllerError
  |- PushError       the switch refused something, or the program has not what the controller needs
  |- ObjectiveError  a plug-in did not give usable costs
  |- AttachError     a worker cannot take part
+ |- InspectionError a switch cannot be looked into
  '- StartError      the controller cannot start: no switch, address in use
 """
 
@@ -26,6 +27,10 @@ class LayoutError(ControllerError):
 
 class PushError(ControllerError):
     """The switch refused an update; the message names it as P4 does."""
+
+
+class InspectionError(ControllerError):
+    """A switch has not what is to be shown; the message says what it has."""
 
 
 class StartError(ControllerError):

@@ -18,13 +18,12 @@ from host.compress import (
     Fixed,
     FixedPoint,
     OneBit,
-    Rounding,
     statistics,
 )
 from host.errors import CodecError
-from host.lanes import WIDTHS, code_of, limit_of
+from host.lanes import WIDTHS, code_of
 from host.wire import Values
-from run.compression import NAMES
+from run.compression import NAMES, Rounding, limit_of
 
 LANES = 64
 """Of a trial block."""

@@ -9,15 +9,16 @@ Knows nothing of packets (host.lanes packs lanes) and of what is sent when.  hos
 """
 
 import math
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from host.errors import CodecError, GradientError
 from host.kernel import Floats32, Floats64, kernel
-from host.lanes import WIDTHS, limit_of, pack, unpack
+from host.lanes import WIDTHS, code_of, pack, unpack
 from host.wire import Values
+from run.compression import Rounding, limit_of
 
 FRACTION_BITS = 40
 """Resolution of a worker's books: 2**-40, below float32's own for any gradient above 2**-17."""
@@ -38,8 +39,6 @@ Scale = TypeVar("Scale", Exponents, int | Exponents)
 
 Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
-
-Rounding = Literal["nearest", "stochastic"]
 
 TAIL = 12.0
 """What is larger than so many mean magnitudes (times the root of the largest lane) is clipped.  The least squared error
@@ -118,6 +117,7 @@ class FixedPoint:
     def __init__(
         self, *, workers: int, width: int = 32, rounding: Rounding = "nearest", gradient_range: float = 64.0
     ) -> None:
+        code_of(width)
         self.width = width
         self.limit = limit_of(width, workers)
         """Largest magnitude of one addend: n of them fit a signed lane."""

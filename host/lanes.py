@@ -25,13 +25,6 @@ def width_of(code: int) -> int:
     return WIDTHS[code]
 
 
-def limit_of(width: int, workers: int) -> int:
-    """Largest magnitude of a signed lane of which `workers` may be added; 0: there is no room for so many."""
-    code_of(width)
-    most: int = (1 << (width - 1)) - 1
-    return most // workers
-
-
 def pack(lanes: Values, width: int) -> bytes:
     """Lanes as on the wire, in C order; of each its low `width` bits.  CodecError unless they fill whole bytes."""
     code_of(width)

@@ -28,14 +28,26 @@ class Commands:
     certificates: Path | None
     """None: plaintext."""
 
-    def switch(self, interfaces: dict[str, str], *, faults: Iterable[FaultRule] = (), fault_seed: int = 0) -> list[str]:
-        """The same flags for both targets; only the embedded one can have faults."""
+    def switch(
+        self,
+        interfaces: dict[str, str],
+        *,
+        faults: Iterable[FaultRule] = (),
+        fault_seed: int = 0,
+        pcap: Path | None = None,
+    ) -> list[str]:
+        """The same flags for both targets; only the embedded one can have faults and traces.
+
+        `pcap` is the folder for its links' frames.
+        """
         name = [sys.executable, "-m", "switch"] if self.network.target == "embedded" else [_bmv2()]
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
         address = f"127.0.0.1:{self.network.p4runtime_port}"
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
         rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(PORT)] if rules else []
+        rules += ["--trace", str(self.network.trace)] if self.network.trace else []
+        rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
         return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
 
     def controller(self, configs: Sequence[Path], entry: PassFolder) -> list[str]:

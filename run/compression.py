@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from host.compress import Rounding
-from host.lanes import limit_of
 from run.errors import ConfigError
 from run.sections import MBPS, Section
 
 Adapt = Literal["off", "deliverable", "literal"]
+
+Rounding = Literal["nearest", "stochastic"]
 
 INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 """Bits of a lane of the codecs with one width whatever the number of workers, widest first."""
@@ -19,6 +19,12 @@ NAMES = (*INTEGERS, "onebit", "auto")
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """A codec of a user's own."""
+
+
+def limit_of(width: int, workers: int) -> int:
+    """Largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: they have no room."""
+    most: int = (1 << (width - 1)) - 1
+    return most // workers
 
 
 class Compress(Section, frozen=True):

@@ -54,10 +54,16 @@ class Network(Section, frozen=True):
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
     device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
+    pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the pass
     tls: bool = True  # workers, peers, controller and commands prove who they are (docs/SECURITY.md)
 
     def check(self) -> None:
-        """Ports that differ, and a network that processes on this machine can have for themselves."""
+        """Ports that differ, a network that processes on this machine can have for themselves, what BMv2 cannot."""
+        if self.trace and self.target == "bmv2":
+            raise ConfigError(
+                f"network.trace is {self.trace}, network.target is 'bmv2': only 'embedded' traces packets"
+            )
         if self.p4runtime_port == self.controller_port:
             raise ConfigError(
                 f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "

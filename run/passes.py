@@ -82,7 +82,10 @@ class Pass:
     async def _start_control_plane(self, inspector: Inspector) -> None:
         rules = [rule for training in self._trainings for rule in training.port_rules()]
         interfaces = self._network.ready.interfaces()
-        argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed)
+        pcap = self._entries[0].shared / "pcap" if self._commands.network.pcap else None
+        if pcap is not None:
+            pcap.mkdir(parents=True, exist_ok=True)
+        argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
         await self._launch("switch", argv)
         await self._until_up("switch", self._switch_listens(), "the switch's P4Runtime server")
         configs = [job.effective for job in self._folder.jobs]

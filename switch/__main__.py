@@ -7,10 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from switch.engine import Engine
-from switch.errors import ProgramError, SwitchError
+from switch.counts import count_lines, fault_lines
+from switch.engine import Engine, Trace
+from switch.entries import Report
+from switch.errors import ProgramError, ReplayError, SwitchError
 from switch.options import Options, check_address, check_interfaces, check_log_file, parse
 from switch.p4runtime.server import serving
+from switch.p4runtime.uplink import Uplink
+from switch.replay import Replay, open_inputs
 
 LOG = logging.getLogger("switch")
 LEVELS = {
@@ -28,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code, 2 when it cannot start."""
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
-        check_interfaces(options.ports)
+        if not options.inside.files:
+            check_interfaces(options.ports)
         check_address(options.address)
         check_log_file(options.log_file)
         _set_up_logging(options)
@@ -46,31 +51,63 @@ async def run(options: Options) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    credentials = None if options.tls is None else options.tls.credentials()
     engine = Engine(
         options.ports,
         cpu_port=options.cpu_port,
         faults=options.faults,
         fault_seed=options.fault_seed,
         fault_udp_port=options.fault_udp_port or 0,
+        drop_port=options.drop_port,
+        priority_queues=options.priority_queues,
+        files=options.inside.files,
+        pcap=options.inside.pcap,
+        trace=Trace(packets=options.inside.trace, file=sys.stdout.fileno()) if options.inside.trace else None,
+        dump_c=options.inside.dump_c,
     )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report, engine, options)
+    inputs = open_inputs(options.ports) if options.inside.files else []
     if options.program is not None:
         await asyncio.to_thread(_load, engine, options.program)
     engine.start()
+    reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
-        async with serving(engine, device_id=options.device_id, address=options.address):
+        async with serving(engine, device_id=options.device_id, address=options.address, credentials=credentials):
             print(f"Server listening on {options.address}", flush=True)
-            await ended.wait()
+            await _end(ended, Replay(engine, inputs, options.inside.wait_s or 0))
     finally:
         engine.stop()
-        report_faults(engine, options)
+        await reports.close()
+        write_reports(engine.take_reports(0))
+        report(engine, options)
 
 
-def report_faults(engine: Engine, options: Options) -> None:
-    """What was injected, two lines for each port that has rules."""
-    ports = engine.stats().ports
-    for port in sorted({rule.port for rule in options.faults}):
-        print(f"injected at port {port}, in: {ports[port].faults_in}", flush=True)
-        print(f"injected at port {port}, out: {ports[port].faults_out}", flush=True)
+async def _end(ended: asyncio.Event, replay: Replay) -> None:
+    """Feed the files, if there are any, until a signal ends it; raises ReplayError when one of them is damaged."""
+    loop = asyncio.get_running_loop()
+    failures: list[ReplayError] = []
+
+    def fail(error: ReplayError) -> None:
+        failures.append(error)
+        loop.call_soon_threadsafe(ended.set)
+
+    replay.start(fail)
+    await ended.wait()
+    replay.stop()
+    if failures:
+        raise failures[0]
+
+
+def report(engine: Engine, options: Options) -> None:
+    """What was injected at ports that have rules for it, and what went through all ports."""
+    for line in (*fault_lines(engine, options.faults), *count_lines(engine, options.ports)):
+        print(line, flush=True)
+
+
+def write_reports(reports: list[Report]) -> None:
+    """The program's own messages to the log."""
+    for report in reports:
+        LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
 
 
 def _load(engine: Engine, program: Path) -> None:

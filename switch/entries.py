@@ -50,18 +50,96 @@ Key: TypeAlias = tuple[Match, ...]  # in the order of the table's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRef:
+    """An indirect table's entry does what the member of its profile does."""
+
+    member: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRef:
+    """An indirect table's entry does what the member does that the selector chooses from the group."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedAction:
+    """One of the actions that a selector chooses from; `weight` is how often it is there."""
+
+    action: str
+    parameters: tuple[int, ...] = ()
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSet:
+    """Members and a group that belong to one entry ("one shot")."""
+
+    actions: tuple[WeightedAction, ...]
+
+
+Via: TypeAlias = MemberRef | GroupRef | ActionSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A row of a table.
 
-    The higher priority wins, as in P4Runtime.  Tables whose key is all exact, or exact but for one lpm field, have no
-    priorities: 0.  `action` is the action's full name, `parameters` are in the action's order.
+    The higher priority wins, as in P4Runtime; of equal ones that overlap, the one in the lower free place.  Tables
+    whose key is all exact, or exact but for one lpm field, have no priorities: 0.  `action` is the action's full name,
+    `parameters` are in the action's order; entries of an indirect table have `via` instead.  With an `idle_timeout_ns`
+    the entry is reported by `take_idle` when no packet hit it for so long.  `metadata` and `controller_metadata` are
+    the control plane's own.
     """
 
     table: str
     key: Key
     priority: int = 0
+    action: str = ""
+    parameters: tuple[int, ...] = ()
+    via: Via | None = None
+    idle_timeout_ns: int = 0
+    metadata: bytes = b""
+    controller_metadata: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An action with its parameters in an action profile; `id` is the control plane's, from 1."""
+
+    profile: str
+    id: int
     action: str
     parameters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member of a group, which is there `weight` times."""
+
+    member: int
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberGroup:
+    """Members of an action profile that its selector chooses from; `id` is the control plane's, from 1."""
+
+    profile: str
+    id: int
+    members: tuple[GroupMember, ...]
+    max_size: int = 0  # 0: as large as can be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterConfig:
+    """Rates in packets or bytes a second, bursts in packets or bytes; the committed rate is not above the peak's."""
+
+    committed_rate: int
+    committed_burst: int
+    peak_rate: int
+    peak_burst: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +159,31 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloneSession:
+    """Where a clone goes: to `replicas`, or to those of the multicast group `group` if it is not 0.
+
+    A clone is cut to `length` bytes as it leaves, headers included, if that is not 0.
+    """
+
+    replicas: tuple[Replica, ...] = ()
+    group: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """One message of the program to the control plane: the digest's type name and its fields in order."""
 
     name: str
     fields: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A line of the program for the log: a log_msg with its values, or which assertion `failed`."""
+
+    text: str
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

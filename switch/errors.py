@@ -6,11 +6,13 @@ SwitchError
   CompileError       the C compiler refused the generated code (a fault of this package)
   NoProgram          the operation needs a loaded program
   PortError          an interface cannot be opened
+  ReplayError        a file of packets cannot be read
   FaultError         a rule for injected faults cannot be followed
   InvalidEntry       an entry, action or value does not fit the program
     UnknownObject    no table, action, counter, register, ... of that name
   EntryExists        the key is already in the table
   EntryNotFound      the key (or group) is not there
+  StillUsed          a member or group cannot be removed because something refers to it
   TableFull          the table holds as many entries as the program declares
 """
 
@@ -39,6 +41,10 @@ class PortError(SwitchError):
     """A port's interface cannot be opened."""
 
 
+class ReplayError(SwitchError):
+    """A pcap file that stands for an interface is missing, damaged, or of another format."""
+
+
 class FaultError(SwitchError):
     """A rule for injected faults is unknown, out of bounds, or does nothing."""
 
@@ -57,6 +63,10 @@ class EntryExists(SwitchError):  # noqa: N818 - says what happened
 
 class EntryNotFound(SwitchError):  # noqa: N818 - says what happened
     """The table has no entry with that key (and priority), or there is no such group."""
+
+
+class StillUsed(SwitchError):  # noqa: N818 - says what happened
+    """A member or group of an action profile is referred to by a group or an entry."""
 
 
 class TableFull(SwitchError):  # noqa: N818 - says what happened

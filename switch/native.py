@@ -22,7 +22,12 @@ DROPS = (
     "packet-in ring full",
     "assertion failed",
     "delay queue full",
+    "copy queue full",
+    "too many passes",
+    "priority",
+    "log ring full",
 )  # enum drop_reason of runtime/program.h, in its order
+DROP_NAMES = (c_char_p * len(DROPS))(*(name.encode() for name in DROPS))
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
 INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
 
@@ -59,13 +64,20 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_free": (None, [c_void_p]),
     "core_swap": (c_void_p, [c_void_p, c_void_p]),
     "core_open_port": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "core_open_file": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "core_capture": (c_int, [c_void_p, c_uint32, c_uint32, c_char_p]),
+    "core_capture_error": (c_int, [c_void_p, c_uint32, c_uint32]),
+    "core_receive": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
+    "core_trace": (c_int, [c_void_p, c_int, c_uint64, POINTER(c_char_p)]),
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),
     "core_set_group": (c_int, [c_void_p, c_uint32, POINTER(CReplica), c_uint32]),
+    "core_set_session": (c_int, [c_void_p, *[c_uint32] * 3, POINTER(CReplica), c_uint32]),
     "core_send": (None, [c_void_p, c_char_p, c_uint32]),
     "core_inject": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_void_p, c_uint64]),
     "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
+    "core_take_reports": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
     "core_set_faults": (
@@ -77,13 +89,20 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_write": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
     "instance_new": (c_void_p, [c_void_p]),
     "instance_free": (None, [c_void_p]),
-    "table_insert": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs, c_uint32, Limbs]),
+    "table_insert": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs, Limbs, c_uint32, Limbs]),
     "table_modify": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
     "table_delete": (None, [c_void_p, c_void_p, *[c_uint32] * 3]),
     "table_set_miss": (None, [c_void_p, c_void_p, *[c_uint32] * 2, Limbs]),
+    "table_extra": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "table_count": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "miss_count": (c_void_p, [c_void_p, c_uint32]),
     "counter_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+    "meter_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
+    "meter_set": (None, [c_void_p, c_void_p, Limbs]),
+    "core_now_us": (c_uint64, [c_void_p]),
+    "profile_set_member": (c_int, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
+    "profile_set_group": (c_int, [c_void_p, c_void_p, *[c_uint32] * 2, POINTER(c_uint32), c_uint32]),
+    "value_set_replace": (c_int, [c_void_p, c_void_p, c_uint32, Limbs, c_uint32]),
     "register_cell": (c_void_p, [c_void_p, c_uint32, c_uint32]),
 }
 

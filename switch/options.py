@@ -12,24 +12,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from switch.compiler.program import DROP_PORT
+from switch.compiler.program import DROP_PORT, PORTS
 from switch.errors import SwitchError
 from switch.faults import FaultRule, parse_rule
+from switch.inside import EXAMPLES as INSIDE_EXAMPLES
+from switch.inside import HELP, Inside, add_arguments, ignored, joined, read
+from switch.tls import Tls
 
-PORT_MAX = DROP_PORT - 1
+PORT_MAX = PORTS - 1
 UNIX = "unix:"
-TARGET_FLAGS = ("--grpc-server-addr", "--cpu-port", "--drop-port")
+TARGET_FLAGS = (
+    *(f"--grpc-server-{name}" for name in ("addr", "ssl", "cert", "key", "cacert", "with-client-auth")),
+    *("--cpu-port", "--drop-port", "--priority-queues"),
+)
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 DESCRIPTION = """\
 kofn's embedded switch: runs the JSON that p4c makes for BMv2 as native code and speaks P4Runtime.
 It takes simple_switch_grpc's flags; those after -- belong to the target."""
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{HELP}
+
 target flags, after --:
   --grpc-server-addr HOST:PORT  where P4Runtime is served (default 0.0.0.0:9559); or unix:PATH
+  --grpc-server-ssl             serve it over TLS, with
+  --grpc-server-cert FILE       the server's certificate and
+  --grpc-server-key FILE        its key, both PEM
+  --grpc-server-with-client-auth  let in only clients with a certificate of
+  --grpc-server-cacert FILE     these authorities, PEM
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
-  --drop-port 511               the port that drops; no other is possible
+  --drop-port PORT              the port that drops (default 511)
+  --priority-queues N           a packet of priority N or more is dropped (default 1)
 
 injected faults, KEY=VALUE with commas between:
   port=P                            one of the ports (needed)
@@ -47,7 +61,8 @@ examples:
     python -m switch -i 1@veth1 --device-id 1 p4src/build/kofn.json
   lose a tenth of what comes in at port 1, and the third and fourth frame that go out there:
     python -m switch --no-p4 -i 1@veth1 --fault port=1,direction=in,drop=0.1 \\
-      --fault port=1,direction=out,packets=3+4,drop=1"""
+      --fault port=1,direction=out,packets=3+4,drop=1
+{INSIDE_EXAMPLES}"""
 
 
 class OptionsError(SwitchError):
@@ -62,13 +77,17 @@ class Options:
     ports: dict[int, str]  # port number to interface
     device_id: int
     address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
+    tls: Tls | None  # of the P4Runtime server
     cpu_port: int | None
+    drop_port: int
+    priority_queues: int
     faults: tuple[FaultRule, ...]
     fault_seed: int
     fault_udp_port: int | None  # only packets to it have faults
     log_level: str
     log_console: bool
     log_file: Path | None
+    inside: Inside
     ignored: tuple[str, ...]  # flags that were given and change nothing, each with the reason
 
 
@@ -86,23 +105,27 @@ def parse(arguments: Sequence[str]) -> Options:
     for flag in TARGET_FLAGS:
         if any(argument.partition("=")[0] == flag for argument in general):
             raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
-    told = _general_parser().parse_args(general)
+    told = _general_parser().parse_args(joined(general))
     aimed = _target_parser().parse_args(target)
-    ports = _ports(told.interface)
-    _check_drop_port(aimed.drop_port)
+    drop_port = _drop_port(aimed.drop_port)
+    ports = _ports(told.interface, drop_port)
     return Options(
         program=_program(told.program, told.no_p4),
         ports=ports,
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
-        cpu_port=_cpu_port(aimed.cpu_port, ports),
+        tls=_tls(aimed),
+        cpu_port=_cpu_port(aimed.cpu_port, ports, drop_port),
+        drop_port=drop_port,
+        priority_queues=_queues(aimed.priority_queues),
         faults=tuple(map(parse_rule, told.fault)),
         fault_seed=told.fault_seed,
         fault_udp_port=told.fault_udp_port,
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
-        ignored=_ignored(told),
+        inside=read(told),
+        ignored=_ignored(told, aimed),
     )
 
 
@@ -173,15 +196,21 @@ def _general_parser() -> _Parser:
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
     add("--log-flush", action="store_true", help="ignored: every line is flushed")
     add("--thrift-port", type=_port_number, metavar="PORT", help="ignored: there is no Thrift server")
-    add("--pcap", nargs="?", const=".", metavar="DIRECTORY", help="refused: packets are not captured yet")
+    add("--dump-packet-data", type=_unsigned, metavar="BYTES", help="ignored: --trace shows packets")
+    add_arguments(parser)
     return parser
 
 
 def _target_parser() -> _Parser:
     parser = _Parser(prog="python -m switch ... --", add_help=False, allow_abbrev=False)
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
+    for flag in ("cert", "key", "cacert"):
+        parser.add_argument(f"--grpc-server-{flag}", type=Path)
+    for flag in ("ssl", "with-client-auth"):
+        parser.add_argument(f"--grpc-server-{flag}", action="store_true")
     parser.add_argument("--cpu-port")
     parser.add_argument("--drop-port", default=str(DROP_PORT))
+    parser.add_argument("--priority-queues", default="1")
     return parser
 
 
@@ -197,13 +226,15 @@ def _port_number(text: str) -> int:
     return int(text)
 
 
-def _ports(interfaces: list[str]) -> dict[int, str]:
+def _ports(interfaces: list[str], drop_port: int) -> dict[int, str]:
     ports: dict[int, str] = {}
     for text in interfaces:
-        port_text, _, interface = text.partition("@")
+        port_text, _, interface = text.strip().partition("@")
         if not interface or not port_text.isdecimal() or int(port_text) > PORT_MAX:
             raise OptionsError(f"-i {text}: needs PORT@INTERFACE with a port from 0 to {PORT_MAX}, as in -i 1@s1-eth1")
         port = int(port_text)
+        if port == drop_port:
+            raise OptionsError(f"-i {text}: port {port} is the port that drops; --drop-port chooses another")
         if port in ports:
             raise OptionsError(f"-i {text}: port {port} is {ports[port]} already; each port is given once")
         if interface in ports.values():
@@ -232,11 +263,11 @@ def _address(text: str) -> str:
     return text
 
 
-def _cpu_port(text: str | None, ports: dict[int, str]) -> int | None:
+def _cpu_port(text: str | None, ports: dict[int, str], drop_port: int) -> int | None:
     if text is None:
         return None
-    if text == str(DROP_PORT):
-        raise OptionsError(f"--cpu-port {text}: that is the drop port; 1 to {PORT_MAX} is allowed")
+    if text == str(drop_port):
+        raise OptionsError(f"--cpu-port {text}: that is the drop port; --drop-port chooses another")
     if not text.isdecimal() or not 1 <= int(text) <= PORT_MAX:
         raise OptionsError(f"--cpu-port {text}: needs a port from 1 to {PORT_MAX}")
     if int(text) in ports:
@@ -244,17 +275,47 @@ def _cpu_port(text: str | None, ports: dict[int, str]) -> int | None:
     return int(text)
 
 
-def _check_drop_port(text: str) -> None:
-    if text != str(DROP_PORT):
-        raise OptionsError(f"--drop-port {text}: this switch drops by port {DROP_PORT} and no other")
+def _drop_port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise OptionsError(f"--drop-port {text}: needs a port from 0 to {PORT_MAX}")
+    return int(text)
 
 
-def _ignored(told: argparse.Namespace) -> tuple[str, ...]:
-    if told.pcap is not None:
-        raise OptionsError("--pcap: this switch does not capture packets; use tcpdump -i INTERFACE")
+def _queues(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionsError(f"--priority-queues {text}: needs a number from 1 on")
+    return int(text)
+
+
+def _tls(aimed: argparse.Namespace) -> Tls | None:
+    if not aimed.grpc_server_ssl:
+        return None
+    for flag in ("cert", "key", *(["cacert"] if aimed.grpc_server_with_client_auth else [])):
+        if getattr(aimed, f"grpc_server_{flag}") is None:
+            raise OptionsError(f"--grpc-server-ssl: --grpc-server-{flag} FILE is needed, too")
+    return Tls(
+        certificate=aimed.grpc_server_cert,
+        key=aimed.grpc_server_key,
+        authority=aimed.grpc_server_cacert,
+        client_auth=aimed.grpc_server_with_client_auth,
+    )
+
+
+def _unused_tls(aimed: argparse.Namespace) -> list[str]:
+    given = [flag for flag in ("cert", "key", "cacert") if getattr(aimed, f"grpc_server_{flag}") is not None]
+    given += ["with-client-auth"] if aimed.grpc_server_with_client_auth else []
+    if aimed.grpc_server_ssl:
+        given = ["cacert"] if "cacert" in given and "with-client-auth" not in given else []
+    missing = "--grpc-server-with-client-auth" if aimed.grpc_server_ssl else "--grpc-server-ssl"
+    return [f"--grpc-server-{flag}: {missing} is not given" for flag in given]
+
+
+def _ignored(told: argparse.Namespace, aimed: argparse.Namespace) -> tuple[str, ...]:
     if told.log_console and told.log_file is not None:
         raise OptionsError("--log-console and --log-file exclude each other")
-    reasons = []
+    reasons = [*ignored(told), *_unused_tls(aimed)]
+    if told.dump_packet_data is not None:
+        reasons.append(f"--dump-packet-data {told.dump_packet_data}: --trace shows packets, --pcap keeps them")
     if told.thrift_port is not None:
         reasons.append(f"--thrift-port {told.thrift_port}: there is no Thrift server")
     return tuple(reasons)

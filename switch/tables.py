@@ -1,20 +1,22 @@
 """The entries of one table as the control plane knows them, and their checks.
 
 The native table holds the same entries in the form that look-ups need; this one answers reads and decides places and
-ranks.  Ordered tables keep the higher priority (or the longer prefix) in front.
+ranks: the higher priority (or the longer prefix) is the better.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switch.compiler.layout import limbs, mask_of
-from switch.compiler.matching import words
+from switch.actions import check_value, find_action, parameter_words
+from switch.compiler.layout import mask_of
+from switch.compiler.matching import Pair, entry_limbs, masks_of
 from switch.compiler.program import Action, KeyField, Table
 from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry, TableFull
+from switch.errors import EntryExists, EntryNotFound, InvalidEntry
+from switch.places import Places
+from switch.profiles import Held
 
-Pair = tuple[int, int]
+PRIORITY_MAX = (1 << 31) - 1  # P4Runtime's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,25 +25,39 @@ class Placed:
 
     entry: Entry
     number: int
-    order: int  # the lower is searched first
+    mask: int  # of an ordered table: the number of its mask
+    held: Held | None = None  # what it holds of an action profile
+
+
+@dataclass(slots=True)
+class _Mask:
+    """A mask that entries of an ordered table have, by its number in the native table."""
+
+    number: int
+    entries: int = 0
 
 
 class TableState:
-    """Entries by key, free places, ranks."""
+    """Entries by key, free places, masks."""
 
     def __init__(self, table: Table) -> None:
         """Empty; the default is the program's."""
         self.table = table
+        self.ordered, self.prioritised = table.ordered, table.prioritised  # asked for with every entry
         self.actions = {action.name: action for action in table.actions}
         self.placed: dict[tuple[Key, int], Placed] = {}
-        self._free = list(range(max(1, table.size, len(table.entries or ())) - 1, -1, -1))
-        self._ranks: list[tuple[int, int]] = []  # (order, number)
+        self._places = Places(f"table {table.name}", self.capacity)
+        self._masks: dict[tuple[int, ...], _Mask] = {}
+        self._mask_places = Places(f"table {table.name}", self.capacity)
+        self.limbs = entry_limbs(table)
         self._defaults = {action.id: action for action in table.actions}
         self.default = self.initial_default
 
     @property
-    def initial_default(self) -> tuple[Action, tuple[int, ...]]:
-        """The program's default action."""
+    def initial_default(self) -> tuple[Action, tuple[int, ...]] | None:
+        """The program's default action; None: a miss does nothing."""
+        if self.table.default_action is None:
+            return None
         return self._defaults[self.table.default_action], self.table.default_parameters
 
     @property
@@ -51,26 +67,27 @@ class TableState:
 
     def action(self, name: str, parameters: Sequence[int]) -> Action:
         """The action, its parameters checked.  Raises InvalidEntry."""
-        if name not in self.actions:
-            raise InvalidEntry(f"table {self.table.name} has no action {name}; it has {', '.join(self.actions)}")
-        action = self.actions[name]
-        if len(parameters) != len(action.parameters):
-            expected = ", ".join(f"{item.name}: bit<{item.width}>" for item in action.parameters)
-            raise InvalidEntry(f"action {name} takes ({expected}), not {len(parameters)} parameters")
-        for value, item in zip(parameters, action.parameters, strict=True):
-            _check_value(value, item.width, f"parameter {item.name} of action {name}")
-        return action
+        return find_action(f"table {self.table.name}", self.actions, name, parameters)
 
     def key(self, key: Key, priority: int) -> tuple[Key, tuple[Pair, ...]]:
-        """The key in its one normal form and as pairs of numbers.  Raises InvalidEntry."""
+        """The key in its one normal form and as pairs of numbers, the priority checked.  Raises InvalidEntry."""
+        self._check_priority(priority)
+        return self.normal(key)
+
+    def normal(self, key: Key) -> tuple[Key, tuple[Pair, ...]]:
+        """`key` without a priority."""
         if len(key) != len(self.table.key):
             raise InvalidEntry(f"the key of table {self.table.name} has {self._fields()}, not {len(key)} fields")
-        if self.table.prioritised and priority <= 0:
-            raise InvalidEntry(f"entries of table {self.table.name} need a priority above 0, not {priority}")
-        if not self.table.prioritised and priority != 0:
-            raise InvalidEntry(f"entries of table {self.table.name} have no priority: 0, not {priority}")
         both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
         return tuple(match for match, _ in both), tuple(pair for _, pair in both)
+
+    def _check_priority(self, priority: int) -> None:
+        if self.prioritised and not 0 < priority <= PRIORITY_MAX:
+            raise InvalidEntry(
+                f"entries of table {self.table.name} need a priority above 0 and below 2**31, not {priority}"
+            )
+        if not self.prioritised and priority != 0:
+            raise InvalidEntry(f"entries of table {self.table.name} have no priority: 0, not {priority}")
 
     def _fields(self) -> str:
         return "(" + ", ".join(f"{field.name}: {field.kind}" for field in self.table.key) + ")"
@@ -81,46 +98,61 @@ class TableState:
             raise EntryNotFound(f"table {self.table.name} has no entry {show_key(key)}{_show_priority(priority)}")
         return self.placed[key, priority]
 
-    def place(self, entry: Entry, key: Key) -> tuple[Placed, int]:
-        """Take a free place; returns it and its rank; `key` is the normal form.  Raises EntryExists, TableFull."""
-        if (key, entry.priority) in self.placed:
-            at = f"{show_key(key)}{_show_priority(entry.priority)}"
-            raise EntryExists(f"table {self.table.name} has an entry {at} already")
-        if len(self.placed) >= self.capacity:
-            raise TableFull(f"table {self.table.name} is full: {self.capacity} entries")
-        placed = Placed(entry=entry, number=self._free.pop(), order=self._order(entry))
+    def place(self, entry: Entry, key: Key, pairs: Sequence[Pair], held: Held | None = None) -> Placed:
+        """Take a free place; `key` is the normal form, `pairs` are its numbers.  Raises EntryExists, TableFull."""
+        self.check_absent(key, entry.priority)
+        number = self._places.take()
+        mask = self._use_mask(masks_of(self.table, pairs)) if self.ordered else 0
+        placed = Placed(entry=entry, number=number, mask=mask, held=held)
         self.placed[key, entry.priority] = placed
-        if not self.table.ordered:
-            return placed, 0
-        rank = bisect_right(self._ranks, placed.order, key=lambda pair: pair[0])
-        self._ranks.insert(rank, (placed.order, placed.number))
-        return placed, rank
+        return placed
 
-    def replace(self, placed: Placed, entry: Entry, key: Key) -> None:
+    def check_absent(self, key: Key, priority: int) -> None:
+        """Raises EntryExists when there is an entry with that normal key."""
+        if (key, priority) in self.placed:
+            raise EntryExists(f"table {self.table.name} has an entry {show_key(key)}{_show_priority(priority)} already")
+
+    def replace(self, placed: Placed, entry: Entry, key: Key, held: Held | None = None) -> Placed:
         """Note another action for an entry."""
-        new = Placed(entry=entry, number=placed.number, order=placed.order)
+        new = Placed(entry=entry, number=placed.number, mask=placed.mask, held=held)
         self.placed[key, entry.priority] = new
+        return new
 
-    def remove(self, placed: Placed, key: Key) -> int:
-        """Free an entry's place; returns the rank it had."""
+    def remove(self, placed: Placed, key: Key, pairs: Sequence[Pair]) -> None:
+        """Free an entry's place."""
         del self.placed[key, placed.entry.priority]
-        self._free.append(placed.number)
-        if not self.table.ordered:
-            return 0
-        rank = self._ranks.index((placed.order, placed.number))
-        del self._ranks[rank]
-        return rank
+        self._places.free(placed.number)
+        if self.ordered:
+            self._leave_mask(masks_of(self.table, pairs))
+
+    def _use_mask(self, masks: tuple[int, ...]) -> int:
+        mask = self._masks.get(masks)
+        if mask is None:
+            mask = self._masks[masks] = _Mask(self._mask_places.take())
+        mask.entries += 1
+        return mask.number
+
+    def _leave_mask(self, masks: tuple[int, ...]) -> None:
+        mask = self._masks[masks]
+        mask.entries -= 1
+        if mask.entries == 0:
+            self._mask_places.free(mask.number)
+            del self._masks[masks]
+
+    def rank(self, placed: Placed) -> int:
+        """The lower is the better: by priority or prefix length, then by place."""
+        return self._order(placed.entry) << 32 | placed.number
 
     def _order(self, entry: Entry) -> int:
-        if self.table.prioritised:
-            return -entry.priority
-        return -sum(match.prefix_length for match in entry.key if isinstance(match, Lpm))
+        if self.prioritised:
+            return PRIORITY_MAX - entry.priority
+        widths = (field.width for field in self.table.key)
+        matches = zip(entry.key, widths, strict=True)
+        return sum(width - match.prefix_length for match, width in matches if isinstance(match, Lpm))
 
-    def parameter_words(self, action: Action, parameters: Sequence[int]) -> list[int]:
+    def words(self, action: Action, parameters: Sequence[int]) -> list[int]:
         """Parameters as limbs, padded to the table's largest action."""
-        own = [w for value, item in zip(parameters, action.parameters, strict=True) for w in words(value, item.width)]
-        most = max((sum(limbs(item.width) for item in one.parameters) for one in self.table.actions), default=0)
-        return own + [0] * (most - len(own))
+        return parameter_words(action, parameters, self.limbs)
 
 
 def show_key(key: Key) -> str:
@@ -146,17 +178,12 @@ def _show_priority(priority: int) -> str:
     return f" of priority {priority}" if priority else ""
 
 
-def _check_value(value: int, width: int, what: str) -> None:
-    if not 0 <= value <= mask_of(width):
-        raise InvalidEntry(f"{what} is {value:#x}; bit<{width}> holds 0..{mask_of(width):#x}")
-
-
 def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:
     """A match in normal form and as (value, mask) or (low, high)."""
     what, ones = f"field {field.name} of table {table.name}", mask_of(field.width)
     match match, field.kind:
         case Exact(value=value), "exact":
-            _check_value(value, field.width, what)
+            check_value(value, field.width, what)
             return match, (value, ones)
         case Lpm(value=value, prefix_length=length), "lpm":
             if not 0 <= length <= field.width:
@@ -168,8 +195,8 @@ def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:
             mask = 0 if value is None else ones
             return Ternary(value=value or 0, mask=mask), _masked(value or 0, mask, field, what)
         case Range(low=low, high=high), "range":
-            _check_value(low, field.width, what)
-            _check_value(high, field.width, what)
+            check_value(low, field.width, what)
+            check_value(high, field.width, what)
             if low > high:
                 raise InvalidEntry(f"{what} is the empty range {low:#x}..{high:#x}")
             return match, (low, high)
@@ -177,8 +204,8 @@ def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:
 
 
 def _masked(value: int, mask: int, field: KeyField, what: str) -> Pair:
-    _check_value(value, field.width, what)
-    _check_value(mask, field.width, f"the mask of {what}")
+    check_value(value, field.width, what)
+    check_value(mask, field.width, f"the mask of {what}")
     if value & ~mask:
         raise InvalidEntry(f"{what} is {value:#x}, with bits outside its mask {mask:#x}")
     return value, mask

@@ -15,6 +15,7 @@ from switch.compiler.program import (
     Field,
     FieldOf,
     LastField,
+    LastUnionField,
     Lookahead,
     Operation,
     Parameter,
@@ -120,8 +121,8 @@ RULES: dict[str, Callable[..., Maybe]] = {
     "sat_cast": _to_width(signed=True),
     "usat_cast": _to_width(signed=False),
     "?": lambda condition, a, b: None if a is None or b is None else a.hull(b),
-    "last_stack_index": lambda _: Bounds(-1, 255),
-    "size_stack": lambda _: Bounds(0, 255),
+    "last_stack_index": lambda _: of_width(64),  # of an empty stack the largest there is
+    "size_stack": lambda _: of_width(32),
 }
 
 
@@ -140,6 +141,8 @@ class Ranges:
                 return self.program.field(header, name)
             case LastField(stack, name) | ElementField(stack, _, name):
                 return self.program.stacks[stack].type.field(name)
+            case LastUnionField(stack, member, name):
+                return self.program.union_stacks[stack].types[member].field(name)
             case _:
                 return None
 

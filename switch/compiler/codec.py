@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from switch.compiler.layout import identifier, limbs, literal, mask_of
-from switch.compiler.program import HeaderType
+from switch.compiler.layout import bits_of, c_type, identifier, limbs, literal, mask_of
+from switch.compiler.program import Field, HeaderType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +15,57 @@ class Part:
     value: str
 
 
-def parts_of(kind: HeaderType, base: str) -> list[Part]:
-    """The fields of a header that lies at the C lvalue `base`."""
-    offset, parts = 0, []
+def load_header(kind: HeaderType, base: str, source: str) -> list[str]:
+    """Statements that set the header at the C lvalue `base` from the bytes at `source`.
+
+    How many bits its variable field has must be set before; it is a whole number of bytes.
+    """
+    before, variable, after = _split(kind, base)
+    lines = load(before, source)
+    if variable is not None:
+        rest = f"({source} + {base}.{bits_of(variable)} / 8)"
+        lines += [_load_variable(variable, base, source, before), *load(after, rest)]
+    return lines
+
+
+def store_header(kind: HeaderType, base: str, to: str) -> list[str]:
+    """Statements that write the header at the C lvalue `base` to the bytes at `to`."""
+    before, variable, after = _split(kind, base)
+    if variable is None:
+        return store(before, to)
+    bits, offset = f"{base}.{bits_of(variable)}", _end(before)
+    lines = [f"memset({to}, 0, {kind.fixed_width // 8} + {bits} / 8);", *store(before, to)]
+    lines += [f"store_variable({to}, {offset}, {as_limbs(variable, base)}, {bits});"]
+    return [*lines, *store(after, f"({to} + {bits} / 8)")]
+
+
+def as_limbs(field: Field, base: str) -> str:
+    """Pointer to the value of a field as limbs."""
+    member = f"{base}.{identifier(field.name)}"
+    return f"(uint64_t[]){{{member}}}" if field.width <= 64 else member
+
+
+def _load_variable(field: Field, base: str, source: str, before: list[Part]) -> str:
+    member, bits = f"{base}.{identifier(field.name)}", f"{base}.{bits_of(field)}"
+    if field.width > 64:
+        return f"load_variable({member}, {limbs(field.width)}, {source}, {_end(before)}, {bits});"
+    return f"{member} = ({c_type(field.width)})load_bits({source}, {_end(before)}, {bits});"
+
+
+def _split(kind: HeaderType, base: str) -> tuple[list[Part], Field | None, list[Part]]:
+    """The parts before the variable field, that field, and those behind it as if it had no bits."""
+    offset, parts, before = 0, list[Part](), list[Part]()
     for field in kind.fields:
+        if field.variable:
+            before, parts = parts, []
+            continue
         parts.append(Part(offset=offset, width=field.width, value=f"{base}.{identifier(field.name)}"))
         offset += field.width
-    return parts
+    return (parts, None, []) if kind.variable is None else (before, kind.variable, parts)
+
+
+def _end(parts: list[Part]) -> int:
+    return parts[-1].offset + parts[-1].width if parts else 0
 
 
 def runs(parts: list[Part]) -> list[list[Part]]:

@@ -1,40 +1,52 @@
 """A program as one C file against `runtime/program.h`: types, parser, actions, pipelines, and `process` around them."""
 
+from switch.compiler import tracing
 from switch.compiler.block import Unit
+from switch.compiler.contradictions import contradictions
+from switch.compiler.indirect import profile_actions
 from switch.compiler.layout import Layout, c_type, limbs
-from switch.compiler.matching import is_call, shape
+from switch.compiler.matching import is_call, matchers, most_limbs, shape
 from switch.compiler.parsing import ParserWriter, header_writers
 from switch.compiler.pipelines import PipelineWriter, check_nodes, used_actions, write_action
 from switch.compiler.process import ProcessWriter
-from switch.compiler.program import Program
+from switch.compiler.program import Program, Target
 
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
+METERED = ("meter.h",)
+INDIRECT = ("profile.h",)
+PARSED = ("value_set.h",)  # value sets
 
 
-def generate(program: Program) -> str:
-    """The C text.  Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
-    layout, unit = Layout(program), Unit()
+@contradictions()
+def generate(program: Program, target: Target | None = None) -> str:
+    """The C text; `target` is for what differs from v1model's defaults.
+
+    Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
+    layout, unit = Layout(program, target), Unit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
     functions = ParserWriter(layout, unit).write() + header_writers(layout)
     for action in used_actions(program):
         functions += write_action(layout, unit, action)
+    functions += matchers(program)
     for pipeline in (program.ingress, program.egress):
         functions += PipelineWriter(layout, unit, pipeline).write()
-    functions += ProcessWriter(layout, unit).write()
+    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)
     lines = [
         "#include <stddef.h>",
-        *[f'#include "{name}"' for name in INCLUDES],
+        *[f'#include "{name}"' for name in _includes(program)],
+        *tracing.includes(layout),
         *layout.declarations(),
         *unit.helpers(),
         *functions,
-        *_descriptor(program),
+        *_descriptor(layout),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _descriptor(program: Program) -> list[str]:
+def _descriptor(layout: Layout) -> list[str]:
     """The object by which the runtime knows the program."""
+    program = layout.program
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
     counters = [str(array.size) for array in program.counters]
@@ -42,11 +54,37 @@ def _descriptor(program: Program) -> list[str]:
         f"static const struct table_shape tables[] = {{{', '.join(tables or ['{0}'])}}};",
         f"static const struct register_shape registers[] = {{{', '.join(registers or ['{0}'])}}};",
         f"static const uint32_t counters[] = {{{', '.join(counters or ['0'])}}};",
+        *_beside_tables(program),
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
-        "    sizeof(struct state), process,",
+        f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
+        *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
+        *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
+        *(["    .value_sets = VALUE_SETS, .value_set_limbs = value_sets,"] if program.value_sets else []),
         "};",
     ]
+
+
+def _beside_tables(program: Program) -> list[str]:
+    """Sizes of meters, action profiles and value sets, for programs that have them."""
+    lines = []
+    if program.meters:
+        sizes = ", ".join(str(meter.size) for meter in program.meters)
+        lines += [f"#define METERS {len(program.meters)}", f"static const uint32_t meters[] = {{{sizes}}};"]
+    if program.profiles:
+        shapes = ", ".join(f"{{{most_limbs(profile_actions(program, name))}}}" for name in program.profiles)
+        lines.append(f"#define PROFILES {len(program.profiles)}")
+        lines.append(f"static const struct profile_shape profiles[] = {{{shapes}}};")
+    if program.value_sets:
+        keys = ", ".join(str(limbs(values.width)) for values in program.value_sets.values())
+        lines += [f"#define VALUE_SETS {len(program.value_sets)}", f"static const uint32_t value_sets[] = {{{keys}}};"]
+    return lines
+
+
+def _includes(program: Program) -> tuple[str, ...]:
+    metered = program.meters or any(table.meter for table in program.tables)
+    beside = (*(METERED if metered else ()), *(INDIRECT if program.profiles else ()))
+    return (*INCLUDES, *beside, *(PARSED if program.value_sets else ()))
 
 
 def _cell_bytes(width: int) -> int:

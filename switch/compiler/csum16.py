@@ -101,7 +101,7 @@ class Adder:
 
     def add_payload(self, bits: int) -> None:
         """The rest of the packet, behind `bits` (as many as there are when all headers are valid), padded to bytes."""
-        rest = "csum_bytes(D->packet + D->at, D->length - D->at)"
+        rest = f"csum_bytes(D->packet + D->at, {self._low.layout.payload_bytes})"
         odd = f"({self._used} + 7) / 8 % 2" if self._used else str((bits + 7) // 8 % 2)
         self._add(f"csum_rotate({rest}, 8 * ({odd}))")
 

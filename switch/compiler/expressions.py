@@ -13,13 +13,18 @@ from switch.compiler.program import (
     Header,
     HeaderOf,
     LastField,
+    LastUnionField,
     Lookahead,
+    NextUnionMember,
     Object,
     Operation,
     Place,
     Stack,
     StackOf,
     Truth,
+    UnionOf,
+    UnionStackOf,
+    Vector,
 )
 from switch.errors import ProgramError
 
@@ -37,6 +42,10 @@ LEAVES: dict[str, Callable[[Any], Expression]] = {
     "header_stack": StackOf,
     "stack": StackOf,
     "stack_field": lambda value: LastField(value[0], value[1]),
+    "header_union": UnionOf,
+    "header_union_stack": UnionStackOf,
+    "union_stack": lambda value: NextUnionMember(value[0], value[1]),
+    "union_stack_field": lambda value: LastUnionField(value[0], value[1], value[2]),
     "runtime_data": Argument,
     "local": Argument,
     "lookahead": lambda value: Lookahead(value[0], value[1]),
@@ -52,6 +61,11 @@ def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, p
             if "type" in value
             else _operation(value, headers, stacks, place)
         )
+    if kind == "field" and isinstance(value[0], Mapping):  # p4c's form of stack[i].isValid()
+        header = _operation(value[0], headers, stacks, place)
+        return Operation("b2d", (Operation("valid", (header,)),))
+    if kind == "parameters_vector":  # {} instead of [] when there are none
+        return Vector(tuple(read_expression(part, headers, stacks, place) for part in value))
     if kind in OBJECTS:
         return Object(kind, value)
     if kind not in LEAVES:

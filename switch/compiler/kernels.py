@@ -1,4 +1,9 @@
-"""Limb-by-limb expressions as one loop: no temporaries between the operators, a carry for each addition."""
+"""Limb-by-limb expressions as one loop: no temporaries between the operators, a carry for each addition.
+
+Carries keep a compiler from adding limbs side by side.  In sums of lanes there are none: the top bit of every lane, and
+so of every limb, is masked off.  So where there are limbs enough a first loop looks whether any sum of two limbs is too
+large for one, and if not a second one adds them without carries.
+"""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -6,6 +11,9 @@ from typing import ClassVar
 from switch.compiler.layout import limbs, literal, mask_of
 from switch.compiler.lowering import Lowering
 from switch.compiler.program import Constant, Expression, Operation
+
+SIDE_BY_SIDE = 8
+"""Limbs from which on looking for carries costs less than adding with them."""
 
 
 class Kernel:
@@ -18,8 +26,7 @@ class Kernel:
         self._lowering = lowering
         self._bits = bits
         self._pointers: dict[str, str] = {}
-        self._carries: list[int] = []
-        self._body: list[str] = []
+        self._sums: list[tuple[str, str, int]] = []  # C expressions of a limb each, the carry to begin with
         self._rules: dict[str, Callable[[tuple[Expression, ...]], str]] = {
             "&": self._and,
             "|": lambda operands: self._infix("|", operands),
@@ -34,13 +41,30 @@ class Kernel:
         result = self._limb(expression)
         count = limbs(self._bits)
         names = "".join(f", const uint64_t *{name}" for name in self._pointers.values())
-        carries = "".join(f"uint8_t c{number} = {start}; " for number, start in enumerate(self._carries))
-        pragma = '_Pragma("GCC unroll 32")' if self._carries else '_Pragma("GCC ivdep")'
-        # Operands and result are the same object or apart, so no iteration depends on another but by the carries.
-        body = " ".join([*self._body, f"to[i] = {result};"])
-        text = f"{{ {carries}{pragma} for (unsigned i = 0; i < {count}; i++) {{ {body} }} }}"
-        name = self._lowering.block.unit.kernel(f"(uint64_t *to{names})", text)
+        loop = f"for (unsigned i = 0; i < {count}; i++)"
+        text = f"{self._without_carries(loop, count, result)}{self._with_carries(loop, result)}"
+        name = self._lowering.block.unit.kernel(f"(uint64_t *to{names})", f"{{ {text}}}")
         self._lowering.block.add(f"{name}({', '.join([to, *self._pointers])});")
+
+    # Operands and result are the same object or apart, so no iteration depends on another but by the carries.
+
+    def _with_carries(self, loop: str, result: str) -> str:
+        carries = "".join(f"uint8_t c{number} = {start}; " for number, (_, _, start) in enumerate(self._sums))
+        pragma = '_Pragma("GCC unroll 32")' if self._sums else '_Pragma("GCC ivdep")'
+        sums = "".join(
+            f"uint64_t s{number}; c{number} = add_carry(c{number}, {left}, {right}, &s{number}); "
+            for number, (left, right, _) in enumerate(self._sums)
+        )
+        return f"{carries}{pragma} {loop} {{ {sums}to[i] = {result}; }} "
+
+    def _without_carries(self, loop: str, count: int, result: str) -> str:
+        """Nothing where it would not pay; what begins with a carry always has some."""
+        if count < SIDE_BY_SIDE or not self._sums or any(start for _, _, start in self._sums):
+            return ""
+        sums = [f"const uint64_t s{number} = {left} + {right}; " for number, (left, right, _) in enumerate(self._sums)]
+        found = "".join(f"{text}over |= s{number} < {self._sums[number][0]}; " for number, text in enumerate(sums))
+        add = f"{{ {''.join(sums)}to[i] = {result}; }}"
+        return f'uint64_t over = 0; {loop} {{ {found}}} if (!over) {{ _Pragma("GCC ivdep") {loop} {add} return; }} '
 
     def _limb(self, expression: Expression) -> str:
         if isinstance(expression, Constant):
@@ -72,7 +96,5 @@ class Kernel:
         return self._add(self._limb(left), f"~{self._limb(right)}", 1)
 
     def _add(self, left: str, right: str, start: int) -> str:
-        number = len(self._carries)
-        self._carries.append(start)
-        self._body.append(f"uint64_t s{number}; c{number} = add_carry(c{number}, {left}, {right}, &s{number});")
-        return f"s{number}"
+        self._sums.append((left, right, start))
+        return f"s{len(self._sums) - 1}"

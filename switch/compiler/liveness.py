@@ -5,6 +5,7 @@ Backwards over the graph parser -> ingress -> digest -> egress -> checksums.  A 
 
 from collections.abc import Callable, Iterable
 
+from switch.compiler.keeping import kept_headers
 from switch.compiler.primitives import JUMPS, PRIMITIVES
 from switch.compiler.program import (
     Action,
@@ -21,6 +22,8 @@ from switch.compiler.program import (
     Program,
     StackOf,
     Table,
+    UnionOf,
+    UnionStackOf,
     walk,
 )
 
@@ -45,6 +48,7 @@ def mentioned(program: Program) -> Fields:
     pipelines = (program.ingress, program.egress)
     primitives = [primitive for action in program.actions.values() for primitive in action.primitives]
     primitives += [statement for state in program.states.values() for statement in state.statements]
+    primitives += program.deparser_statements
     return frozenset[tuple[str, str]]().union(
         *(reads(*primitive.arguments) for primitive in primitives),
         *(reads(*(part for part, _ in state.key)) for state in program.states.values()),
@@ -52,6 +56,8 @@ def mentioned(program: Program) -> Fields:
         *(reads(*(field.target for field in table.key)) for table in program.tables),
         *(reads(*digest.elements) for digest in program.digests),
         *(_checksum_reads(checksum) for checksum in program.checksums),
+        _selector_reads(program),
+        _kept(program),
     )
 
 
@@ -67,7 +73,7 @@ def _before(primitives: Iterable[Primitive], after: Fields) -> Fields:
     for primitive in reversed(list(primitives)):
         targets = writes(primitive)
         whole = {(target.header, target.field) for target in targets if isinstance(target, FieldOf)}
-        if primitive.op != "modify_field_rng_uniform":  # may leave its target as it is
+        if primitive.op in PRIMITIVES and PRIMITIVES[primitive.op].certain:
             live -= whole
         others = [argument for argument in primitive.arguments if argument not in targets]
         inside = [target.index for target in targets if isinstance(target, ElementField | Element)]
@@ -84,21 +90,36 @@ def _before_action(action: Action, after: Fields) -> Fields:
 
 
 def live_at_start(program: Program) -> Fields:
-    """The metadata fields, but for standard_metadata's, that must be zero when a packet arrives."""
-    checksums = program.checksums
-    after_egress = NONE.union(*(_checksum_reads(item) for item in checksums))
+    """What must be zero when a packet arrives: fields of metadata, but for standard_metadata, and of kept headers."""
+    checksums, kept = program.checksums, kept_headers(program)
+    after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
+    after_egress |= _before(program.deparser_statements, NONE)
     egress = _before_pipeline(program.egress, after_egress)
     digests = reads(*(element for digest in program.digests for element in digest.elements))
     ingress = _before_pipeline(program.ingress, egress | digests | after_egress)
-    start = _before_parser(program, ingress | after_egress)
+    start = _before_parser(program, ingress | after_egress | _selector_reads(program))
     return frozenset(
-        (header, field) for header, field in start if program.headers[header].metadata and header != "standard_metadata"
+        (header, field)
+        for header, field in start
+        if (program.headers[header].metadata and header != "standard_metadata")
+        or (header in kept and field != "$valid$")
     )
+
+
+def _kept(program: Program) -> Fields:
+    """What clones and packets that begin anew keep."""
+    return reads(*(field for fields in program.field_lists.values() for field in fields.fields))
 
 
 def _checksum_reads(checksum: Checksum) -> Fields:
     inputs = [part[0] for part in checksum.calculation.inputs if part is not None]
     return reads(checksum.condition, *inputs)
+
+
+def _selector_reads(program: Program) -> Fields:
+    """What the profiles' selectors hash: few, so that all tables are taken to read them."""
+    selectors = [profile.selector for profile in program.profiles.values() if profile.selector is not None]
+    return reads(*(part[0] for selector in selectors for part in selector.inputs if part is not None))
 
 
 def _before_pipeline(pipeline: Pipeline, end: Fields) -> Fields:
@@ -118,7 +139,12 @@ def _successors(pipeline: Pipeline, name: str) -> list[str | None]:
     if name in pipeline.conditions:
         return [pipeline.conditions[name].then, pipeline.conditions[name].otherwise]
     table = pipeline.tables[name]
-    return [*table.next.values(), *(table.next_on_hit or ())]
+    return [*table.next.values(), *(table.next_on_hit or ()), *_skipped(table)]
+
+
+def _skipped(table: Table) -> list[str | None]:
+    """Where a table leads to when it runs no action."""
+    return [table.next_default] if table.may_do_nothing else []
 
 
 def _post_order(pipeline: Pipeline) -> list[str]:
@@ -145,7 +171,7 @@ def _before_node(pipeline: Pipeline, name: str, before: Before) -> Fields:
 
 
 def _before_table(table: Table, before: Before) -> Fields:
-    live = reads(*(field.target for field in table.key))
+    live = reads(*(field.target for field in table.key)).union(*(before(name) for name in _skipped(table)))
     for action in table.actions:
         if table.next_on_hit:
             after = before(table.next_on_hit[0]) | before(table.next_on_hit[1])
@@ -175,18 +201,33 @@ def _before_state(state: ParserState, live: dict[str | None, Fields], end: Field
 
 
 def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[str]]:
-    """What egress and the deparser may change: fields, whole headers, whole stacks."""
+    """What egress and the deparser may change: fields, whole headers, whole header stacks."""
     fields = {(item.target.header, item.target.field) for item in program.checksums if item.update}
     headers: set[str] = set()
     stacks: set[str] = set()
     used = {action.id: action for table in program.egress.tables.values() for action in table.actions}
-    for action in used.values():
-        for target in (target for primitive in action.primitives for target in writes(primitive)):
-            match target:
-                case FieldOf(header, field):
-                    fields.add((header, field))
-                case HeaderOf(header):
-                    headers.add(header)
-                case StackOf(stack) | Element(stack, _) | ElementField(stack, _, _) | LastField(stack, _):
-                    stacks.add(stack)
+    targets = (table.meter.target for table in program.egress.tables.values() if table.meter is not None)
+    fields |= {(target.header, target.field) for target in targets}
+    statements = [primitive for action in used.values() for primitive in action.primitives]
+    for target in (one for primitive in (*statements, *program.deparser_statements) for one in writes(primitive)):
+        match target:
+            case FieldOf(header, field):
+                fields.add((header, field))
+            case HeaderOf(header):
+                headers |= _with_rivals(program, header)
+            case UnionOf(union):
+                headers |= set(program.unions[union].members.values())
+            case UnionStackOf(stack):
+                unions = program.union_stacks[stack].unions
+                headers |= {member for union in unions for member in program.unions[union].members.values()}
+            case StackOf(stack) | Element(stack, _) | ElementField(stack, _, _) | LastField(stack, _):
+                stacks.add(stack)
     return frozenset(fields), frozenset(headers), frozenset(stacks)
+
+
+def _with_rivals(program: Program, header: str) -> set[str]:
+    """The header, and those that become invalid when it becomes valid."""
+    for union in program.unions.values():
+        if header in union.members.values():
+            return set(union.members.values())
+    return {header}

@@ -22,12 +22,14 @@ from switch.compiler.program import (
     FieldOf,
     HeaderOf,
     LastField,
+    LastUnionField,
     Lookahead,
     Operation,
     Parameter,
     Place,
     StackOf,
     Truth,
+    UnionStackOf,
 )
 from switch.errors import ProgramError
 
@@ -48,12 +50,24 @@ class Lowering:
     WIDE: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...], int], None]]]
     TRUTH: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...]], str]]]
 
-    def __init__(self, layout: Layout, block: Block, *, place: Place, parameters: tuple[Parameter, ...] = ()) -> None:
-        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals."""
+    def __init__(
+        self,
+        layout: Layout,
+        block: Block,
+        *,
+        place: Place,
+        parameters: tuple[Parameter, ...] = (),
+        kept: bool = True,
+    ) -> None:
+        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals.
+
+        Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
+        """
         self.layout = layout
         self.block = block
         self.place = place
         self.ranges = Ranges(layout.program, parameters)
+        self._kept = kept
         self._offsets = [sum(limbs(item.width) for item in parameters[:i]) for i in range(len(parameters))]
 
     def refuse(self, what: str) -> ProgramError:
@@ -84,11 +98,14 @@ class Lowering:
             case LastField(stack, name):
                 ref = self.layout.element(stack, self._last(stack))
                 return ref, ref.type.field(name)
+            case LastUnionField(stack, member, name):
+                ref = self.layout.union_member(stack, member, self._last(stack))
+                return ref, ref.type.field(name)
             case _:
                 return None
 
     def _index(self, stack: str, index: Expression) -> str:
-        depth = len(self.layout.stack(stack).members)
+        depth = self.layout.depth(stack)
         if isinstance(index, Constant):
             return str(min(index.value, depth))
         name = self.block.name("index")
@@ -97,8 +114,7 @@ class Lowering:
         return name
 
     def _last(self, stack: str) -> str:
-        depth = len(self.layout.stack(stack).members)
-        following = self.layout.next_index(stack)
+        depth, following = self.layout.depth(stack), self.layout.next_index(stack)
         return f"({following} ? {following} - 1 : {depth})"
 
     def argument(self, index: int) -> str:
@@ -129,7 +145,8 @@ class Lowering:
 
     def _load(self, ref: HeaderRef, field: Field, bits: int) -> str:
         member = ref.field(field) + ("[0]" if field.width > 64 else "")
-        value = f"(uint64_t){member}" if ref.always else f"({ref.valid} ? (uint64_t){member} : 0)"
+        readable = self._condition(ref)
+        value = f"(uint64_t){member}" if readable == "1" else f"({readable} ? (uint64_t){member} : 0)"
         if field.signed and field.width < 64 and bits > field.width:
             return f"sign_extend({value}, {field.width})"
         return value
@@ -209,7 +226,16 @@ class Lowering:
         partial = field.signed and field.width % 64 and limbs(field.width) == count
         if field.width <= 64 or limbs(field.width) < count or partial:
             return None
-        return ref.field(field) if ref.always else f"({ref.valid} ? {ref.field(field)} : wide_zero)"
+        return self._readable(ref, field)
+
+    def _condition(self, ref: HeaderRef) -> str:
+        """When a header's fields read as what they hold."""
+        return ref.readable if self._kept else ref.valid
+
+    def _readable(self, ref: HeaderRef, field: Field) -> str:
+        """Pointer to the limbs of a field."""
+        readable = self._condition(ref)
+        return ref.field(field) if readable == "1" else f"({readable} ? {ref.field(field)} : wide_zero)"
 
     def store(self, to: str, expression: Expression, bits: int) -> None:
         """Statements that compute limbs(bits) limbs at the pointer `to`."""
@@ -249,7 +275,7 @@ class Lowering:
         if found is None:
             raise self.refuse(f"{expression} as a wide number")
         ref, field = found
-        source = ref.field(field) if ref.always else f"({ref.valid} ? {ref.field(field)} : wide_zero)"
+        source = self._readable(ref, field)
         self.block.add(f"wide_copy({name}, {source}, {own});", f"wide_sign_extend({name}, {own}, {field.width});")
 
     # Conditions
@@ -295,6 +321,17 @@ class Lowering:
             return
         self.store_cut(ref.field(field), value, field.width)
 
+    def set(self, target: Expression, text: str) -> None:
+        """`target` = the C expression of a uint64_t, cut to the target's width."""
+        found = self.field(target)
+        if found is None:
+            raise self.refuse(f"{target} as a target")
+        member, width = found[0].field(found[1]), found[1].width
+        if width > 64:
+            self.block.add(f"wide_copy({member}, wide_zero, {limbs(width)});", f"{member}[0] = {text};")
+        else:
+            self.block.add(f"{member} = {text} & {literal(mask_of(width))};")
+
     def store_cut(self, to: str, value: Expression, width: int) -> None:
         """`store`, with the bits above `width` zero."""
         self.store(to, value, width)
@@ -303,6 +340,6 @@ class Lowering:
 
     def stack_name(self, expression: Expression) -> str:
         """The name of a stack operand."""
-        if not isinstance(expression, StackOf):
+        if not isinstance(expression, StackOf | UnionStackOf):
             raise self.refuse(f"{self._word(expression)} as a header stack")
         return expression.stack

@@ -9,7 +9,7 @@ from switch.compiler.bounds import Bounds
 from switch.compiler.kernels import Kernel
 from switch.compiler.layout import limbs, literal, mask_of
 from switch.compiler.lowering import Lowering, within
-from switch.compiler.program import Constant, Expression, FieldOf, HeaderOf, Operation
+from switch.compiler.program import Constant, Expression, FieldOf, HeaderOf, Operation, UnionOf
 
 Operands = tuple[Expression, ...]
 NarrowRule = Callable[[Lowering, Operands, int], str]
@@ -118,7 +118,7 @@ def _saturate(signed: bool) -> NarrowRule:
         text = low.block.name("v")
         low.block.add(f"const {'int64_t' if found[1] else 'uint64_t'} {text} = (int64_t){found[0]};")
         below = f"{text} < {_signed(low_end)} ? {literal(low_end)} : " if found[1] else ""
-        limit = _signed(high_end) if found[1] else literal(high_end)
+        limit = _signed(min(high_end, mask_of(63))) if found[1] else literal(high_end)
         return f"({below}{text} > {limit} ? {literal(high_end)} : (uint64_t){text})"
 
     return rule
@@ -260,6 +260,8 @@ def _compare(low: Lowering, op: str, operands: Operands) -> str:
         return f"({low.truth(left)} {op} {low.truth(right)})"
     if isinstance(left, HeaderOf) and isinstance(right, HeaderOf):
         return _compare_headers(low, op, left, right)
+    if isinstance(left, UnionOf) and isinstance(right, UnionOf):
+        return _compare_unions(low, op, left, right)
     both = [low.ranges.of(operand) for operand in operands]
     if all(within(one, Bounds(0, mask_of(64))) for one in both):
         return f"({low.narrow(left)} {op} {low.narrow(right)})"
@@ -286,6 +288,24 @@ def _compare_headers(low: Lowering, op: str, left: HeaderOf, right: HeaderOf) ->
     return text if op == "==" else f"(!{text})"
 
 
+def _compare_unions(low: Lowering, op: str, left: UnionOf, right: UnionOf) -> str:
+    """Equal are unions of which the same member is valid and equal."""
+    unions = low.layout.program.unions
+    pairs = zip(unions[left.union].members.values(), unions[right.union].members.values(), strict=True)
+    equal = [_compare_headers(low, "==", HeaderOf(a), HeaderOf(b)) for a, b in pairs]
+    text = f"({' || '.join(equal)})"
+    return text if op == "==" else f"(!{text})"
+
+
+def _valid_union(low: Lowering, _: str, operands: Operands) -> str:
+    match operands[0]:
+        case UnionOf(name) | HeaderOf(name) if name in low.layout.program.unions:  # p4c: stack[1] is a header
+            members = low.layout.program.unions[name].members.values()
+        case _:
+            raise low.refuse("valid_union of something else than a union")
+    return f"({' || '.join(low.layout.header(member).valid for member in members)})"
+
+
 def _join(sign: str) -> TruthRule:
     return lambda low, _, operands: f"({low.truth(operands[0])} {sign} {low.truth(operands[1])})"
 
@@ -301,6 +321,7 @@ TRUTH: dict[str, TruthRule] = {
     "not": lambda low, _, operands: f"(!{low.truth(operands[0])})",
     "d2b": _to_truth,
     "valid": lambda low, _, operands: f"({low.header(operands[0]).valid} != 0)",
+    "valid_union": _valid_union,
 }
 
 

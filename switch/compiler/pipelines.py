@@ -1,6 +1,8 @@
 """Actions and pipelines in C: a function for each action, and one for each pipeline with a label for each node."""
 
+from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
+from switch.compiler.indirect import emit_choice, member_numbers
 from switch.compiler.layout import Layout
 from switch.compiler.lowering import Lowering
 from switch.compiler.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
@@ -37,7 +39,7 @@ def write_action(layout: Layout, unit: Unit, action: Action) -> list[str]:
 
 def _write_primitive(layout: Layout, block: Block, action: Action, primitive: Primitive) -> None:
     low = Translator(layout, block, place=primitive.place, parameters=action.parameters)
-    with block.braces():
+    with block.braces(), tracing.watched(low, primitive):
         if primitive.op in JUMPS:
             _write_jump(low, primitive.op, primitive.arguments)
         else:
@@ -76,6 +78,7 @@ class PipelineWriter:
 
     def write(self) -> list[str]:
         """The function's lines."""
+        tracing.say(self._layout, self._block, f"\n{self._pipeline.name}")
         self._block.add(self._goto(self._pipeline.start))
         for table in self._pipeline.tables.values():
             self._node(table.name)
@@ -99,6 +102,7 @@ class PipelineWriter:
 
     def _condition(self, condition: Condition) -> None:
         low = Translator(self._layout, self._block, place=condition.place)
+        tracing.condition(low, condition)
         self._block.add(f"if ({low.truth(condition.expression)}) {self._goto(condition.then)}")
         self._block.add(self._goto(condition.otherwise))
 
@@ -108,6 +112,7 @@ class PipelineWriter:
             self._block.add("if (D->exit) goto end;")
 
     def _call(self, table: Table) -> None:
+        assert table.default_action is not None
         action = self._actions[table.default_action]
         values = [
             w
@@ -118,24 +123,34 @@ class PipelineWriter:
         self._block.add(self._goto(table.next_on_hit[1] if table.next_on_hit else table.next.get(action.id)))
 
     def _table(self, table: Table) -> None:
+        low = Translator(self._layout, self._block, place=table.place)
+        tracing.comment(self._layout, self._block, table.place)
         emit_lookup(self._layout, self._block, table, self._numbers[table.name])
-        with self._block.braces("switch (entry->action)"):
+        tracing.lookup(low, table)
+        numbers = {action.id: action.id for action in table.actions}
+        chosen, limbs = "entry", f"entry->limbs + {stored_limbs(table)}"
+        if table.profile is not None:
+            emit_choice(low, table)
+            chosen, limbs = "member", "member->limbs"
+            numbers = member_numbers(self._layout.program, table)
+        with self._block.braces(f"switch ({chosen}->action)"):
             for action in table.actions:
-                self._block.add(f"case {action.id}:")
-                parameters = f"entry->limbs + {stored_limbs(table)}" if parameter_limbs(action) else "NULL"
-                self._run(action, parameters)
+                self._block.add(f"case {numbers[action.id]}:")
+                tracing.chosen(self._layout, self._block, action, f"({limbs})")
+                self._run(action, limbs if parameter_limbs(action) else "NULL")
                 self._block.add("break;" if table.next_on_hit else self._goto(table.next.get(action.id)))
         if table.next_on_hit:
             hit, miss = table.next_on_hit
             self._block.add(f"if (hit) {self._goto(hit)}", self._goto(miss))
         else:
-            self._block.add("(void)hit;", "goto end;")
+            self._block.add("(void)hit;", self._goto(table.next_default) if table.may_do_nothing else "goto end;")
 
 
 def check_nodes(pipeline: Pipeline) -> None:
     """Raises ProgramError when a node leads to one that is not there."""
     known = {None, *pipeline.tables, *pipeline.conditions}
     ends = [next_ for table in pipeline.tables.values() for next_ in table.next.values()]
+    ends += [end for table in pipeline.tables.values() for end in (table.next_default, *(table.next_on_hit or ()))]
     ends += [end for condition in pipeline.conditions.values() for end in (condition.then, condition.otherwise)]
     for name in ends:
         if name not in known:

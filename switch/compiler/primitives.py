@@ -6,15 +6,20 @@ so that the generator knows what egress may change.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from switch.compiler import headers
+from switch.compiler.copies import emit_clone, emit_recirculate, emit_resubmit
 from switch.compiler.hashing import emit_hash
-from switch.compiler.layout import HeaderRef, c_type, identifier, limbs, literal, mask_of
+from switch.compiler.layout import c_type, limbs
 from switch.compiler.lowering import Lowering
-from switch.compiler.program import DROP_PORT, Array, Expression, HeaderOf, Object
+from switch.compiler.program import Array, Expression, Meter, Object
+from switch.compiler.reports import emit_assertion, emit_log
 from switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
 Emit = Callable[[Lowering, Arguments], None]
+A = TypeVar("A", Array, Meter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +29,38 @@ class Rule:
     emit: Emit
     writes: tuple[int, ...] = ()
     leaves: bool = False  # may end the control (exit)
+    certain: bool = True  # sets them whatever happens
 
 
 def _assign(low: Lowering, arguments: Arguments) -> None:
+    target = low.ranges.field(arguments[0])
+    if target is not None and target.variable:
+        _assign_variable(low, arguments)
+    else:
+        low.assign(arguments[0], arguments[1])
+
+
+def _assign_variable(low: Lowering, arguments: Arguments) -> None:
+    """From one variable field to another: the value and how many bits it has."""
+    target, source = (low.field(argument) for argument in arguments)
+    if target is None or source is None or source[1].variable is False:
+        raise low.refuse("an assignment of something else to a variable field")
     low.assign(arguments[0], arguments[1])
+    low.block.add(f"{target[0].bits} = {source[0].bits};")
 
 
 def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
     meta = low.header(arguments[0]).struct
-    low.block.add(f"{meta}.egress_spec_ = {DROP_PORT};", f"{meta}.mcast_grp_ = 0;")
+    low.block.add(f"{meta}.egress_spec_ = {low.layout.target.drop_port};", f"{meta}.mcast_grp_ = 0;")
 
 
-def _array(low: Lowering, expression: Expression, arrays: tuple[Array, ...]) -> tuple[int, Array]:
+def _drop(low: Lowering, _: Arguments) -> None:
+    """What older p4c made of mark_to_drop."""
+    low.block.add(*low.layout.set_meta("egress_spec", str(low.layout.target.drop_port)))
+    low.block.add(*low.layout.set_meta("mcast_grp", "0"))
+
+
+def _array(low: Lowering, expression: Expression, arrays: tuple[A, ...]) -> tuple[int, A]:
     if isinstance(expression, Object):
         for number, array in enumerate(arrays):
             if array.name == expression.name:
@@ -92,82 +117,20 @@ def _count(low: Lowering, arguments: Arguments) -> None:
         )
 
 
+def _execute_meter(low: Lowering, arguments: Arguments) -> None:
+    """Out of range changes nothing."""
+    meters = low.layout.program.meters
+    number, meter = _array(low, arguments[0], meters)
+    at = _index(low, arguments[1])
+    units = "1" if meter.unit == "packets" else "D->length"
+    with low.block.braces(f"if ({at} < {meter.size})"):
+        now = "services(D->core)->now_us(D->core)"
+        low.set(arguments[2], f"(uint64_t)meter_run(&D->in->meters[{number}][{at}], {now}, {units})")
+
+
 def _digest(low: Lowering, arguments: Arguments) -> None:
     """Sent after ingress, with the fields' values at that time."""
     low.block.add(f"D->learn = (uint32_t){low.narrow(arguments[1])};")
-
-
-def _add_header(low: Lowering, arguments: Arguments) -> None:
-    """A header that was invalid starts as zeros."""
-    header = low.header(arguments[0])
-    with low.block.braces(f"if (!{header.valid})"):
-        low.block.add(f"memset(&{header.struct}, 0, sizeof {header.struct});")
-        low.block.add(f"{header.valid} = 1;", f"D->size += {header.type.width // 8};")
-    _protect(low, arguments[0], header)
-
-
-def _remove_header(low: Lowering, arguments: Arguments) -> None:
-    header = low.header(arguments[0])
-    with low.block.braces(f"if ({header.valid})"):
-        low.block.add(f"{header.valid} = 0;", f"D->size -= {header.type.width // 8};")
-
-
-def _protect(low: Lowering, expression: Expression, header: HeaderRef) -> None:
-    """The element that stands for an index out of range stays invalid."""
-    if not isinstance(expression, HeaderOf):
-        stack = getattr(expression, "stack", "")
-        low.block.add(f"{low.layout.element(stack, str(len(low.layout.stack(stack).members))).valid} = 0;")
-
-
-def _assign_header(low: Lowering, arguments: Arguments) -> None:
-    target, source = (low.header(argument) for argument in arguments)
-    with low.block.braces(f"if ({source.valid})"):
-        low.block.add(f"{target.struct} = {source.struct};")
-    if not target.always:
-        low.block.add(f"{target.valid} = {source.valid};")
-        _protect(low, arguments[0], target)
-
-
-def _assign_stack(low: Lowering, arguments: Arguments) -> None:
-    target, source = (low.stack_name(argument) for argument in arguments)
-    depth = len(low.layout.stack(target).members)
-    low.block.add(
-        f"memcpy(D->{identifier(target)}, D->{identifier(source)}, sizeof D->{identifier(target)});",
-        f"memcpy(&{low.layout.element(target, '0').valid}, &{low.layout.element(source, '0').valid}, {depth});",
-        f"{low.layout.next_index(target)} = {low.layout.next_index(source)};",
-    )
-
-
-def _push(low: Lowering, arguments: Arguments) -> None:
-    name, by = low.stack_name(arguments[0]), low.exact_amount(arguments[1])
-    depth, following = len(low.layout.stack(name).members), low.layout.next_index(name)
-    n = low.block.name("n")
-    low.block.add(f"const uint64_t {n} = {by} < {depth} ? {by} : {depth};")
-    _move(low, name, n, "0", f"{depth} - {n}")
-    low.block.add(
-        f"memset(&{low.layout.element(name, '0').valid}, 0, {n});",
-        f"{following} = {following} + {n} < {depth} ? (uint32_t)({following} + {n}) : {depth};",
-    )
-
-
-def _pop(low: Lowering, arguments: Arguments) -> None:
-    name, by = low.stack_name(arguments[0]), low.exact_amount(arguments[1])
-    depth, following = len(low.layout.stack(name).members), low.layout.next_index(name)
-    n = low.block.name("n")
-    low.block.add(f"const uint64_t {n} = {by} < {depth} ? {by} : {depth};")
-    _move(low, name, "0", n, f"{depth} - {n}")
-    low.block.add(
-        f"memset(&{low.layout.element(name, f'{depth} - {n}').valid}, 0, {n});",
-        f"{following} = {following} > {n} ? (uint32_t)({following} - {n}) : 0;",
-    )
-
-
-def _move(low: Lowering, stack: str, to: str, source: str, count: str) -> None:
-    base, valid = f"D->{identifier(stack)}", low.layout.element(stack, "0").valid
-    low.block.add(
-        f"memmove({base} + {to}, {base} + {source}, sizeof *{base} * ({count}));",
-        f"memmove(&{valid} + {to}, &{valid} + {source}, {count});",
-    )
 
 
 def _hash(low: Lowering, arguments: Arguments) -> None:
@@ -180,19 +143,7 @@ def _hash(low: Lowering, arguments: Arguments) -> None:
     span = low.block.name("span")
     low.block.add(f"const uint64_t {span} = {low.exact_amount(size)};")
     text = f"({value} % ({span} ? {span} : 1) + {low.narrow(base)})"
-    _set(low, target, text)
-
-
-def _set(low: Lowering, target: Expression, text: str) -> None:
-    """target = a 64-bit C expression."""
-    found = low.field(target)
-    if found is None:
-        raise low.refuse(f"{target} as a target")
-    member, width = found[0].field(found[1]), found[1].width
-    if width > 64:
-        low.block.add(f"wide_copy({member}, wide_zero, {limbs(width)});", f"{member}[0] = {text};")
-    else:
-        low.block.add(f"{member} = {text} & {literal(mask_of(width))};")
+    low.set(target, text)
 
 
 def _random(low: Lowering, arguments: Arguments) -> None:
@@ -202,7 +153,7 @@ def _random(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"const uint64_t {a} = {low.exact_amount(least)}, {b} = {low.exact_amount(most)};")
     with low.block.braces(f"if ({a} <= {b})"):
         drawn = "services(D->core)->random(D->core)"
-        _set(low, target, f"({b} - {a} + 1 ? {a} + {drawn} % ({b} - {a} + 1) : {drawn})")
+        low.set(target, f"({b} - {a} + 1 ? {a} + {drawn} % ({b} - {a} + 1) : {drawn})")
 
 
 def _exit(low: Lowering, _: Arguments) -> None:
@@ -210,17 +161,18 @@ def _exit(low: Lowering, _: Arguments) -> None:
 
 
 def _assert(low: Lowering, arguments: Arguments) -> None:
-    """A packet for which the condition fails is dropped and counted."""
-    with low.block.braces(f"if (!{_condition(low, arguments[0])})"):
-        low.block.add("D->exit = 2;", "return;")
+    emit_assertion(low, "assert", arguments)
 
 
-def _condition(low: Lowering, expression: Expression) -> str:
-    return low.truth(expression) if low.is_truth(expression) else f"({low.exact_amount(expression)} != 0)"
+def _assume(low: Lowering, arguments: Arguments) -> None:
+    emit_assertion(low, "assume", arguments)
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
-    low.block.add(f"D->truncate = (uint32_t){low.narrow(arguments[0], 32)};")
+    """The least of several lengths counts."""
+    name = low.block.name("bytes")
+    low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
+    low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
 
 
 def _nothing(low: Lowering, _: Arguments) -> None:
@@ -231,22 +183,32 @@ PRIMITIVES: dict[str, Rule] = {
     "assign": Rule(_assign, (0,)),
     "set": Rule(_assign, (0,)),
     "mark_to_drop": Rule(_mark_to_drop),
+    "drop": Rule(_drop),
     "register_read": Rule(_register_read, (0,)),
     "register_write": Rule(_register_write),
     "count": Rule(_count),
+    "execute_meter": Rule(_execute_meter, (2,), certain=False),
     "generate_digest": Rule(_digest),
-    "add_header": Rule(_add_header, (0,)),
-    "remove_header": Rule(_remove_header, (0,)),
-    "assign_header": Rule(_assign_header, (0,)),
-    "assign_header_stack": Rule(_assign_stack, (0,)),
-    "push": Rule(_push, (0,)),
-    "pop": Rule(_pop, (0,)),
+    "assign_VL": Rule(_assign, (0,)),
+    "add_header": Rule(headers.add_header, (0,)),
+    "remove_header": Rule(headers.remove_header, (0,)),
+    "assign_header": Rule(headers.assign_header, (0,)),
+    "assign_union": Rule(headers.assign_union, (0,)),
+    "assign_header_stack": Rule(headers.assign_stack, (0,)),
+    "assign_union_stack": Rule(headers.assign_stack, (0,)),
+    "push": Rule(headers.push, (0,)),
+    "pop": Rule(headers.pop, (0,)),
     "modify_field_with_hash_based_offset": Rule(_hash, (0,)),
-    "modify_field_rng_uniform": Rule(_random, (0,)),
+    "modify_field_rng_uniform": Rule(_random, (0,), certain=False),
     "exit": Rule(_exit, leaves=True),
     "assert": Rule(_assert, leaves=True),
-    "assume": Rule(_assert, leaves=True),
+    "assume": Rule(_assume, leaves=True),
+    "log_msg": Rule(emit_log),
     "truncate": Rule(_truncate),
+    "clone_ingress_pkt_to_egress": Rule(emit_clone),
+    "clone_egress_pkt_to_egress": Rule(emit_clone),
+    "resubmit": Rule(emit_resubmit),
+    "recirculate": Rule(emit_recirculate),
     "no_op": Rule(_nothing),
 }
 

@@ -5,18 +5,21 @@ written once for all copies (the tail), the payload is never copied, and only wh
 copies.
 """
 
+from switch.compiler import tracing
 from switch.compiler.block import Block, Unit
+from switch.compiler.copies import CopyWriter, clean, function
 from switch.compiler.hashing import emit_update, emit_verify
-from switch.compiler.layout import Layout, identifier, limbs, literal, mask_of
+from switch.compiler.layout import META, Layout, identifier, limbs
 from switch.compiler.liveness import egress_writes, live_at_start, mentioned
 from switch.compiler.lowering import Lowering
 from switch.compiler.operators import Translator
 from switch.compiler.parsing import NOWHERE
-from switch.compiler.program import DROP_PORT, Expression, FieldOf, LearnList, Program
+from switch.compiler.primitives import rule_for
+from switch.compiler.program import PORTS, Expression, FieldOf, LearnList, Program
 from switch.errors import ProgramError
 
-META = "standard_metadata"
 REPLICATION = 5  # instance_type of a multicast copy
+PRIORITIES = 8  # of bit<3>
 COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
 
 
@@ -39,28 +42,34 @@ class ProcessWriter:
             *self._verify(),
             *self._learn(),
             *self._update(),
+            *self._finish(),
             *self._saved(),
             *self._deparse("head", self._order()[0]),
             *self._deparse("tail", self._order()[1]),
-            *self._egress_copy(),
-            *self._arrive(),
-            *self._process(),
+            *(self._with_copies() if self._layout.copies else self._without_copies()),
         ]
 
-    def _meta(self, field: str) -> str | None:
-        names = {item.name for item in self._program.headers[META].type.fields}
-        return f"D->{META}_.{identifier(field)}" if field in names else None
+    def _without_copies(self) -> list[str]:
+        head = (
+            "void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, "
+            "uint32_t length)"
+        )
+        body = [
+            "struct state *D = in->state;",
+            "D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length;",
+            "arrive(D, port);",
+            *self._way("core"),
+        ]
+        return [*self._egress_copy(), *self._arrive(), *function(head, body)]
 
-    def _set(self, field: str, value: str) -> list[str]:
-        """Set a field of standard_metadata, if the program has it."""
-        member = self._meta(field)
-        if member is None:
-            return []
-        width = self._program.field(META, field).width
-        return [f"{member} = (uint64_t)({value}) & {literal(mask_of(width))};"]
-
-    def _function(self, head: str, body: list[str]) -> list[str]:
-        return [f"static {head} {{", *[f"    {line}" for line in body], "}"]
+    def _with_copies(self) -> list[str]:
+        return [
+            *CopyWriter(self._layout).write(),
+            *self._egress_copy(),
+            *function("void replicate(struct state *D, const struct group *group)", self._replicate()),
+            *self._arrive(),
+            *function("void way(struct state *D)", self._way("D->core")),
+        ]
 
     def _verify(self) -> list[str]:
         block = Block(self._unit)
@@ -78,6 +87,15 @@ class ProcessWriter:
                 low = Translator(self._layout, block, place=checksum.place)
                 emit_update(low, checksum, str(number), self._is_constant)
         return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _finish(self) -> list[str]:
+        """The deparser's own statements."""
+        block = Block(self._unit)
+        for statement in self._program.deparser_statements:
+            low = Translator(self._layout, block, place=statement.place)
+            with block.braces(), tracing.watched(low, statement):
+                rule_for(statement.op, low).emit(low, statement.arguments)
+        return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
         """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
@@ -108,7 +126,7 @@ class ProcessWriter:
 
     def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
         if width > 64:
-            low.store(f"(fields + {at})", element, width)
+            low.store_cut(f"(fields + {at})", element, width)
         else:
             low.block.add(f"fields[{at}] = {low.masked(element, width)};")
 
@@ -124,11 +142,11 @@ class ProcessWriter:
             "    uint32_t size, truncate;",
             *[f"    {member}".replace("D->", "((struct state *)0)->") for member in members],
             "};",
-            *self._function(
+            *function(
                 "inline void put_aside(struct state *D, struct saved *saved)",
                 ["saved->size = D->size;", "saved->truncate = D->truncate;", *puts],
             ),
-            *self._function(
+            *function(
                 "inline void put_back(struct state *D, const struct saved *saved)",
                 ["D->size = saved->size;", "D->truncate = saved->truncate;", *gets],
             ),
@@ -147,6 +165,8 @@ class ProcessWriter:
         for header, field in fields:
             ref = self._layout.header(header)
             result.append(ref.field(ref.type.field(field)))
+            if ref.type.field(field).variable:
+                result.append(ref.bits)
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
@@ -163,31 +183,59 @@ class ProcessWriter:
         body = ["uint8_t *at = to;", "(void)D;"]
         for header in headers:
             ref = self._layout.header(header)
-            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.type.width // 8};"
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.bytes};"
             body.append(f"if ({ref.valid}) {{ {write} }}")
         size = sum(self._program.headers[header].type.width // 8 for header in headers)
         return [
             f"#define {name.upper()}_BYTES {size}",
-            *self._function(
+            *function(
                 f"inline uint32_t deparse_{name}(struct state *D, uint8_t *to)", [*body, "return (uint32_t)(at - to);"]
             ),
         ]
 
     def _egress_copy(self) -> list[str]:
         """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
-        meta = self._meta
+        copies, drop_port = self._layout.copies, self._layout.target.drop_port
+        asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
-            *self._set("egress_port", "port"),
-            *self._set("egress_spec", "0"),
-            *self._set("packet_length", "D->size"),
-            *self._timestamps("egress_global_timestamp"),
+            *tracing.egress(self._layout),
+            *self._enqueue(),
+            *self._layout.set_meta("egress_port", "port"),
+            *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
+            *self._layout.set_meta("packet_length", "D->size"),
+            *self._timestamps("now_us(D->core)", "enq_timestamp", "egress_global_timestamp"),
             "D->exit = 0;",
+            *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
             "egress(D);",
-            "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }",
-            f"if ({meta('egress_spec')} == {DROP_PORT}) {{ services(D->core)->drop(D->core, DROP_EGRESS); return; }}",
+            asserted,
+            *(["if (D->clone) clone_egress(D);"] if copies else []),
+            f"if ({self._meta('egress_spec')} == {drop_port}) "
+            "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
             "update_checksums(D);",
-            "uint8_t *head = services(D->core)->reserve(D->core, HEAD_BYTES + TAIL_BYTES);",
+            *(["finish(D);", asserted] if self._program.deparser_statements else []),
+            *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
+            *self._emit(),
+        ]
+        return function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _enqueue(self) -> list[str]:
+        """Queues are always empty here, and those that a packet's priority does not have refuse it."""
+        lines = []
+        if self._read_anywhere("priority") and self._layout.target.priority_queues < PRIORITIES:
+            lines.append(f"if ({self._meta('priority')} >= {self._layout.target.priority_queues}) {{")
+            lines += ["    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
+        for field in ("enq_qdepth", "deq_timedelta", "deq_qdepth"):
+            if self._read_anywhere(field):
+                lines += self._layout.set_meta(field, "0")
+        return lines
+
+    def _emit(self) -> list[str]:
+        held = self._layout.copies
+        room = "HEAD_BYTES + TAIL_BYTES" + (" + (D->held ? D->length : 0)" if held else "")
+        return [
+            f"uint8_t *head = services(D->core)->reserve(D->core, {room});",
             "uint32_t head_bytes = deparse_head(D, head);",
+            *(["if (D->held) { emit_held(D, port, head, head_bytes); return; }"] if held else []),
             *self._share_tail(),
             "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
             "if (D->truncate < head_bytes) head_bytes = D->truncate;",
@@ -196,7 +244,10 @@ class ProcessWriter:
             "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
             "if (D->truncate != UINT32_MAX) D->tail = NULL;",
         ]
-        return self._function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _meta(self, field: str) -> str:
+        """A field that v1model's standard_metadata always has; "0" if it has not."""
+        return self._layout.meta(field) or "0"
 
     def _share_tail(self) -> list[str]:
         """The first copy since the last flush writes the tail behind its head; the others copy it or refer to it."""
@@ -214,13 +265,14 @@ class ProcessWriter:
             "}",
         ]
 
-    def _timestamps(self, *fields: str) -> list[str]:
+    def _timestamps(self, source: str, *fields: str) -> list[str]:
+        """Set those that the program reads from the C expression `source`, in microseconds."""
         wanted = [field for field in fields if self._read_anywhere(field)]
         if not wanted:
             return []
         return [
-            "const uint64_t now = services(D->core)->now_us(D->core);",
-            *[line for field in wanted for line in self._set(field, "now")],
+            f"const uint64_t now = services(D->core)->{source};",
+            *[line for field in wanted for line in self._layout.set_meta(field, "now")],
         ]
 
     def _read_anywhere(self, field: str) -> bool:
@@ -231,62 +283,67 @@ class ProcessWriter:
 
     def _arrive(self) -> list[str]:
         """A clean state: what could be read before it is written is zero, the rest is what it was."""
-        zero = []
+        rows = self._layout.kept_rows()
+        zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
         for header, name in sorted(live_at_start(self._program)):
+            if self._layout.in_stack(header) is not None:
+                continue
             ref = self._layout.header(header)
             field = ref.type.field(name)
             member = ref.field(field)
             zero.append(f"{member} = 0;" if field.width <= 64 else f"memset({member}, 0, sizeof {member});")
         body = [
-            "memset(D->valid, 0, sizeof D->valid);",
-            "memset(D->summed, 0, sizeof D->summed);",
-            "memset(D->next, 0, sizeof D->next);",
-            f"memset(&D->{META}_, 0, sizeof D->{META}_);",
-            "D->at = 0; D->exit = 0; D->learn = 0; D->truncate = UINT32_MAX; D->tail = NULL;",
-            *self._set("ingress_port", "port"),
-            *self._set("packet_length", "D->length"),
-            *self._timestamps("ingress_global_timestamp", "enq_timestamp"),
+            *clean(self._layout),
+            *self._layout.set_meta("ingress_port", "port"),
+            *self._layout.set_meta("packet_length", "D->length"),
+            *self._timestamps("arrived_us", "ingress_global_timestamp"),
             *zero,
         ]
-        return self._function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
+        return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
 
-    def _process(self) -> list[str]:
-        group = self._meta("mcast_grp") or "0"
-        body = [
-            "struct state *D = in->state;",
-            "D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length;",
-            "arrive(D, port);",
+    def _way(self, core: str) -> list[str]:
+        """From the parser to the queues, and from there on each copy at once."""
+        group, copies = self._meta("mcast_grp"), self._layout.copies
+        return [
             "const uint32_t error = parse(D);",
-            *(self._set("parser_error", "error") or ["(void)error;"]),
-            *(self._set("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
+            *tracing.parsed(self._layout),
+            *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
+            *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
             "ingress(D);",
-            "if (D->exit == 2) { services(core)->drop(core, DROP_ASSERTION); return; }",
+            f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}",
+            *(["if (D->clone) clone_ingress(D);"] if copies else []),
             "if (D->learn) learn(D);",
+            *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
             f"if ({group} != 0) {{",
-            *[f"    {line}" for line in self._multicast(group)],
-            f"}} else if ({self._meta('egress_spec')} == {DROP_PORT}) {{",
-            "    services(core)->drop(core, DROP_INGRESS);",
+            *[f"    {line}" for line in self._multicast(core, group)],
+            f"}} else if ({self._meta('egress_spec')} == {self._layout.target.drop_port}) {{",
+            f"    services({core})->drop({core}, DROP_INGRESS);",
             "} else {",
-            f"    egress_copy(D, {self._meta('egress_spec')});",
+            *(f"    {line}" for line in self._unicast()),
             "}",
         ]
-        head = (
-            "void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, "
-            "uint32_t length)"
-        )
-        return self._function(head, body)
 
-    def _multicast(self, group: str) -> list[str]:
-        """A copy to each member of the group that the C expression `group` names."""
+    def _unicast(self) -> list[str]:
+        normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []
+        return [*normal, f"egress_copy(D, {self._meta('egress_spec')});"]
+
+    def _multicast(self, core: str, group: str) -> list[str]:
+        """A copy to each member of the group that the C expression `group` names; none is truncated by ingress."""
         return [
-            f"const struct group *group = services(core)->group(core, {group});",
-            "if (!group) { services(core)->drop(core, DROP_UNKNOWN_GROUP); return; }",
-            *self._set("instance_type", str(REPLICATION)),
+            f"const struct group *group = services({core})->group({core}, {group});",
+            f"if (!group) {{ services({core})->drop({core}, DROP_UNKNOWN_GROUP); return; }}",
+            *self._layout.set_meta("instance_type", str(REPLICATION)),
+            *(["D->truncate = UINT32_MAX;"] if self._program.uses("truncate") else []),
+            *(["replicate(D, group);"] if self._layout.copies else self._replicate()),
+        ]
+
+    def _replicate(self) -> list[str]:
+        return [
             "struct saved saved;",
             "put_aside(D, &saved);",
             "for (uint32_t i = 0; i < group->size; i++) {",
             "    if (i > 0) put_back(D, &saved);",
-            *[f"    {line}" for line in self._set("egress_rid", "group->replicas[i].instance")],
+            *[f"    {line}" for line in self._layout.set_meta("egress_rid", "group->replicas[i].instance")],
             "    egress_copy(D, group->replicas[i].port);",
             "}",
         ]

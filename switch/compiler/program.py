@@ -8,7 +8,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 WIDTH_MAX = 2048  # bits of a field, p4c's own limit
-DROP_PORT = 511  # v1model's port that drops, the last of bit<9>
+PORTS = 512  # v1model's ports are bit<9>
+DROP_PORT = PORTS - 1  # the port that drops, unless told otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What of a program's meaning is the switch's to say.
+
+    `drop_port` is the one that mark_to_drop chooses; a packet whose standard_metadata.priority is not below
+    `priority_queues` is dropped.  `trace` asks for a program that says what it does, `comments` for P4 lines in its C.
+    """
+
+    drop_port: int = DROP_PORT
+    priority_queues: int = 1
+    trace: bool = False
+    comments: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +41,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A member of a header or struct type; width in bits."""
+    """A member of a header or struct type; width in bits, of a variable field (varbit) the largest."""
 
     name: str
     width: int
     signed: bool = False
+    variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +58,18 @@ class HeaderType:
 
     @property
     def width(self) -> int:
-        """All fields together, in bits."""
+        """All fields together, in bits; a variable field with the most that it can have."""
         return sum(field.width for field in self.fields)
+
+    @property
+    def variable(self) -> Field | None:
+        """The one variable field that a type may have."""
+        return next((field for field in self.fields if field.variable), None)
+
+    @property
+    def fixed_width(self) -> int:
+        """All fields but the variable one, in bits."""
+        return sum(field.width for field in self.fields if not field.variable)
 
     def field(self, name: str) -> Field:
         """The field of that name."""
@@ -66,6 +92,23 @@ class Stack:
     name: str
     type: HeaderType
     members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderUnion:
+    """Headers of which at most one is valid; `members` maps the names in the union's type to header names."""
+
+    name: str
+    members: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnionStack:
+    """An array of unions of one type; `unions` are their names, `types` the members' header types by member name."""
+
+    name: str
+    unions: tuple[str, ...]
+    types: Mapping[str, HeaderType]
 
 
 # Expressions -----------------------------------------------------------------------------------------------------
@@ -116,6 +159,37 @@ class StackOf:
 
 
 @dataclass(frozen=True, slots=True)
+class UnionOf:
+    """A header union; the operator `valid_union` asks whether one of its headers is valid."""
+
+    union: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnionStackOf:
+    """A whole stack of unions."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextUnionMember:
+    """A member of the union that follows the last one extracted; only the target of an extract."""
+
+    stack: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnionField:
+    """A field of a member of the most recently extracted union of a stack; only in the key of a select."""
+
+    stack: str
+    member: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
 class Element:
     """The header at a computed index of a stack."""
 
@@ -156,6 +230,13 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """The values that a `log_msg` fills into its text."""
+
+    items: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """An operator and its operands; for `?` they are condition, then, else."""
 
@@ -170,11 +251,16 @@ Expression: TypeAlias = (
     | LastField
     | HeaderOf
     | StackOf
+    | UnionOf
+    | UnionStackOf
+    | NextUnionMember
+    | LastUnionField
     | Element
     | ElementField
     | Argument
     | Lookahead
     | Object
+    | Vector
     | Operation
 )
 
@@ -185,6 +271,9 @@ def walk(expression: Expression) -> Iterator[Expression]:
     if isinstance(expression, Operation):
         for operand in expression.operands:
             yield from walk(operand)
+    elif isinstance(expression, Vector):
+        for item in expression.items:
+            yield from walk(item)
     elif isinstance(expression, Element | ElementField):
         yield from walk(expression.index)
 
@@ -241,21 +330,44 @@ class ConstEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectMeter:
+    """A meter beside every entry of a table: each hit runs it, and its colour goes to `target` before the action."""
+
+    name: str
+    unit: str  # "packets" or "bytes"
+    target: FieldOf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A match-action table; `next` maps an action's id, or True (hit) and False (miss), to a node."""
+    """A match-action table; `next` maps an action's id to a node, unless `next_on_hit` says what follows.
+
+    An indirect table has a `profile`: its entries refer to the profile's members or groups, which hold the actions;
+    `actions` are the table's own copies of them, by name.  Without a default action a miss does nothing and goes to
+    `next_default`.
+    """
 
     name: str
     key: tuple[KeyField, ...]
     actions: tuple[Action, ...]
     size: int
     counted: bool
-    default_action: int
+    default_action: int | None
     default_parameters: tuple[int, ...]
     default_const: bool
     entries: tuple[ConstEntry, ...] | None  # not None: the table is immutable
     next: Mapping[int, str | None]
     next_on_hit: tuple[str | None, str | None] | None  # (hit, miss)
     place: Place
+    next_default: str | None = None
+    profile: str | None = None
+    meter: DirectMeter | None = None
+    idle_timeouts: bool = False  # entries can have one
+
+    @property
+    def may_do_nothing(self) -> bool:
+        """Whether a packet may pass the table without an action."""
+        return self.profile is not None or self.default_action is None
 
     @property
     def ordered(self) -> bool:
@@ -291,11 +403,21 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A case of a select; mask None: all bits; value None: always."""
+    """A case of a select; mask None: all bits; value None: always, or when the key is in the value set."""
 
     value: int | None
     mask: int | None
     next: str | None
+    value_set: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSet:
+    """A set of keys that the control plane fills: `width` bits each (the select's key without gaps), at most `size`."""
+
+    name: str
+    width: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +440,15 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """An array of two-rate three-colour meters; `execute_meter` of actions runs a cell."""
+
+    name: str
+    size: int
+    unit: str  # "packets" or "bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnList:
     """The fields of a digest."""
 
@@ -328,12 +459,34 @@ class LearnList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FieldList:
+    """The metadata that a clone, a resubmitted or a recirculated packet keeps; all other metadata of it is zero."""
+
+    id: int
+    name: str
+    fields: tuple[FieldOf, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calculation:
     """A hash over fields; an input is (expression, width in bits), the payload is None."""
 
     name: str
     algorithm: str
     inputs: tuple[tuple[Expression, int] | None, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionProfile:
+    """Members (an action with its parameters) that entries of its tables share.
+
+    With a selector also groups of members: the hash chooses the member for a packet.
+    """
+
+    name: str
+    size: int
+    selector: Calculation | None
     place: Place
 
 
@@ -356,23 +509,42 @@ class Program:
 
     headers: Mapping[str, Header]
     stacks: Mapping[str, Stack]
+    unions: Mapping[str, HeaderUnion]
+    union_stacks: Mapping[str, UnionStack]
     errors: Mapping[str, int]
     parser_start: str | None
     states: Mapping[str, ParserState]
-    deparser: tuple[str, ...]
+    value_sets: Mapping[str, ValueSet]
+    deparser: tuple[str, ...]  # headers in their order on the wire
+    deparser_statements: tuple[Primitive, ...]  # run after the checksums are updated, before any header is emitted
     actions: Mapping[int, Action]
     ingress: Pipeline
     egress: Pipeline
     counters: tuple[Array, ...]
     registers: tuple[Array, ...]
     digests: tuple[LearnList, ...]
+    field_lists: Mapping[int, FieldList]
     calculations: Mapping[str, Calculation]
     checksums: tuple[Checksum, ...]
+    meters: tuple[Meter, ...]
+    profiles: Mapping[str, ActionProfile]
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables, ingress first; their order numbers them in the generated code."""
         return (*self.ingress.tables.values(), *self.egress.tables.values())
+
+    @property
+    def statements(self) -> tuple[Primitive, ...]:
+        """All statements that can be executed: of the parser, of the tables' actions, of the deparser."""
+        actions = {action.id: action for table in self.tables for action in table.actions}
+        parser = (statement for state in self.states.values() for statement in state.statements)
+        pipelines = (statement for action in actions.values() for statement in action.primitives)
+        return (*parser, *pipelines, *self.deparser_statements)
+
+    def uses(self, *ops: str) -> bool:
+        """Whether a statement is one of these primitives."""
+        return any(statement.op in ops for statement in self.statements)
 
     def field(self, header: str, name: str) -> Field:
         """A field of a header instance; `$valid$` is one bit wide."""

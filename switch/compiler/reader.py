@@ -8,18 +8,23 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from switch.compiler.contradictions import contradictions
 from switch.compiler.expressions import header_width, read_expression
+from switch.compiler.places import Json, place_of
 from switch.compiler.program import (
-    WIDTH_MAX,
     Action,
+    ActionProfile,
     Array,
     Calculation,
     Checksum,
-    Field,
+    Expression,
+    FieldList,
     FieldOf,
     Header,
-    HeaderType,
+    LastField,
+    LastUnionField,
     LearnList,
+    Lookahead,
     Parameter,
     ParserState,
     Place,
@@ -27,17 +32,15 @@ from switch.compiler.program import (
     Program,
     Stack,
     Transition,
+    UnionStack,
+    ValueSet,
 )
-from switch.compiler.reader_tables import read_pipeline
+from switch.compiler.reader_headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
+from switch.compiler.reader_meters import read_direct_meters, read_meters
+from switch.compiler.reader_tables import Attached, read_pipeline
 from switch.errors import ProgramError
 
-Json = Mapping[str, Any]
-
 UNUSED = {
-    "header_unions": "header union",
-    "header_union_stacks": "header union stack",
-    "parse_vsets": "parser value set",
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
 }
 
@@ -54,17 +57,9 @@ def read_program(document: bytes) -> Program:
         raise ProgramError("not p4c's BMv2 JSON: it has no __meta__.version") from error
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
-    _refuse_unused(root)
-    try:
+    with contradictions():
+        _refuse_unused(root)
         return _read(root)
-    except (KeyError, IndexError, TypeError, StopIteration) as error:
-        raise ProgramError(f"the BMv2 JSON contradicts its format: {error!r}") from error
-
-
-def place_of(item: Json) -> Place:
-    """The P4 source place that p4c noted with a JSON object."""
-    info = item.get("source_info") or {}
-    return Place(file=info.get("filename", ""), line=info.get("line", 0), fragment=info.get("source_fragment", ""))
 
 
 def _refuse_unused(root: Json) -> None:
@@ -74,23 +69,32 @@ def _refuse_unused(root: Json) -> None:
 
 
 def _read(root: Json) -> Program:
-    types = {item["name"]: _header_type(item) for item in root["header_types"]}
-    headers = {item["name"]: _header(item, types) for item in root["headers"]}
-    stacks = _stacks(root, types)
+    types = read_types(root)
+    headers, stacks = read_headers(root, types), read_stacks(root, types)
+    union_stacks = read_union_stacks(root, types)
     actions = {item["id"]: _action(item, headers, stacks) for item in root["actions"]}
     calculations = {item["name"]: _calculation(item, headers, stacks) for item in root["calculations"]}
-    direct = {item["binding"] for item in root["counter_arrays"] if item["is_direct"]}
+    attached = Attached(
+        counted={item["binding"] for item in root["counter_arrays"] if item["is_direct"]},
+        meters=read_direct_meters(root, place_of),
+    )
     pipelines = {
-        item["name"]: read_pipeline(item, actions, headers, stacks, direct, place_of) for item in root["pipelines"]
+        item["name"]: read_pipeline(item, actions, headers, stacks, attached, place_of) for item in root["pipelines"]
     }
     parser = root["parsers"][0]
     return Program(
         headers=headers,
         stacks=stacks,
+        unions=read_unions(root),
+        union_stacks=union_stacks,
         errors={name: number for name, number in root.get("errors", [])},
         parser_start=parser["init_state"],
-        states={item["name"]: _state(item, headers, stacks) for item in parser["parse_states"]},
-        deparser=_deparser(root["deparsers"][0]),
+        states={item["name"]: _state(item, headers, stacks, union_stacks) for item in parser["parse_states"]},
+        value_sets={item["name"]: _value_set(item) for item in root.get("parse_vsets", [])},
+        deparser=tuple(root["deparsers"][0]["order"]),
+        deparser_statements=tuple(
+            _primitive(item, headers, stacks) for item in root["deparsers"][0].get("primitives", [])
+        ),
         actions=actions,
         ingress=pipelines["ingress"],
         egress=pipelines["egress"],
@@ -101,39 +105,16 @@ def _read(root: Json) -> Program:
             Array(name=item["name"], size=item["size"], width=item["bitwidth"]) for item in root["register_arrays"]
         ),
         digests=tuple(_learn_list(item, headers, stacks) for item in root["learn_lists"]),
+        field_lists={item["id"]: _field_list(item) for item in root.get("field_lists", [])},
         calculations=calculations,
         checksums=tuple(_checksum(item, calculations, headers, stacks) for item in root["checksums"]),
+        meters=read_meters(root, place_of),
+        profiles=_profiles(root, headers, stacks),
     )
 
 
-def _header_type(item: Json) -> HeaderType:
-    fields = tuple(_field(field, item) for field in item["fields"])
-    return HeaderType(name=item["name"], fields=fields)
-
-
-def _field(field: list[Any], item: Json) -> Field:
-    name, width, signed = [*field, False][:3]
-    if width == "*":
-        raise ProgramError(f"{place_of(item)}: the varbit field {name} of {item['name']} is not executed")
-    if width > WIDTH_MAX:
-        raise ProgramError(f"{place_of(item)}: {item['name']}.{name} has {width} bits; at most {WIDTH_MAX}")
-    return Field(name=name, width=width, signed=bool(signed))
-
-
-def _header(item: Json, types: Mapping[str, HeaderType]) -> Header:
-    return Header(name=item["name"], type=types[item["header_type"]], metadata=item["metadata"])
-
-
-def _stacks(root: Json, types: Mapping[str, HeaderType]) -> dict[str, Stack]:
-    names = {item["id"]: item["name"] for item in root["headers"]}
-    return {
-        item["name"]: Stack(
-            name=item["name"],
-            type=types[item["header_type"]],
-            members=tuple(names[number] for number in item["header_ids"]),
-        )
-        for item in root["header_stacks"]
-    }
+def _value_set(item: Json) -> ValueSet:
+    return ValueSet(name=item["name"], width=item["compressed_bitwidth"], size=item["max_size"])
 
 
 def _primitive(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:
@@ -151,15 +132,36 @@ def _action(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stac
     )
 
 
-def _state(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> ParserState:
+def _state(
+    item: Json,
+    headers: Mapping[str, Header],
+    stacks: Mapping[str, Stack],
+    union_stacks: Mapping[str, UnionStack],
+) -> ParserState:
     place = place_of(item)
     key = [read_expression(part, headers, stacks, place) for part in item["transition_key"]]
     return ParserState(
         name=item["name"],
         statements=tuple(_parser_op(op, headers, stacks) for op in item["parser_ops"]),
-        key=tuple((part, header_width(part, headers, stacks)) for part in key),
+        key=tuple((part, _key_width(part, headers, stacks, union_stacks, place)) for part in key),
         transitions=tuple(_transition(case, place) for case in item["transitions"]),
     )
+
+
+def _key_width(
+    part: Expression,
+    headers: Mapping[str, Header],
+    stacks: Mapping[str, Stack],
+    union_stacks: Mapping[str, UnionStack],
+    place: Place,
+) -> int:
+    match part:
+        case LastUnionField(stack, member, field):
+            return union_stacks[stack].types[member].field(field).width
+        case FieldOf() | LastField() | Lookahead():
+            return header_width(part, headers, stacks)
+        case _:
+            raise ProgramError(f"{place}: a select on something else than a field or a lookahead is not executed")
 
 
 def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:
@@ -169,18 +171,15 @@ def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, S
 
 
 def _transition(case: Json, place: Place) -> Transition:
-    if case["type"] == "default":
+    kind = case.get("type") or ("default" if case["value"] == "default" else "hexstr")  # older p4c left it out
+    if kind == "default":
         return Transition(value=None, mask=None, next=case["next_state"])
-    if case["type"] != "hexstr":
-        raise ProgramError(f"{place}: a select case of kind {case['type']} is not executed")
+    if kind == "parse_vset" and case["mask"] is None:
+        return Transition(value=None, mask=None, next=case["next_state"], value_set=case["value"])
+    if kind != "hexstr":
+        raise ProgramError(f"{place}: a select case of kind {kind} (or with a mask) is not executed")
     mask = None if case["mask"] is None else int(case["mask"], 16)
     return Transition(value=int(case["value"], 16), mask=mask, next=case["next_state"])
-
-
-def _deparser(item: Json) -> tuple[str, ...]:
-    for primitive in item.get("primitives", []):
-        raise ProgramError(f"{place_of(primitive)}: {primitive['op']} in a deparser is not executed")
-    return tuple(item["order"])
 
 
 def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> LearnList:
@@ -191,6 +190,15 @@ def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, 
         elements=elements,
         widths=tuple(header_width(part, headers, stacks) for part in elements),
     )
+
+
+def _field_list(item: Json) -> FieldList:
+    """Constants in a list, which the format allows, are nothing that a packet could keep."""
+    for element in item["elements"]:
+        if element["type"] not in ("field", "hexstr"):
+            raise ProgramError(f"field list {item['name']}: a {element['type']} in it is not executed")
+    fields = tuple(FieldOf(*element["value"]) for element in item["elements"] if element["type"] == "field")
+    return FieldList(id=item["id"], name=item["name"], fields=fields)
 
 
 def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Calculation:
@@ -206,6 +214,22 @@ def _calculation(item: Json, headers: Mapping[str, Header], stacks: Mapping[str,
             width = part.get("bitwidth") or header_width(expression, headers, stacks)
             inputs.append((expression, width))
     return Calculation(name=item["name"], algorithm=item["algo"], inputs=tuple(inputs), place=place_of(item))
+
+
+def _profiles(root: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> dict[str, ActionProfile]:
+    items = [item for pipeline in root["pipelines"] for item in pipeline.get("action_profiles", [])]
+    return {item["name"]: _profile(item, headers, stacks) for item in items}
+
+
+def _profile(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> ActionProfile:
+    selector = item.get("selector")
+    named = None if selector is None else {"name": item["name"], "source_info": item.get("source_info"), **selector}
+    return ActionProfile(
+        name=item["name"],
+        size=item["max_size"],
+        selector=None if named is None else _calculation(named, headers, stacks),
+        place=place_of(item),
+    )
 
 
 def _checksum(

@@ -1,6 +1,7 @@
 """The pipelines of the BMv2 JSON: tables, their const entries, conditions."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from switch.compiler.expressions import Headers, Stacks, header_width, read_expression
@@ -8,6 +9,7 @@ from switch.compiler.program import (
     Action,
     Condition,
     ConstEntry,
+    DirectMeter,
     Expression,
     FieldOf,
     KeyField,
@@ -26,6 +28,15 @@ KINDS = {  # the JSON's word to how the key is matched
     "valid": "exact",
     "optional": "ternary",
 }
+IMPLEMENTATIONS = ("simple", "indirect", "indirect_ws")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What stands beside a table's entries: the names of the tables with direct counters, the direct meters by name."""
+
+    counted: set[str]
+    meters: Mapping[str, DirectMeter]
 
 
 def read_pipeline(
@@ -33,15 +44,13 @@ def read_pipeline(
     actions: Mapping[int, Action],
     headers: Headers,
     stacks: Stacks,
-    counted: set[str],
+    attached: Attached,
     place_of: Callable[[Json], Place],
 ) -> Pipeline:
-    """One pipeline; `counted` are the tables with direct counters.  Raises ProgramError."""
-    for profile in item.get("action_profiles", []):
-        raise ProgramError(f"{place_of(profile)}: action profile {profile['name']} is not executed")
+    """One pipeline.  Raises ProgramError."""
     for call in item.get("action_calls", []):
         raise ProgramError(f"{place_of(call)}: action call {call['name']} is not executed")
-    tables = [_table(table, actions, headers, stacks, counted, place_of(table)) for table in item["tables"]]
+    tables = [_table(table, actions, headers, stacks, attached, place_of(table)) for table in item["tables"]]
     conditions = [
         Condition(
             name=node["name"],
@@ -65,37 +74,49 @@ def _table(
     actions: Mapping[int, Action],
     headers: Headers,
     stacks: Stacks,
-    counted: set[str],
+    attached: Attached,
     place: Place,
 ) -> Table:
-    _refuse(item, place)
+    _check_kind(item, place)
     key = tuple(_key_field(field, headers, stacks, place) for field in item["key"])
     own = [actions[number] for number in item["action_ids"]]
-    default = item["default_entry"]
+    default = item.get("default_entry") or {"action_id": None}
     after = item["next_tables"]
     return Table(
         name=item["name"],
         key=key,
         actions=tuple(own),
         size=item["max_size"],
-        counted=item["name"] in counted or bool(item.get("with_counters")),
+        counted=item["name"] in attached.counted or bool(item.get("with_counters")),
         default_action=default["action_id"],
         default_parameters=tuple(int(value, 16) for value in default.get("action_data", [])),
         default_const=bool(default.get("action_const")),
         entries=tuple(_const_entry(entry) for entry in item["entries"]) if "entries" in item else None,
         next={action.id: after.get(action.name, item.get("base_default_next")) for action in own},
-        next_on_hit=(after["__HIT__"], after["__MISS__"]) if "__HIT__" in after else None,
+        next_on_hit=_next_on_hit(item),
         place=place,
+        next_default=item.get("base_default_next"),
+        profile=item.get("action_profile"),
+        meter=attached.meters[item["direct_meters"]] if item.get("direct_meters") else None,
+        idle_timeouts=bool(item.get("support_timeout")),
     )
 
 
-def _refuse(item: Json, place: Place) -> None:
-    if item["type"] != "simple":
+def _next_on_hit(item: Json) -> tuple[str | None, str | None] | None:
+    """p4c names both ends when a program asks for hit or miss; one that is left out is the default's."""
+    after, default = item["next_tables"], item.get("base_default_next")
+    if "__HIT__" not in after and "__MISS__" not in after:
+        return None
+    return after.get("__HIT__", default), after.get("__MISS__", default)
+
+
+def _check_kind(item: Json, place: Place) -> None:
+    if item["type"] not in IMPLEMENTATIONS:
         raise ProgramError(f"{place}: table {item['name']} of implementation {item['type']} is not executed")
-    if item.get("direct_meters"):
-        raise ProgramError(f"{place}: the direct meter of table {item['name']} is not executed")
-    if item.get("support_timeout"):
-        raise ProgramError(f"{place}: the idle timeout of table {item['name']} is not executed")
+    if item["type"] != "simple" and "action_profile" not in item:
+        raise ProgramError(f"{place}: table {item['name']} names no action profile")
+    if sum(field["match_type"] == "lpm" for field in item["key"]) > 1:
+        raise ProgramError(f"{place}: table {item['name']} has more than one lpm field")
 
 
 def _key_field(field: Json, headers: Headers, stacks: Stacks, place: Place) -> KeyField:

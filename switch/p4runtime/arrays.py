@@ -7,9 +7,10 @@ from finsy.proto import p4r
 
 from switch.engine import Engine
 from switch.p4runtime import p4data
-from switch.p4runtime.p4info import Array, Index, P4Info
+from switch.p4runtime.cells import UpdateType, count, counter_data
+from switch.p4runtime.index import Index
+from switch.p4runtime.p4info import Array, P4Info
 from switch.p4runtime.refusal import invalid, out_of_range, unimplemented
-from switch.p4runtime.tables import UpdateType, count, counter_data
 
 A = TypeVar("A", bound=Array)
 
@@ -25,49 +26,52 @@ class Arrays:
     def write_counter(self, kind: UpdateType, message: p4r.CounterEntry) -> None:
         """MODIFY one cell, or all when the index is unset; nothing changes when there is no data."""
         counter = self._p4info.counters.get(message.counter_id)
-        _only_modify(kind, "counter", counter)
+        only_modify(kind, "counter", counter)
         if message.HasField("data"):
             value = count(message.data)
-            for index in _indices("counter", counter, message.index if message.HasField("index") else None):
+            for index in indices("counter", counter, message.index if message.HasField("index") else None):
                 self._engine.write_counter(counter.name, index, value)
 
     def read_counter(self, query: p4r.CounterEntry) -> Iterator[p4r.CounterEntry]:
         """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
         wanted = query.index if query.HasField("index") else None
-        for counter in _selected(self._p4info.counters, query.counter_id):
-            for index in _indices("counter", counter, wanted):
+        for counter in selected(self._p4info.counters, query.counter_id):
+            for index in indices("counter", counter, wanted):
                 data = counter_data(self._engine.read_counter(counter.name, index))
                 yield p4r.CounterEntry(counter_id=counter.id, index=p4r.Index(index=index), data=data)
 
     def write_register(self, kind: UpdateType, message: p4r.RegisterEntry) -> None:
         """MODIFY one cell, or all when the index is unset."""
         register = self._p4info.registers.get(message.register_id)
-        _only_modify(kind, "register", register)
+        only_modify(kind, "register", register)
         _single(register.type)
         (value,) = p4data.decode(register.type, message.data)
-        for index in _indices("register", register, message.index if message.HasField("index") else None):
+        for index in indices("register", register, message.index if message.HasField("index") else None):
             self._engine.write_register(register.name, index, value)
 
     def read_register(self, query: p4r.RegisterEntry) -> Iterator[p4r.RegisterEntry]:
         """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
         wanted = query.index if query.HasField("index") else None
-        for register in _selected(self._p4info.registers, query.register_id):
+        for register in selected(self._p4info.registers, query.register_id):
             _single(register.type)
-            for index in _indices("register", register, wanted):
+            for index in indices("register", register, wanted):
                 data = p4data.encode(register.type, [self._engine.read_register(register.name, index)])
                 yield p4r.RegisterEntry(register_id=register.id, index=p4r.Index(index=index), data=data)
 
 
-def _selected(arrays: Index[A], wanted_id: int) -> list[A]:
+def selected(arrays: Index[A], wanted_id: int) -> list[A]:
+    """The array of that id, all for 0."""
     return [arrays.get(wanted_id)] if wanted_id else list(arrays)
 
 
-def _only_modify(kind: UpdateType, what: str, array: Array) -> None:
+def only_modify(kind: UpdateType, what: str, array: Array) -> None:
+    """Refuse INSERT and DELETE; `what` is the kind of array."""
     if kind != p4r.Update.MODIFY:
         raise invalid(f"{what} {array.name} can only be MODIFIED: its cells always exist")
 
 
-def _indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
+def indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
+    """The index, checked; all for None."""
     if wanted is None:
         return range(array.size)
     if wanted.index < 0:

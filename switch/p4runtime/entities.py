@@ -6,20 +6,19 @@ from finsy.proto import p4r
 
 from switch.engine import Engine
 from switch.p4runtime.arrays import Arrays
+from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.digests import Digests
+from switch.p4runtime.direct import Direct
 from switch.p4runtime.groups import Groups
+from switch.p4runtime.meters import Meters
 from switch.p4runtime.p4info import P4Info
+from switch.p4runtime.profiles import Profiles
 from switch.p4runtime.refusal import choices, invalid, unimplemented
-from switch.p4runtime.tables import Tables, UpdateType
+from switch.p4runtime.tables import Tables
+from switch.p4runtime.value_sets import ValueSets
 
 Writer = Callable[[UpdateType, p4r.Entity], None]
 Reader = Callable[[p4r.Entity], Iterator[p4r.Entity]]
-
-NEVER_ANY = (
-    p4r.Entity(action_profile_member=p4r.ActionProfileMember()),
-    p4r.Entity(action_profile_group=p4r.ActionProfileGroup()),
-)
-"""Queries for all of what cannot be inserted: clients that clear a switch ask, and there are none."""
 
 
 class Entities:
@@ -28,10 +27,18 @@ class Entities:
     def __init__(self, engine: Engine, p4info: P4Info, digests: Digests) -> None:
         """`p4info` describes the program that `engine` runs."""
         tables, arrays, groups = Tables(engine, p4info), Arrays(engine, p4info), Groups(engine)
+        direct, meters, profiles = Direct(engine, p4info, tables), Meters(engine, p4info), Profiles(engine, p4info)
+        value_sets = ValueSets(engine, p4info)
+        self.tables = tables
         self._writers: dict[str, Writer] = {
             "table_entry": lambda kind, entity: tables.write(kind, entity.table_entry),
             "counter_entry": lambda kind, entity: arrays.write_counter(kind, entity.counter_entry),
-            "direct_counter_entry": lambda kind, entity: tables.write_count(kind, entity.direct_counter_entry),
+            "direct_counter_entry": lambda kind, entity: direct.write_count(kind, entity.direct_counter_entry),
+            "meter_entry": lambda kind, entity: meters.write(kind, entity.meter_entry),
+            "value_set_entry": lambda kind, entity: value_sets.write(kind, entity.value_set_entry),
+            "direct_meter_entry": lambda kind, entity: direct.write_meter(kind, entity.direct_meter_entry),
+            "action_profile_member": lambda kind, entity: profiles.write_member(kind, entity.action_profile_member),
+            "action_profile_group": lambda kind, entity: profiles.write_group(kind, entity.action_profile_group),
             "register_entry": lambda kind, entity: arrays.write_register(kind, entity.register_entry),
             "packet_replication_engine_entry": lambda kind, entity: groups.write(
                 kind, entity.packet_replication_engine_entry
@@ -44,7 +51,20 @@ class Entities:
                 p4r.Entity(counter_entry=e) for e in arrays.read_counter(entity.counter_entry)
             ),
             "direct_counter_entry": lambda entity: (
-                p4r.Entity(direct_counter_entry=e) for e in tables.read_counts(entity.direct_counter_entry)
+                p4r.Entity(direct_counter_entry=e) for e in direct.read_counts(entity.direct_counter_entry)
+            ),
+            "value_set_entry": lambda entity: (
+                p4r.Entity(value_set_entry=e) for e in value_sets.read(entity.value_set_entry)
+            ),
+            "meter_entry": lambda entity: (p4r.Entity(meter_entry=e) for e in meters.read(entity.meter_entry)),
+            "direct_meter_entry": lambda entity: (
+                p4r.Entity(direct_meter_entry=e) for e in direct.read_meters(entity.direct_meter_entry)
+            ),
+            "action_profile_member": lambda entity: (
+                p4r.Entity(action_profile_member=e) for e in profiles.read_members(entity.action_profile_member)
+            ),
+            "action_profile_group": lambda entity: (
+                p4r.Entity(action_profile_group=e) for e in profiles.read_groups(entity.action_profile_group)
             ),
             "register_entry": lambda entity: (
                 p4r.Entity(register_entry=e) for e in arrays.read_register(entity.register_entry)
@@ -67,8 +87,6 @@ class Entities:
 
     def read(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
         """What the query selects; raises SwitchError, also while being iterated."""
-        if query in NEVER_ANY:
-            return iter(())
         return self._readers[self._offered(query)](query)
 
     def _offered(self, entity: p4r.Entity) -> str:

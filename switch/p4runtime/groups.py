@@ -1,19 +1,17 @@
-"""PacketReplicationEngineEntry: multicast groups, which are the engine's; clone sessions are refused."""
+"""PacketReplicationEngineEntry: multicast groups, which are the engine's, and clone sessions."""
 
 from collections.abc import Iterator
 
 import grpc
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.entries import Replica
-from switch.p4runtime.bytestring import decode, encode
+from switch.engine import GROUP_MAX, Engine
+from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
-from switch.p4runtime.tables import UpdateType
+from switch.p4runtime.replicas import decode_replicas, encode_replicas
+from switch.p4runtime.sessions import Sessions
 
-GROUP_MAX = 0xFFFF
-PORT_BITS = 9
-INSTANCE_MAX = 0xFFFF
+Entry = p4r.PacketReplicationEngineEntry
 
 
 class Groups:
@@ -22,10 +20,25 @@ class Groups:
     def __init__(self, engine: Engine) -> None:
         """The groups are the engine's."""
         self._engine = engine
+        self._sessions = Sessions(engine)
 
-    def write(self, kind: UpdateType, message: p4r.PacketReplicationEngineEntry) -> None:
-        """INSERT, MODIFY or DELETE a multicast group; raises SwitchError."""
-        entry = _multicast(message)
+    def write(self, kind: UpdateType, message: Entry) -> None:
+        """INSERT, MODIFY or DELETE a multicast group or a clone session; raises SwitchError."""
+        if _kind(message) == "clone_session_entry":
+            self._sessions.write(kind, message.clone_session_entry)
+        else:
+            self._write_group(kind, message.multicast_group_entry)
+
+    def read(self, query: Entry) -> Iterator[Entry]:
+        """One multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
+        if _kind(query) == "clone_session_entry":
+            for session in self._sessions.read(query.clone_session_entry.session_id):
+                yield Entry(clone_session_entry=session)
+        else:
+            for group in self._read_groups(query.multicast_group_entry.multicast_group_id):
+                yield Entry(multicast_group_entry=group)
+
+    def _write_group(self, kind: UpdateType, entry: p4r.MulticastGroupEntry) -> None:
         group = entry.multicast_group_id
         if not 1 <= group <= GROUP_MAX:
             raise invalid(f"multicast group {group} is not possible; 1 to {GROUP_MAX} is allowed")
@@ -36,55 +49,22 @@ class Groups:
             raise not_found(f"there is no multicast group {group}; there are {sorted(self._engine.groups())}")
         if kind == p4r.Update.DELETE:
             self._engine.delete_group(group)
-        else:
-            self._engine.set_group(group, _replicas(entry))
+            return
+        if entry.metadata:
+            raise unimplemented(f"metadata of multicast group {group} would be lost: it is not kept")
+        self._engine.set_group(group, decode_replicas(f"multicast group {group}", entry.replicas))
 
-    def read(self, query: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.PacketReplicationEngineEntry]:
-        """One multicast group (NOT_FOUND), or all for group id 0.
-
-        Ports are given as egress_port, the form that both finsy and p4runtime-shell write.
-        """
-        if query.clone_session_entry == p4r.CloneSessionEntry() and query.HasField("clone_session_entry"):
-            return  # all clone sessions: there are none
-        wanted = _multicast(query).multicast_group_id
+    def _read_groups(self, wanted: int) -> Iterator[p4r.MulticastGroupEntry]:
         groups = {wanted: self._engine.group(wanted)} if wanted else self._engine.groups()
         for group, replicas in sorted(groups.items()):
-            message = p4r.MulticastGroupEntry(multicast_group_id=group)
-            for replica in replicas:
-                message.replicas.add(egress_port=replica.port, instance=replica.instance)
-            yield p4r.PacketReplicationEngineEntry(multicast_group_entry=message)
+            yield p4r.MulticastGroupEntry(multicast_group_id=group, replicas=encode_replicas(replicas))
 
 
-def _multicast(message: p4r.PacketReplicationEngineEntry) -> p4r.MulticastGroupEntry:
+def _kind(message: Entry) -> str:
     kind = message.WhichOneof("type")
-    if kind == "clone_session_entry":
-        raise unimplemented("clone_session_entry: clone sessions are not offered; multicast groups are")
     if kind is None:
-        raise invalid("the type of a packet_replication_engine_entry is not set; multicast_group_entry is offered")
-    return message.multicast_group_entry
-
-
-def _replicas(entry: p4r.MulticastGroupEntry) -> list[Replica]:
-    group = entry.multicast_group_id
-    if entry.metadata:
-        raise unimplemented(f"metadata of multicast group {group} would be lost: it is not kept")
-    replicas = [_replica(group, replica) for replica in entry.replicas]
-    for replica in replicas:
-        if replicas.count(replica) > 1:
-            raise invalid(f"multicast group {group} has port {replica.port} instance {replica.instance} twice")
-    return replicas
-
-
-def _replica(group: int, replica: p4r.Replica) -> Replica:
-    if replica.backup_replicas:
-        raise unimplemented(f"multicast group {group}: backup replicas are not offered")
-    if not 0 <= replica.instance <= INSTANCE_MAX:
-        raise invalid(f"multicast group {group}: instance {replica.instance}; 0 to {INSTANCE_MAX} is allowed")
-    return Replica(port=_port(group, replica), instance=replica.instance)
-
-
-def _port(group: int, replica: p4r.Replica) -> int:
-    """The port as bytes, or as the number that clients older than P4Runtime 1.4 send."""
-    if replica.WhichOneof("port_kind") == "egress_port":
-        return decode(encode(replica.egress_port), PORT_BITS, f"a port of multicast group {group}")
-    return decode(replica.port, PORT_BITS, f"a port of multicast group {group}")
+        raise invalid(
+            "the type of a packet_replication_engine_entry is not set; multicast_group_entry and clone_session_entry "
+            "are offered"
+        )
+    return str(kind)

@@ -110,6 +110,8 @@ def anything(field: KeyField) -> Match:
 
 
 def _is_anything(field: KeyField, match: Match) -> bool:
+    if isinstance(match, Ternary):  # also what an entry of the program itself has for an optional field
+        return match.mask == 0
     return field.kind is not MatchKind.EXACT and match == anything(field)
 
 
@@ -120,6 +122,8 @@ def _encode(field: KeyField, match: Match) -> p4r.FieldMatch:
             message.exact.value = encode(value)
         case Lpm(value=value, prefix_length=length):
             message.lpm.value, message.lpm.prefix_len = encode(value), length
+        case Ternary(value=value) if field.kind is MatchKind.OPTIONAL:  # of the program itself
+            message.optional.value = encode(value)
         case Ternary(value=value, mask=mask):
             message.ternary.value, message.ternary.mask = encode(value), encode(mask)
         case Range(low=low, high=high):

@@ -4,73 +4,15 @@ Knows p4.config.v1 messages and nothing of gRPC, sessions or the engine.  Names 
 (`ingress.slot.jobs`), which are also those of p4c's JSON and therefore the engine's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Generic, Protocol, TypeVar
 
 from finsy.proto import p4i, p4t
 
+from switch.p4runtime.index import Index
 from switch.p4runtime.p4data import DataType, data_type
-from switch.p4runtime.refusal import Refused, choices, invalid, not_found, unimplemented
-
-
-class Named(Protocol):
-    """Anything with an id and a name."""
-
-    @property
-    def id(self) -> int:
-        """The id by which P4Runtime messages refer to it."""
-
-    @property
-    def name(self) -> str:
-        """The name by which people and the engine refer to it."""
-
-
-T = TypeVar("T", bound=Named)
-
-
-class Index(Generic[T]):
-    """The objects of one kind by id; a miss names the kind, the id and the choices."""
-
-    def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = not_found) -> None:
-        """`kind` names such an object in messages: `table`, `match field of table t`; `foreign` refuses a wrong id."""
-        self.kind = kind
-        self._foreign = foreign
-        self._by_id: dict[int, T] = {}
-        for item in items:
-            if item.id in self._by_id:
-                raise invalid(f"{kind}s {self._by_id[item.id].name} and {item.name} have the same id 0x{item.id:x}")
-            self._by_id[item.id] = item
-
-    def __iter__(self) -> Iterator[T]:
-        """In p4info's order."""
-        return iter(self._by_id.values())
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._by_id)
-
-    def __contains__(self, object_id: int) -> bool:
-        """Whether that id is one of these."""
-        return object_id in self._by_id
-
-    def get(self, object_id: int) -> T:
-        """The object with that id; INVALID_ARGUMENT for the unset id 0, `foreign` for one of no object."""
-        if object_id in self._by_id:
-            return self._by_id[object_id]
-        known = choices(f"{item.name} (0x{item.id:x})" for item in self)
-        if object_id == 0:
-            raise invalid(f"the id of a {self.kind} is not set: {known}")
-        raise self._foreign(f"no {self.kind} has id 0x{object_id:x}: {known}")
-
-    def named(self, name: str) -> T:
-        """The object with that name; NOT_FOUND otherwise."""
-        for item in self:
-            if item.name == name:
-                return item
-        raise not_found(f"no {self.kind} is named {name}: {choices(item.name for item in self)}")
+from switch.p4runtime.refusal import choices, invalid, unimplemented
 
 
 class MatchKind(Enum):
@@ -138,15 +80,12 @@ class Table:
     name: str
     key: Index[KeyField]
     actions: Index[ActionUse]
-    const_entries: bool
+    const_entries: bool  # the program's own are, and there are no others
     const_default: bool
-    indirect: bool  # has an action profile
+    profile_id: int  # 0: its entries have actions of their own
+    idle_timeouts: bool
     size: int
-
-    @property
-    def needs_priority(self) -> bool:
-        """Whether entries can overlap, so that each needs a priority above 0."""
-        return any(field.kind in NEEDS_PRIORITY for field in self.key)
+    needs_priority: bool  # whether entries can overlap, so that each needs one above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +104,48 @@ class DirectCounter:
     id: int
     name: str
     table_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter(Array):
+    """A meter array; `single_rate`: its peak is its committed rate."""
+
+    single_rate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectMeter:
+    """A meter beside every entry of a table."""
+
+    id: int
+    name: str
+    table_id: int
+    single_rate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionProfile:
+    """An action profile, or a selector; `by_members`: sizes count members, otherwise the sum of their weights."""
+
+    id: int
+    name: str
+    selector: bool
+    size: int
+    max_group_size: int  # 0: none is declared
+    by_members: bool
+    max_member_weight: int  # 0: none is declared
+    weighted: bool  # whether clients say weights
+    actions: Index[ActionUse]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSet:
+    """A parser's value set: its fields in order."""
+
+    id: int
+    name: str
+    fields: Index[KeyField]
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +184,10 @@ class P4Info:
         self.tables = Index("table", (_table(item, self.actions) for item in message.tables))
         self.counters = Index("counter", (_counter(item) for item in message.counters))
         self.direct_counters = Index("direct counter", (_direct_counter(item) for item in message.direct_counters))
+        self.meters = Index("meter", (_meter(item) for item in message.meters))
+        self.direct_meters = Index("direct meter", (_direct_meter(item) for item in message.direct_meters))
+        self.profiles = Index("action profile", (_profile(item, self.tables) for item in message.action_profiles))
+        self.value_sets = Index("value set", (_value_set(item) for item in message.value_sets))
         self.registers = Index("register", (_register(item, info) for item in message.registers))
         self.digests = Index("digest", (_digest(item, info) for item in message.digests))
         self.packet_headers = Index("packet header", (_header(i) for i in message.controller_packet_metadata))
@@ -215,6 +200,28 @@ class P4Info:
         """The table's direct counter; None when it has none."""
         return next((counter for counter in self.direct_counters if counter.table_id == table.id), None)
 
+    def direct_meter_of(self, table: Table) -> DirectMeter | None:
+        """The table's direct meter; None when it has none."""
+        return next((meter for meter in self.direct_meters if meter.table_id == table.id), None)
+
+    def check_counted(self, table: Table) -> None:
+        """INVALID_ARGUMENT when the table has no direct counter."""
+        if self.direct_counter_of(table) is None:
+            having = [self.tables.get(counter.table_id).name for counter in self.direct_counters]
+            raise invalid(
+                f"table {table.name} has no direct counter; tables that have one: {', '.join(having) or 'none'}"
+            )
+
+    def metered(self, table: Table) -> DirectMeter:
+        """The table's direct meter; INVALID_ARGUMENT when it has none."""
+        meter = self.direct_meter_of(table)
+        if meter is None:
+            having = [self.tables.get(meter.table_id).name for meter in self.direct_meters]
+            raise invalid(
+                f"table {table.name} has no direct meter; tables that have one: {', '.join(having) or 'none'}"
+            )
+        return meter
+
 
 def _action(item: p4i.Action) -> Action:
     owner = f"parameter of action {item.preamble.name}"
@@ -224,15 +231,18 @@ def _action(item: p4i.Action) -> Action:
 
 def _table(item: p4i.Table, actions: Index[Action]) -> Table:
     name = item.preamble.name
+    key = Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid)
     return Table(
         id=item.preamble.id,
         name=name,
-        key=Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid),
+        key=key,
         actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs), foreign=invalid),
-        const_entries=item.is_const_table,
+        const_entries=item.is_const_table or item.has_initial_entries,
         const_default=item.const_default_action_id != 0,
-        indirect=item.implementation_id != 0,
+        profile_id=item.implementation_id,
+        idle_timeouts=item.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
         size=item.size,
+        needs_priority=any(field.kind in NEEDS_PRIORITY for field in key),
     )
 
 
@@ -273,6 +283,43 @@ def _counter(item: p4i.Counter) -> Array:
 
 def _direct_counter(item: p4i.DirectCounter) -> DirectCounter:
     return DirectCounter(id=item.preamble.id, name=item.preamble.name, table_id=item.direct_table_id)
+
+
+def _meter(item: p4i.Meter) -> Meter:
+    single = item.spec.type != p4i.MeterSpec.TWO_RATE_THREE_COLOR
+    return Meter(id=item.preamble.id, name=item.preamble.name, size=item.size, single_rate=single)
+
+
+def _direct_meter(item: p4i.DirectMeter) -> DirectMeter:
+    single = item.spec.type != p4i.MeterSpec.TWO_RATE_THREE_COLOR
+    return DirectMeter(id=item.preamble.id, name=item.preamble.name, table_id=item.direct_table_id, single_rate=single)
+
+
+def _profile(item: p4i.ActionProfile, tables: Index[Table]) -> ActionProfile:
+    name = item.preamble.name
+    uses = {use.id: use for table_id in item.table_ids for use in tables.get(table_id).actions}
+    return ActionProfile(
+        id=item.preamble.id,
+        name=name,
+        selector=item.with_selector,
+        size=item.size,
+        max_group_size=item.max_group_size,
+        by_members=item.HasField("sum_of_members"),
+        max_member_weight=item.sum_of_members.max_member_weight,
+        weighted=not item.weights_disallowed,
+        actions=Index(f"action of action profile {name}", uses.values(), foreign=invalid),
+    )
+
+
+def _value_set(item: p4i.ValueSet) -> ValueSet:
+    name = item.preamble.name
+    fields = Index(f"field of value set {name}", map(partial(_key_field, name), item.match), foreign=invalid)
+    for field in fields:
+        if field.kind is not MatchKind.EXACT:
+            raise unimplemented(
+                f"field {field.name} of value set {name} is matched {field.kind.value}; exact is offered"
+            )
+    return ValueSet(id=item.preamble.id, name=name, fields=fields, size=item.size)
 
 
 def _register(item: p4i.Register, info: p4t.P4TypeInfo) -> Register:

@@ -9,7 +9,8 @@ from switch.compiler.reader import read_program
 from switch.engine import Engine
 from switch.p4runtime.digests import Digests
 from switch.p4runtime.entities import Entities
-from switch.p4runtime.p4info import Named, P4Info
+from switch.p4runtime.index import Named
+from switch.p4runtime.p4info import P4Info
 from switch.p4runtime.refusal import choices, invalid
 
 Response = p4r.GetForwardingPipelineConfigRequest
@@ -21,6 +22,7 @@ class Pipeline:
     def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
         """Raises Refused when the p4info cannot be used.  Nothing is loaded by this."""
         self.config = config
+        self._engine = engine
         self.p4info = P4Info(config.p4info)
         self.digests = Digests(self.p4info)
         self.entities = Entities(engine, self.p4info, self.digests)
@@ -49,9 +51,12 @@ class Pipeline:
         _check_names("table", self.p4info.tables, [table.name for table in program.tables])
         _check_names("counter", self.p4info.counters, [counter.name for counter in program.counters])
         _check_names("register", self.p4info.registers, [register.name for register in program.registers])
+        _check_names("meter", self.p4info.meters, [meter.name for meter in program.meters])
+        _check_names("value set", self.p4info.value_sets, list(program.value_sets))
+        _check_names("action profile", self.p4info.profiles, list(program.profiles))
         _check_names("digest", self.p4info.digests, [digest.name for digest in program.digests])
         if generated:
-            generate(program)
+            generate(program, self._engine.target)
 
 
 def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from switch.errors import (
     InvalidEntry,
     NoProgram,
     ProgramError,
+    StillUsed,
     SwitchError,
     TableFull,
     UnknownObject,
@@ -67,6 +68,11 @@ def unready(message: str) -> Refused:
     return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+def exhausted(message: str) -> Refused:
+    """There is no room."""
+    return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+
+
 def choices(names: Iterable[str], most: int = 12) -> str:
     """The valid choices for the end of a message: `one of a, b, c`, cut after `most`."""
     listed = list(names)
@@ -83,6 +89,7 @@ _CODES: dict[type[SwitchError], grpc.StatusCode] = {
     UnknownObject: grpc.StatusCode.NOT_FOUND,
     InvalidEntry: grpc.StatusCode.INVALID_ARGUMENT,
     EntryExists: grpc.StatusCode.ALREADY_EXISTS,
+    StillUsed: grpc.StatusCode.FAILED_PRECONDITION,
     EntryNotFound: grpc.StatusCode.NOT_FOUND,
     TableFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }

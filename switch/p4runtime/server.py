@@ -1,5 +1,6 @@
 """The P4Runtime server of one engine, from open to closed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,22 +22,23 @@ OPTIONS = (
 
 
 @asynccontextmanager
-async def serving(engine: Engine, *, device_id: int, address: str) -> AsyncIterator[int]:
+async def serving(
+    engine: Engine, *, device_id: int, address: str, credentials: grpc.ServerCredentials | None = None
+) -> AsyncIterator[int]:
     """Serve P4Runtime at HOST:PORT (port 0: any) within the block; gives the port number.
 
-    Raises RuntimeError when nothing can listen there.
+    With `credentials` over TLS.  Raises RuntimeError when nothing can listen there.
     """
     service = P4RuntimeService(engine, device_id)
     server = grpc.aio.server(options=OPTIONS)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
-    port = server.add_insecure_port(address)
+    port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
     await server.start()
     digests = Uplink("digests", engine.take_digests, service.streams.take_digests)
     packets = Uplink("packet-ins", engine.take_packet_ins, service.streams.take_packets)
+    idle = Uplink("idle timeouts", engine.take_idle, service.streams.take_idle)
     try:
         yield port
     finally:
         service.streams.close()
-        await server.stop(GRACE_S)
-        await digests.close()
-        await packets.close()
+        await asyncio.gather(server.stop(GRACE_S), *(uplink.close() for uplink in (digests, packets, idle)))

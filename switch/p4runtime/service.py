@@ -6,7 +6,7 @@ it runs in one asyncio loop, but for the compilation of a pushed program, which 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from switch.p4runtime.refusal import (
     summary,
     unimplemented,
 )
+from switch.p4runtime.saved import Saved
 from switch.p4runtime.streams import Streams
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self._engine = engine
         self._device_id = device_id
         self._lock = asyncio.Lock()  # one write or pipeline change at a time
+        self._saved: Saved | None = None
         self.streams = Streams(engine, device_id)
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Context) -> p4r.CapabilitiesResponse:  # noqa: N802 - gRPC's name
@@ -73,10 +75,11 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         """All updates in order, each tried whatever became of the others."""
         async with self._lock:
             try:
-                pipeline = self._check_write(request)
+                self._check_write(request)
+                write = self._required_writer()
             except Refused as refused:
                 await _abort(context, refused)
-            outcomes = [_attempt(pipeline, update) for update in request.updates]
+            outcomes = [_attempt(write, update) for update in request.updates]
         self.streams.schedule_digests()
         if any(outcomes):
             await _abort_batch(context, outcomes)
@@ -87,7 +90,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         try:
             self._check_device(request.device_id)
             async with self._lock:  # not while the program changes
-                pipeline = self.streams.required_pipeline()
+                pipeline = self._saved.pipeline if self._saved else self.streams.required_pipeline()
         except Refused as refused:
             await _abort(context, refused)
         outcomes: list[Refused | None] = []
@@ -138,26 +141,38 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                     await self._commit(request.config)
                 case Config.RECONCILE_AND_COMMIT:
                     self._reconcile(request.config)
-                case Config.VERIFY_AND_SAVE | Config.COMMIT:
-                    name = Config.Action.Name(request.action)
-                    raise unimplemented(f"{name}: saving without running is not offered; use VERIFY_AND_COMMIT")
+                case Config.VERIFY_AND_SAVE:
+                    _check_config(request.config)
+                    self._saved = await asyncio.to_thread(Saved, self._engine, request.config)
+                case Config.COMMIT:
+                    await self._commit_saved(request)
                 case _:
                     raise invalid(f"action {request.action} is not known; VERIFY or VERIFY_AND_COMMIT is")
 
     async def _commit(self, config: p4r.ForwardingPipelineConfig) -> None:
         pipeline = await asyncio.to_thread(self._verified, config, generated=False)
         await asyncio.to_thread(self._engine.load, config.p4_device_config)
-        self.streams.pipeline = pipeline
+        self._run(pipeline)
+
+    async def _commit_saved(self, request: Config) -> None:
+        if request.HasField("config"):
+            raise invalid("COMMIT is of the saved config: leave the config unset")
+        if self._saved is None:
+            raise not_found("no config is saved: VERIFY_AND_SAVE one first")
+        self._run(await asyncio.to_thread(self._saved.commit, self._engine))
+
+    def _run(self, pipeline: Pipeline) -> None:
+        self.streams.pipeline, self._saved = pipeline, None
         LOG.info("pipeline loaded: %d tables", len(pipeline.p4info.tables))
 
     def _reconcile(self, config: p4r.ForwardingPipelineConfig) -> None:
         """Keep all state where the program is the running one, as only then nothing can be lost."""
         if not self.streams.required_pipeline().same_program(config):
             raise unimplemented("RECONCILE_AND_COMMIT of another program; VERIFY_AND_COMMIT is offered and clears all")
+        self._saved = None
 
     def _verified(self, config: p4r.ForwardingPipelineConfig, *, generated: bool) -> Pipeline:
-        if not config.HasField("p4info") or not config.p4_device_config:
-            raise invalid("the config needs both p4info and p4_device_config, p4c's JSON")
+        _check_config(config)
         pipeline = Pipeline(self._engine, config)
         pipeline.check(generated=generated)
         return pipeline
@@ -174,18 +189,26 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             asked = f"election id {given}" if request.HasField("election_id") else "no election id"
             raise denied(f"Not primary: the request has {asked}; {self.streams.arbitration.describe()}")
 
-    def _check_write(self, request: p4r.WriteRequest) -> Pipeline:
+    def _required_writer(self) -> Callable[[p4r.Update], None]:
+        """What carries updates out: for a saved config while there is one."""
+        return self.streams.required_pipeline().entities.write if self._saved is None else self._saved.write
+
+    def _check_write(self, request: p4r.WriteRequest) -> None:
         self._check_device(request.device_id)
         self._check_primary(request)
         if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
             name = p4r.WriteRequest.Atomicity.Name(request.atomicity)
             raise unimplemented(f"atomicity {name} is not offered; CONTINUE_ON_ERROR is")
-        return self.streams.required_pipeline()
 
 
-def _attempt(pipeline: Pipeline, update: p4r.Update) -> Refused | None:
+def _check_config(config: p4r.ForwardingPipelineConfig) -> None:
+    if not config.HasField("p4info") or not config.p4_device_config:
+        raise invalid("the config needs both p4info and p4_device_config, p4c's JSON")
+
+
+def _attempt(write: Callable[[p4r.Update], None], update: p4r.Update) -> Refused | None:
     try:
-        pipeline.entities.write(update)
+        write(update)
     except SwitchError as error:
         return refusal(error)
     return None

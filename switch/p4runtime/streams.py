@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from finsy.proto import p4r
 
 from switch.engine import Engine
-from switch.entries import Digest
+from switch.entries import Digest, Entry
 from switch.errors import SwitchError
 from switch.p4runtime import packet_io
 from switch.p4runtime.arbitration import Arbitration
@@ -61,6 +62,16 @@ class Streams:
             for full in self.pipeline.digests.add(digest.name, digest.fields, now_s):
                 self._to_primary(p4r.StreamMessageResponse(digest=full))
         self.schedule_digests()
+
+    def take_idle(self, entries: list[Entry]) -> None:
+        """Entries that no packet hit for their idle timeout, to the primary."""
+        if self.pipeline is None or self.arbitration.primary is None:
+            return
+        message = p4r.StreamMessageResponse()
+        message.idle_timeout_notification.timestamp = time.time_ns()
+        tables = self.pipeline.entities.tables
+        message.idle_timeout_notification.table_entry.extend(tables.key_message(entry) for entry in entries)
+        self._to_primary(message)
 
     def take_packets(self, packets: list[bytes]) -> None:
         """Packets from the CPU port, to the primary."""

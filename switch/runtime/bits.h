@@ -45,9 +45,22 @@ static inline void store_bits(uint8_t *to, uint64_t offset, uint64_t value, unsi
     }
 }
 
+// All bytes in the opposite order, which makes limbs of a big-endian number and the other way round.
+typedef uint8_t byte_vector __attribute__((vector_size(32)));
+#define VECTOR_LIMBS 4
+static inline void reverse_vector(void *to, const void *from) {
+    byte_vector bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    bytes = __builtin_shuffle(bytes, (byte_vector){31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
+                                                   15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0});
+    memcpy(to, &bytes, sizeof bytes);
+}
+
 // Limbs from whole words: width is a multiple of 64 and the first bit begins a byte.
 static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs) {
-    for (unsigned i = 0; i < limbs; i++) {
+    unsigned i = 0;
+    for (; i + VECTOR_LIMBS <= limbs; i += VECTOR_LIMBS) reverse_vector(to + i, from + 8 * (limbs - VECTOR_LIMBS - i));
+    for (; i < limbs; i++) {
         uint64_t word;
         memcpy(&word, from + 8 * (limbs - 1 - i), 8);
         to[i] = __builtin_bswap64(word);
@@ -55,7 +68,9 @@ static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs)
 }
 
 static inline void store_words(uint8_t *to, const uint64_t *from, unsigned limbs) {
-    for (unsigned i = 0; i < limbs; i++) {
+    unsigned i = 0;
+    for (; i + VECTOR_LIMBS <= limbs; i += VECTOR_LIMBS) reverse_vector(to + 8 * i, from + limbs - VECTOR_LIMBS - i);
+    for (; i < limbs; i++) {
         uint64_t word = __builtin_bswap64(from[limbs - 1 - i]);
         memcpy(to + 8 * i, &word, 8);
     }
@@ -71,6 +86,17 @@ static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset,
     }
 }
 
+// Limbs from a whole number of bytes that is not a constant, from any bit; limbs above are zero.
+static inline void load_variable(uint64_t *to, unsigned limbs, const uint8_t *from, uint64_t offset, unsigned bits) {
+    memset(to, 0, limbs * 8);
+    if (offset % 8) {
+        load_wide(to, from, offset, bits);
+        return;
+    }
+    from += offset / 8;
+    for (unsigned i = 0; i < bits / 8; i++) to[i / 8] |= (uint64_t)from[bits / 8 - 1 - i] << i % 8 * 8;
+}
+
 static inline void store_wide(uint8_t *to, uint64_t offset, const uint64_t *from, unsigned width) {
     unsigned limb = 0;
     for (unsigned left = width; left > 0; limb++) {
@@ -78,6 +104,15 @@ static inline void store_wide(uint8_t *to, uint64_t offset, const uint64_t *from
         left -= take;
         store_bits(to, offset + left, from[limb], take);
     }
+}
+
+static inline void store_variable(uint8_t *to, uint64_t offset, const uint64_t *from, unsigned bits) {
+    if (offset % 8 || bits % 8) {
+        store_wide(to, offset, from, bits);
+        return;
+    }
+    to += offset / 8;
+    for (unsigned i = 0; i < bits / 8; i++) to[bits / 8 - 1 - i] = (uint8_t)(from[i / 8] >> i % 8 * 8);
 }
 
 #endif

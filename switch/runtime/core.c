@@ -7,11 +7,12 @@
 #include <time.h>
 
 // Control operations take `turn` and wait for `state`; the packet thread must take `turn` as well before each batch, so
-// it cannot overtake one that waits.
+// it cannot overtake one that waits. Packets that are processed under it have come when it was taken.
 void core_lock(struct core *core) {
     pthread_mutex_lock(&core->turn);
     pthread_mutex_lock(&core->state);
     pthread_mutex_unlock(&core->turn);
+    core->services.arrived_us = core->services.now_us(core);
 }
 
 void core_unlock(struct core *core) { pthread_mutex_unlock(&core->state); }
@@ -36,10 +37,24 @@ static const struct group *find_group(struct core *core, uint32_t id) {
     return core->groups[id % GROUPS].size ? &core->groups[id % GROUPS] : NULL;
 }
 
-static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
-    uint32_t head[] = {core->swaps, list};
+static const struct session *find_session(struct core *core, uint32_t id) {
+    const struct session *session = &core->sessions[id & SESSION_MAX];
+    return session->targets && session->targets->size ? session : NULL;
+}
+
+// What the program says to the control plane: which program, which of its digests or messages, and values.
+static int say(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
+    uint32_t head[] = {core->swaps, number};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
-    if (ring_put(&core->digests, parts, 2) < 0) drop(core, DROP_DIGEST_RING_FULL);
+    return ring_put(ring, parts, count ? 2 : 1);
+}
+
+static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
+    if (say(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
+}
+
+static void report(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count) {
+    if (say(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
 }
 
 // xorshift64*
@@ -122,17 +137,55 @@ static void send_messages(struct core *core, struct port *port, const uint64_t *
     }
 }
 
+// One frame to the file that stands for a port's interface. 0 or -1 with errno set, as send().
+static int write_frame(const struct port *port, const struct iovec *parts, size_t count) {
+    int result = pcap_write(port->socket, parts, count);
+    errno = -result;
+    return result < 0 ? -1 : 0;
+}
+
+static void write_messages(struct core *core, struct port *port, const uint64_t *lengths, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const struct msghdr *message = &core->messages[i].msg_hdr;
+        if (write_frame(port, message->msg_iov, message->msg_iovlen) < 0) {
+            count_failure(core, errno);
+            continue;
+        }
+        port->sent_packets++;
+        port->sent_bytes += lengths[i];
+    }
+}
+
+static void capture_messages(struct core *core, uint32_t port, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        captured(core, FAULT_OUT, port, core->messages[i].msg_hdr.msg_iov, core->messages[i].msg_hdr.msg_iovlen);
+}
+
 // One packet by itself.
 void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length) {
     struct port *to = &core->ports[port];
+    const struct iovec frame = {(void *)bytes, length};
     if (to->socket < 0) {
         drop(core, DROP_UNKNOWN_PORT);
-    } else if (send(to->socket, bytes, length, MSG_DONTWAIT) < 0) {
+        return;
+    }
+    if (captures_at(core)) captured(core, FAULT_OUT, port, &frame, 1);
+    if ((to->is_file ? write_frame(to, &frame, 1) : send(to->socket, bytes, length, MSG_DONTWAIT)) < 0) {
         count_failure(core, errno);
     } else {
         to->sent_packets++;
         to->sent_bytes += length;
     }
+}
+
+// Prepared messages out of a port.
+static void put_out(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
+    struct port *port = &core->ports[number];
+    if (captures_at(core)) capture_messages(core, number, count);
+    if (port->is_file)
+        write_messages(core, port, lengths, count);
+    else
+        send_messages(core, port, lengths, count);
 }
 
 // Prepared messages through the faults of a port.
@@ -159,7 +212,7 @@ void core_flush(struct core *core) {
         if (faults_at(core, FAULT_OUT, port))
             send_with_faults(core, port, count);
         else
-            send_messages(core, &core->ports[port], lengths, count);
+            put_out(core, port, lengths, count);
     }
     if (core->faults) faults_recycle(core->faults);
     core->queued = 0;
@@ -167,11 +220,10 @@ void core_flush(struct core *core) {
     core->services.flushes++;
 }
 
-// A packet of the control plane is no longer than one of a port can be, or it might not fit into a reader of the rings.
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
     if (!core->instance)
         drop(core, DROP_NO_PROGRAM);
-    else if (length > HEADROOM + PACKET_BYTES)
+    else if (length > PACKET_MAX)
         drop(core, DROP_RECEIVED_TOO_LONG);
     else
         core->instance->program->process(core, core->instance, port, packet, length);
@@ -179,11 +231,16 @@ void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint3
 
 void core_free(struct core *core) {
     for (int i = 0; i < GROUPS; i++) free(core->groups[i].replicas);
+    for (uint32_t i = 0; i <= SESSION_MAX; i++) free(core->sessions[i].own.replicas);
     ring_close(&core->digests);
+    ring_close(&core->reports);
     ring_close(&core->packet_ins);
     pthread_mutex_destroy(&core->turn);
     pthread_mutex_destroy(&core->state);
     faults_free(core);
+    captures_close(core);
+    free(core->captures);
+    trace_free(core);
     free(core->arena);
     free(core->buffers);
     free(core);
@@ -193,7 +250,8 @@ void core_free(struct core *core) {
 struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
-    core->services = (struct services){0, now_us, reserve, emit, drop, find_group, digest, random_number};
+    core->services = (struct services){
+        0, 0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number, report, NULL};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
@@ -205,7 +263,7 @@ struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)
     core->seed = core->started_ns | 1;
     core->arena = malloc(ARENA_BYTES);
     core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
-    int result = ring_open(&core->digests) | ring_open(&core->packet_ins);
+    int result = ring_open(&core->digests) | ring_open(&core->reports) | ring_open(&core->packet_ins);
     if (result == 0 && core->arena && core->buffers) return core;
     core_free(core);
     return NULL;
@@ -234,10 +292,39 @@ int core_set_group(struct core *core, uint32_t id, const struct replica *replica
     return 0;
 }
 
+// To the multicast group `group`, or if it is 0 to `size` replicas; none of both removes the session.
+int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t length, const struct replica *replicas,
+                     uint32_t size) {
+    struct session *session = &core->sessions[id & SESSION_MAX];
+    struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
+    if (size && !copy) return -ENOMEM;
+    if (size) memcpy(copy, replicas, size * sizeof *copy);
+    core_lock(core);
+    struct replica *before = session->own.replicas;
+    *session = (struct session){group ? &core->groups[group % GROUPS] : &session->own, length, {size, copy}};
+    core_unlock(core);
+    free(before);
+    return 0;
+}
+
 // A packet from the control plane: it enters at the CPU port.
 void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
     core_lock(core);
     core_process(core, (uint32_t)core->cpu_port, packet, length);
+    core_flush(core);
+    core_unlock(core);
+}
+
+// A frame that came in at a port by other means than its interface.
+void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
+    struct port *port = &core->ports[number % PORTS];
+    core_lock(core);
+    port->received_packets++;
+    port->received_bytes += length;
+    if (faults_at(core, FAULT_IN, number))
+        faults_pass(core, FAULT_IN, number, &(struct iovec){(void *)frame, length}, 1);
+    else
+        core_process(core, number, frame, length);
     core_flush(core);
     core_unlock(core);
 }
@@ -263,6 +350,10 @@ int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uin
 
 int64_t core_take_digests(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
     return ring_take(&core->digests, to, space, timeout_ms);
+}
+
+int64_t core_take_reports(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {
+    return ring_take(&core->reports, to, space, timeout_ms);
 }
 
 int64_t core_take_packet_ins(struct core *core, uint8_t *to, uint64_t space, int timeout_ms) {

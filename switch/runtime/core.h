@@ -19,8 +19,11 @@
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
 
+_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every packet");
+
 struct port {
     int socket;  // -1: not open
+    int is_file;  // a pcap file instead
     int index;   // of the interface
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
@@ -33,9 +36,17 @@ struct ring {
     uint64_t head, tail;
 };
 
+#define PARTS_MAX 3
+
 struct sending {
     uint32_t port, count;  // of parts
-    struct iovec parts[3];
+    struct iovec parts[PARTS_MAX];
+};
+
+// Files that hold what goes through the ports.
+struct captures {
+    int files[FAULT_DIRECTIONS][PORTS];   // 1 + the descriptor; 0: none
+    int errors[FAULT_DIRECTIONS][PORTS];  // that ended a file
 };
 
 struct core {
@@ -47,8 +58,9 @@ struct core {
     int cpu_port;  // -1: none
     void (*port_down)(uint32_t port);  // called by the packet thread without the lock
     struct group groups[GROUPS];
+    struct session sessions[SESSION_MAX + 1];
     uint64_t drops[DROP_REASONS];
-    struct ring digests, packet_ins;
+    struct ring digests, reports, packet_ins;
     uint64_t started_ns;
     uint64_t seed;
 
@@ -67,6 +79,8 @@ struct core {
     uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
     int bypass;
     struct faults *faults;  // NULL: none are injected
+    struct captures *captures;  // NULL: none
+    struct trace *trace;  // NULL: none
 };
 
 void core_lock(struct core *core);
@@ -81,6 +95,14 @@ uint64_t core_clock_ns(void);
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
     return __builtin_expect(core->faults != NULL, 0) && core->faults->lanes[direction][port].active;
 }
+
+static inline int captures_at(const struct core *core) { return __builtin_expect(core->captures != NULL, 0); }
+
+void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
+              size_t count);
+void captures_close(struct core *core);
+void trace_free(struct core *core);
+int pcap_write(int file, const struct iovec *parts, size_t count);
 
 int ring_open(struct ring *ring);
 void ring_close(struct ring *ring);

@@ -63,7 +63,9 @@ void core_close_ports(struct core *core) {
     for (int i = 0; i < PORTS; i++) {
         if (core->ports[i].socket >= 0) close(core->ports[i].socket);
         core->ports[i].socket = -1;
+        core->ports[i].is_file = 0;
     }
+    captures_close(core);
     core_unlock(core);
 }
 
@@ -100,6 +102,7 @@ static void process_batch(struct core *core, uint32_t number, struct mmsghdr *me
         uint8_t *packet = restore_tag(core->vectors[i].iov_base, &length, &messages[i].msg_hdr);
         port->received_packets++;
         port->received_bytes += length;
+        if (captures_at(core)) captured(core, FAULT_IN, number, &(struct iovec){packet, length}, 1);
         if (messages[i].msg_hdr.msg_flags & MSG_TRUNC)
             core->drops[DROP_RECEIVED_TOO_LONG]++;
         else if (faulty)
@@ -124,7 +127,7 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     int count = 1;
     polled[0] = (struct pollfd){.fd = core->wake, .events = POLLIN};
     for (uint32_t i = 0; i < PORTS; i++) {
-        if (core->ports[i].socket < 0) continue;
+        if (core->ports[i].socket < 0 || core->ports[i].is_file) continue;
         numbers[count] = i;
         polled[count++] = (struct pollfd){.fd = core->ports[i].socket, .events = POLLIN};
     }

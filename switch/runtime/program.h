@@ -10,6 +10,10 @@
 
 struct core;
 
+#define PACKET_MAX (1 << 17)  // bytes of the longest packet that a program is given: one fits into a reader of the rings
+#define SESSION_MAX 0x7fffu    // of clone sessions' numbers
+#define SESSION_SET 0x8000u    // beside a number: there is one, even if it is 0
+
 enum drop_reason {
     DROP_NO_PROGRAM,       // nothing is loaded
     DROP_INGRESS,          // the program said so in ingress
@@ -24,6 +28,10 @@ enum drop_reason {
     DROP_PACKET_IN_RING_FULL,
     DROP_ASSERTION,        // an assert or assume of the program failed
     DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
+    DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
+    DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
+    DROP_PRIORITY,         // a priority that no queue has
+    DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_REASONS
 };
 
@@ -31,7 +39,7 @@ struct count {
     uint64_t packets, bytes;
 };
 
-// A row: limbs holds the key's part (see table.h), then the parameters.
+// A row: limbs holds the key's part (see table.h), then the parameters, then what else the table's entries have.
 struct entry {
     struct count count;
     uint64_t action;
@@ -46,6 +54,31 @@ struct table_shape {
     uint32_t stored_limbs;     // of an entry's match part
     uint32_t parameter_limbs;  // of the action with the most
     uint32_t capacity;         // entries
+    uint32_t extra_limbs;      // after the parameters: the time of the last hit, a struct meter
+};
+
+// What an entry of an indirect table has as its action; its parameter is the number of the member or group.
+enum indirect { INDIRECT_MEMBER, INDIRECT_GROUP };
+
+struct member {
+    uint64_t action;  // its place in the profile's list
+    uint64_t limbs[];
+};
+
+struct choices {  // a group: its members' numbers, each as often as it weighs
+    uint32_t size;
+    uint32_t *members;
+};
+
+struct profile_shape {
+    uint32_t parameter_limbs;  // of the action with the most
+};
+
+struct profile {
+    size_t stride;  // bytes from member to member
+    uint8_t *members;
+    uint32_t member_room, group_room;
+    struct choices *groups;
 };
 
 struct register_shape {
@@ -58,17 +91,32 @@ struct table {
     size_t stride;          // bytes from entry to entry
     uint8_t *entries;
     struct entry *miss;     // the default entry
-    uint32_t *index;        // exact: hash slots holding entry + 1; ordered: entries by rank
-    uint32_t index_mask;    // exact
+    uint32_t *index;        // hash slots holding entry + 1; of an ordered table the first of a chain
+    uint32_t index_mask;
     uint32_t used;          // entries in the table
+    size_t mask_stride;     // ordered: bytes from one of the masks to the next
+    uint8_t *masks;         // ordered: what the entries' keys are masked with, each different mask once
+    uint32_t *mask_order;   // ordered: the masks that are in use, the one with the best entry first
+    uint32_t masks_used;
+};
+
+struct meter;
+
+// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
+struct value_set {
+    uint64_t *cells;
+    uint32_t mask;
 };
 
 struct instance {
     const struct program *program;
     struct table *tables;
+    struct value_set *value_sets;
     uint8_t **registers;
     struct count **counters;
     void *state;
+    struct meter **meters;
+    struct profile *profiles;
 };
 
 struct replica {
@@ -80,6 +128,13 @@ struct group {
     struct replica *replicas;
 };
 
+// Where clones go; `targets` is `own`, or a multicast group. A length other than 0 cuts them.
+struct session {
+    const struct group *targets;
+    uint32_t length;
+    struct group own;
+};
+
 struct program {
     uint32_t tables, registers, counters;
     const struct table_shape *table_shapes;
@@ -88,11 +143,17 @@ struct program {
     size_t state_bytes;
     void (*process)(struct core *core, struct instance *instance, uint32_t port, const uint8_t *packet,
                     uint32_t length);
+    uint32_t value_sets;
+    const uint32_t *value_set_limbs;  // of a key
+    uint32_t meters, profiles;
+    const uint32_t *meter_sizes;
+    const struct profile_shape *profile_shapes;
 };
 
 // What the runtime does for a program; the first member of struct core.
 struct services {
     uint64_t flushes;  // counts how often what was reserved became free again
+    uint64_t arrived_us;  // when the packets came that are processed now: asking the clock for each takes too long
     uint64_t (*now_us)(struct core *core);
     // Room for bytes to emit, and for one more packet in the queue. May flush: then what was emitted is gone; what was
     // not emitted is gone with the next call in any case.
@@ -101,8 +162,11 @@ struct services {
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);
     void (*drop)(struct core *core, enum drop_reason reason);
     const struct group *(*group)(struct core *core, uint32_t id);
+    const struct session *(*session)(struct core *core, uint32_t id);
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
+    void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
+    const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
 };
 
 static inline struct services *services(struct core *core) { return (struct services *)core; }

@@ -1,4 +1,6 @@
-// Look-ups. Exact tables are hashed; all others are a list ordered by rank that is searched from the front.
+// Look-ups. Exact tables are hashed. In all others each different mask of the entries' keys is looked up by a hash of the
+// masked key, the mask with the best entry first, until no better entry is possible. Range fields are masked out: what
+// hashes alike is a chain, the best entry first.
 #ifndef KOFN_TABLE_H
 #define KOFN_TABLE_H
 
@@ -29,6 +31,49 @@ static inline struct entry *find_exact(const struct table *table, const uint64_t
         struct entry *entry = entry_at(table, table->index[at] - 1);
         if (same_key(entry->limbs, key, limbs)) return entry;
     }
+}
+
+// An ordered table's mask; `bound` is the rank that its entries are no better than.
+struct mask {
+    uint64_t bound;
+    uint64_t entries;
+    uint64_t limbs[];
+};
+
+static inline struct mask *mask_at(const struct table *table, uint32_t number) {
+    return (struct mask *)(table->masks + number * table->mask_stride);
+}
+
+// An entry of an ordered table stores value and mask, or low and high, of each field, then these two.
+static inline uint64_t *rank_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs; }
+
+static inline uint64_t *next_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs + 1; }
+
+// Whether a key matches an entry's stored fields; each table has its own.
+typedef int matcher(const uint64_t *key, const uint64_t *stored);
+
+static inline __attribute__((always_inline)) struct entry *find_ordered(const struct table *table, const uint64_t *key,
+                                                                         uint32_t limbs, matcher *matches) {
+    struct entry *best = NULL;
+    uint64_t rank = UINT64_MAX;  // the lower is the better
+    for (uint32_t i = 0; i < table->masks_used; i++) {
+        const struct mask *mask = mask_at(table, table->mask_order[i]);
+        if (mask->bound > rank) break;
+        uint64_t masked[limbs];
+        for (uint32_t l = 0; l < limbs; l++) masked[l] = key[l] & mask->limbs[l];
+        uint64_t at = table->index[hash_key(masked, limbs) & table->index_mask];
+        while (at != 0) {
+            struct entry *entry = entry_at(table, (uint32_t)at - 1);
+            if (*rank_of(entry, limbs) >= rank) break;
+            if (matches(key, entry->limbs)) {
+                best = entry;
+                rank = *rank_of(entry, limbs);
+                break;
+            }
+            at = *next_of(entry, limbs);
+        }
+    }
+    return best;
 }
 
 #endif

@@ -23,7 +23,8 @@ from host.compress import (
     to_mean,
 )
 from host.errors import CodecError, GradientError
-from host.lanes import WIDTHS, code_of, limit_of, pack, unpack, width_of
+from host.lanes import WIDTHS, code_of, pack, unpack, width_of
+from run.compression import limit_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "codecs"
 

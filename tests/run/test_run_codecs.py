@@ -215,7 +215,7 @@ def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(matrix, "FOLDER", tmp_path)
     (tmp_path / "codecs").mkdir()
     for base in ("digits", "link-all"):
-        text = (scenarios / f"{base}.toml").read_text().replace("at_iteration = 15", "at_iteration = 8")
+        text = (scenarios / f"{base}.toml").read_text().replace("at_iteration = 20", "at_iteration = 8")
         (tmp_path / "codecs" / f"{base}.toml").write_text(text)
     names = ["int8", "link-all-uncompressed", "link-all-adaptive"]
     chosen = [argument for name in names for argument in ("--scenario", name)]

@@ -92,6 +92,17 @@ def test_faults_at_the_ports_of_a_jobs_workers() -> None:
     assert "--fault-seed" not in commands.switch({"5": "s1-eth5"}), "BMv2 has no such flag"
 
 
+def test_what_is_to_be_seen_of_the_switch_is_its_flags(tmp_path: Path) -> None:
+    plain = Commands(network=Network(), topology=Path("t"), certificates=None).switch({"5": "s1-eth5"})
+    assert not {"--trace", "--pcap"} & {word.partition("=")[0] for word in plain}
+    seeing = Commands(network=Network(trace=3), topology=Path("t"), certificates=None)
+    argv = seeing.switch({"5": "s1-eth5"}, pcap=tmp_path)
+    assert ("--trace", "3") in pairwise(argv[: argv.index("--")])
+    assert f"--pcap={tmp_path}" in argv[: argv.index("--")]
+    with pytest.raises(ConfigError, match=r"network.trace is 3, network.target is 'bmv2': only 'embedded' traces"):
+        Network(trace=3, target="bmv2").check()
+
+
 def test_slots_are_aligned() -> None:
     assert slots_end([1024]) == 1024
     assert slots_end([2, 1024]) == 2048

@@ -28,10 +28,17 @@ TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
-    with RealRun(tmp_path, "--target", target, "--json") as run:
+    seeing = ("--set", "network.pcap=true", *(("--set", "network.trace=1") if target == "embedded" else ()))
+    with RealRun(tmp_path, "--target", target, "--json", *seeing) as run:
         run.until_training()
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []
+    for name in (DEFAULT, "all"):
+        frames = list((run.out / name / "pcap").iterdir())
+        assert {path.name.rpartition("_")[2] for path in frames} == {"in.pcap", "out.pcap"}
+        assert all(path.stat().st_size > 24 for path in frames), "more than a header"
+        said = (run.out / name / "logs" / "switch.log").read_text()
+        assert (said.count("packet 1 at port"), said.count("packet 2 at port")) == (int(target == "embedded"), 0)
     summary = json.loads(run.stdout.read_text())
     assert summary["ok"] is True
     assert [entry["objective"] for entry in summary["passes"]] == [DEFAULT, "all"]

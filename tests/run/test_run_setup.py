@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("help", "run", "chaos", "doctor", "stop", "clean", "test", "check", "p4", "proto", "shell")
+TARGETS = (
+    *("help", "run", "chaos", "doctor", "stop", "clean", "test", "check", "fuzz", "soak", "p4", "proto", "shell"),
+)
 
 
 def normal(name: str) -> str:

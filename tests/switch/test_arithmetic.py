@@ -10,6 +10,8 @@ from switch.engine import Engine
 from tests.switch.build import Arithmetic, Tree, const, field, op
 
 WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048)
+WITHOUT_CARRIES = int("7fffffffffffffff" * 32, 16)
+"""Leaves sums of limbs that fit a limb."""
 NEAR = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -44,6 +46,7 @@ def operations(width: int) -> Iterator[tuple[int, bool, Tree]]:
     yield min(2 * width, 2048), False, cut(op("|", cut(op("<<", a, const(width)), 2 * width), b), min(2 * width, 2048))
     yield width, False, op("usat_cast", op("+", a, b), const(width))
     yield width, False, op("usat_cast", op("-", a, b), const(width))
+    yield 64, False, op("usat_cast", op("-", a, b), const(64))
     yield min(width + 9, 2048), False, op("+", a, b)
 
 
@@ -67,7 +70,10 @@ def numbers(width: int, signed: bool) -> st.SearchStrategy[int]:
     """Any, with the ends and what carries far more often."""
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if signed else (0, (1 << width) - 1)
     corners = [value for value in (0, 1, -1, low, high, high - 1, high >> 1, high >> 1 << 1) if low <= value <= high]
-    return st.integers(low, high) | st.sampled_from(corners)
+    every = st.integers(low, high)
+    half = 1 << (width - 1) if signed else 0
+    without_carries = every.map(lambda value: ((value & WITHOUT_CARRIES) + half) % (1 << width) - half)
+    return every | st.sampled_from(corners) | without_carries
 
 
 def check(program: Arithmetic, engine: Engine, values: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ from switch.engine import Engine
 from switch.errors import CompileError, CompilerMissing, ProgramError
 from tests.switch.build import Tree, const, document, field, op, place
 
+METER = {"name": "m", "rate_count": 2, "type": "bytes", "size": 4, "is_direct": False, "source_info": place(7)}
 TYPES: dict[str, list[list[Any]]] = {"h_t": [["a", 32, False], ["b", 32, False]]}
 
 
@@ -33,22 +34,38 @@ def changed(change: Callable[[dict[str, Any]], None]) -> bytes:
     return json.dumps(root).encode()
 
 
+def state(root: dict[str, Any]) -> dict[str, Any]:
+    (only,) = root["parsers"][0]["parse_states"]
+    assert isinstance(only, dict)
+    return only
+
+
+def with_variable_field(root: dict[str, Any], **more: Any) -> None:
+    root["header_types"][1]["fields"].append(["v", "*"])
+    root["header_types"][1].update(max_length=12, **more)
+
+
+MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None}
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
         (program(primitive("melt", const(1))), r"test\.p4:31: .*primitive melt is not executed"),
         (program(assigned(op("rotate", field("h", "a"), const(1)))), r"test\.p4:31: .*operator rotate"),
-        (program(assigned({"type": "union_stack_field", "value": ["u", "h", "f"]})), r"31: .*union_stack_field"),
+        (program(assigned({"type": "melted", "value": ["u", "h", "f"]})), r"31: a value of kind melted"),
         (
             program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
             r"31: .*an intermediate result of unlimited size",
         ),
-        (program(meter_arrays=[{"name": "m", "source_info": place(7)}]), r"test\.p4:7: .*meter m"),
+        (program(meter_arrays=[METER | {"rate_count": 3}]), r"test\.p4:7: .*meter m of 3 rates"),
+        (program(meter_arrays=[METER | {"type": "bits"}]), r"test\.p4:7: .*meter m of type bits; packets or bytes"),
         (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
-        (program(header_unions=[{"name": "u"}]), "header union u"),
-        (program(parse_vsets=[{"name": "v", "source_info": place(9)}]), r"9: .*value set v"),
-        (changed(lambda root: root["header_types"][1]["fields"].append(["v", "*"])), "varbit field v of h_t"),
         (changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])), "2056 bits; at most 2048"),
+        (changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])), "select on something"),
+        (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),
+        (changed(with_variable_field), "extract of a header of type h_t without a length"),
+        (changed(lambda root: with_variable_field(root, length_exp=const(8))), "a length of the header's own"),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
@@ -63,6 +80,29 @@ def test_refused(document: bytes, message: str) -> None:
 
 def test_what_is_executed_loads() -> None:
     Engine({}).load(program(assigned(op("+", field("h", "a"), const(1)))))
+
+
+def test_what_older_compilers_wrote() -> None:
+    """Cases of a select that do not tell their kind, and errors numbered from 1."""
+    root = json.loads(program(primitive("assign", field("h", "b"), field("standard_metadata", "parser_error"))))
+    root["errors"] = [["NoError", 1], ["PacketTooShort", 2]]
+    more = state(root) | {"name": "more", "id": 1, "transition_key": [], "transitions": []}
+    cases = [{"value": "0x00000007", "next_state": None}, {"value": "default", "next_state": "more"}]
+    state(root).update(transition_key=[field("h", "a")], transitions=[case | {"mask": None} for case in cases])
+    root["parsers"][0]["parse_states"].append(more)
+    engine = Engine({})
+    engine.load(json.dumps(root).encode())
+    assert engine.inject(1, b"\0\0\0\7" + bytes(12)) == [(0, b"\0\0\0\7\0\0\0\1" + bytes(8))]
+    assert engine.inject(1, bytes(16)) == [(0, b"\0\0\0\0\0\0\0\1")], "the header is extracted twice"
+    assert engine.inject(1, bytes(8)) == [(0, b"\0\0\0\0\0\0\0\2")]
+
+
+def test_drop_without_metadata() -> None:
+    """What older compilers made of mark_to_drop."""
+    engine = Engine({})
+    engine.load(program(primitive("drop")))
+    assert engine.inject(1, bytes(8)) == []
+    assert engine.stats().drops["ingress"] == 1
 
 
 def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def running(name: str, folder: Path, **environment: str) -> Iterator[Target]:
     command = [*COMMANDS[name], *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
     starter = _with_ports if os.geteuid() == 0 else _without_ports
     with starter(target, command, os.environ | environment) as process:
-        _wait_until_ready(target, process)
+        wait_until_ready(target, process)
         yield target
 
 
@@ -149,7 +149,7 @@ def _collect(lines: IO[bytes], outputs: dict[int, "queue.Queue[bytes]"]) -> None
         outputs[int(port)].put(bytes.fromhex(data))
 
 
-def _wait_until_ready(target: Target, process: Process) -> None:
+def wait_until_ready(target: Target, process: Process) -> None:
     with grpc.insecure_channel(target.address) as channel:
         try:
             grpc.channel_ready_future(channel).result(TIMEOUT_S)
@@ -188,7 +188,8 @@ class Primary:
     ) -> None:
         request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, **fields)
         request.action = p4r.SetForwardingPipelineConfigRequest.Action.Value(action)
-        request.config.CopyFrom(pipeline() if config is None else config)
+        if action != "COMMIT" or config is not None:
+            request.config.CopyFrom(pipeline() if config is None else config)
         request.election_id.CopyFrom(U128.encode(self.election_id))
         await self.stub.SetForwardingPipelineConfig(request, timeout=60)
 

@@ -8,6 +8,7 @@ import pytest
 from finsy.proto import p4r
 from google.protobuf import text_format
 
+from tests.switch.p4runtime import every_table
 from tests.switch.p4runtime.harness import (
     DEVICE_ID,
     P4INFO,
@@ -116,8 +117,8 @@ def with_document(document: bytes) -> p4r.ForwardingPipelineConfig:
 
 
 REFUSED = {
-    "saving": (pipeline(), "VERIFY_AND_SAVE", "UNIMPLEMENTED", "use VERIFY_AND_COMMIT"),
-    "committing": (pipeline(), "COMMIT", "UNIMPLEMENTED", "COMMIT: saving without running is not offered"),
+    "saving nothing": (with_document(b""), "VERIFY_AND_SAVE", "INVALID_ARGUMENT", "both p4info and p4_device_config"),
+    "committing a config": (pipeline(), "COMMIT", "INVALID_ARGUMENT", "leave the config unset"),
     "reconciling": (other_program(), "RECONCILE_AND_COMMIT", "UNIMPLEMENTED", "of another program"),
     "nothing to do": (pipeline(), "UNSPECIFIED", "INVALID_ARGUMENT", "VERIFY or VERIFY_AND_COMMIT"),
     "no program": (with_document(b""), "VERIFY", "INVALID_ARGUMENT", "both p4info and p4_device_config"),
@@ -143,6 +144,44 @@ REFUSED = {
     ),
     "a width of 0": (with_p4info("bitwidth: 12", "bitwidth: 0"), "VERIFY", "UNIMPLEMENTED", "has no width in bits"),
 }
+
+
+@pytest.mark.root
+def test_a_saved_program_runs_when_it_is_committed(embedded: Target) -> None:
+    def answer(value: bytes) -> p4r.Entity:
+        return every_table.entry("metered", b"\1", p4r.TableAction(action=every_table.call("metered_answer", value)))
+
+    async def scenario() -> None:
+        async with primary(embedded, push=False) as client:
+            all_rows = p4r.Entity(table_entry=p4r.TableEntry(table_id=every_table.number("metered")))
+            await client.push(every_table.pipeline())
+            await client.write(update("INSERT", answer(b"\7")))
+            await client.push(every_table.pipeline(), "VERIFY_AND_SAVE")
+            assert await client.read(all_rows) == []
+            ((code, _),) = await client.outcomes(update("DELETE", answer(b"\7")))
+            assert code == "NOT_FOUND"
+            await client.write(update("INSERT", answer(b"\x09")))
+            assert (await every_table.probe(embedded, "metered", a=1))[0] == 7, "the old one runs still"
+            await client.push(None, "COMMIT")
+            assert await client.read(all_rows) == [answer(b"\x09")]
+            assert (await every_table.probe(embedded, "metered", a=1))[0] == 9
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deed", ["VERIFY_AND_COMMIT", "RECONCILE_AND_COMMIT"])
+def test_a_pushed_program_takes_the_place_of_a_saved_one(embedded: Target, deed: str) -> None:
+    async def scenario() -> None:
+        async with primary(embedded) as client:
+            await client.push(other_program(), "VERIFY_AND_SAVE")
+            await client.push(action=deed)
+            await client.write(update("INSERT", ENTRY))
+            with pytest.raises(grpc.aio.AioRpcError, match="no config is saved: VERIFY_AND_SAVE one first") as refused:
+                await client.push(None, "COMMIT")
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert await client.read(table_entry("exacts")) == [ENTRY]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -10,7 +10,7 @@ from finsy.proto import p4d, p4r
 from tests.switch.p4runtime.harness import Target, action, exact, frame, object_id, primary, table_entry, update
 
 SEEN, CELLS = "TestIngress.seen", "TestIngress.cells"
-COUNT, FLOOD, DIGEST = 4, 2, 3
+COUNT, FLOOD, DIGEST, CLONE = 4, 2, 3, 5
 
 
 async def eventually(read: Any, wanted: Any) -> None:
@@ -46,9 +46,17 @@ def group(number: int, *replicas: tuple[int, int], **fields: Any) -> p4r.Entity:
     return p4r.Entity(packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(multicast_group_entry=entry))
 
 
+def session(number: int, *replicas: tuple[int, int], **fields: Any) -> p4r.Entity:
+    entry = p4r.CloneSessionEntry(session_id=number, **fields)
+    for port, instance in replicas:
+        entry.replicas.add(egress_port=port, instance=instance)
+    return p4r.Entity(packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(clone_session_entry=entry))
+
+
 def replicas(entity: p4r.Entity) -> set[tuple[int, int]]:
-    found = entity.packet_replication_engine_entry.multicast_group_entry.replicas
-    return {(replica.egress_port, replica.instance) for replica in found}
+    entry = entity.packet_replication_engine_entry
+    found = entry.multicast_group_entry if entry.HasField("multicast_group_entry") else entry.clone_session_entry
+    return {(replica.egress_port, replica.instance) for replica in found.replicas}
 
 
 def test_counters_are_set_and_read_one_or_all(target: Target) -> None:
@@ -109,6 +117,28 @@ def test_hits_are_counted_beside_the_entry(target: Target) -> None:
     asyncio.run(scenario())
 
 
+def test_misses_are_counted_beside_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
+    def default(**fields: object) -> p4r.Entity:
+        return table_entry("exacts", is_default_action=True, **fields)
+
+    def misses(count: p4r.CounterData | None = None) -> p4r.Entity:
+        return p4r.Entity(direct_counter_entry=p4r.DirectCounterEntry(table_entry=default().table_entry, data=count))
+
+    async def scenario() -> None:
+        async with primary(embedded) as client:
+            await client.write(update("MODIFY", misses(p4r.CounterData(packet_count=5, byte_count=6))))
+            (entity,) = await client.read(misses())
+            assert entity.direct_counter_entry.data == p4r.CounterData(packet_count=5, byte_count=6)
+            counted = p4r.CounterData(packet_count=7)
+            drop = action("TestIngress.drop")
+            await client.write(update("MODIFY", default(action=drop, counter_data=counted)))
+            assert await client.read(default(counter_data=p4r.CounterData())) == [
+                default(action=drop, counter_data=counted)
+            ]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.root
 def test_registers_are_set_and_read(embedded: Target) -> None:
     async def scenario() -> None:
@@ -139,6 +169,41 @@ def test_groups_are_made_changed_and_removed(target: Target) -> None:
             changed = group(5, (3, 1))
             await client.write(update("MODIFY", changed), update("DELETE", group(6)))
             assert await client.read(group(0)) == [changed]
+
+    asyncio.run(scenario())
+
+
+def test_sessions_are_made_changed_and_removed(target: Target) -> None:
+    async def scenario() -> None:
+        async with primary(target) as client:
+            made = session(5, (1, 0), (2, 7))
+            assert await client.outcomes(update("INSERT", made), update("INSERT", session(6, (3, 0)))) == []
+            assert [code for code, _ in await client.outcomes(update("INSERT", made))] == ["ALREADY_EXISTS"]
+            (found,) = await client.read(session(5))
+            assert replicas(found) == replicas(made)
+            changed = session(5, (3, 1))
+            await client.write(update("MODIFY", changed), update("DELETE", session(6)))
+            assert await client.read(session(0)) == [changed]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.root
+def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
+    async def scenario() -> None:
+        async with primary(embedded) as client:
+            cut = frame(CLONE, value=5)[:17]
+            await client.write(update("INSERT", session(5, (2, 0), (3, 4), packet_length_bytes=17)))
+            embedded.send(1, frame(CLONE, value=6))  # there is no session 6
+            embedded.send(1, frame(CLONE, value=5))
+            assert await embedded.receive(2) == cut
+            assert await embedded.receive(3) == cut
+
+            async def logged() -> list[str]:
+                lines = embedded.log.read_text().splitlines()
+                return [line.partition("INFO ")[2] for line in lines if "cloned to" in line]
+
+            await eventually(logged, ["cloned to session 6", "cloned to session 5"])
 
     asyncio.run(scenario())
 
@@ -182,15 +247,8 @@ WRONG = {
     ),
     "absent group": (group(77, (1, 0)), "NOT_FOUND", "there is no multicast group 77; there are []"),
     "group 0": (group(0, (1, 0)), "INVALID_ARGUMENT", "multicast group 0 is not possible; 1 to 65535"),
-    "clone session": (
-        p4r.Entity(
-            packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(
-                clone_session_entry=p4r.CloneSessionEntry(session_id=1)
-            )
-        ),
-        "UNIMPLEMENTED",
-        "clone sessions are not offered; multicast groups are",
-    ),
+    "absent session": (session(77, (1, 0)), "NOT_FOUND", "there is no clone session 77; there are []"),
+    "session 0": (session(0, (1, 0)), "INVALID_ARGUMENT", "clone session 0 is not possible; 1 to 32767"),
     "direct counter of a table without one": (
         p4r.Entity(
             direct_counter_entry=p4r.DirectCounterEntry(table_entry=table_entry("prefixes").table_entry, data={})
@@ -223,6 +281,11 @@ def test_wrong_modifications_are_refused_by_name(embedded: Target, name: str) ->
         (group(5, (1, 1 << 16)), "instance 65536; 0 to 65535"),
         (group(70000, (1, 0)), "70000 is not possible"),
         (group(5, metadata=b"x"), "would be lost"),
+        (session(5, (600, 0)), "a port of clone session 5 is 0x258, which does not fit bit<9>"),
+        (session(5, (1, 0), (1, 0)), "clone session 5 has port 1 instance 0 twice"),
+        (session(1 << 15), "clone session 32768 is not possible; 1 to 32767"),
+        (session(5, class_of_service=1), "clone session 5: class of service 1 is not offered; 0 is"),
+        (session(5, packet_length_bytes=-1), "packet_length_bytes is -1; it must be 0 (all) or more"),
         (counter(0, packet_count=1), "can only be MODIFIED"),
         (register(0, b"\1"), "can only be MODIFIED"),
     ],

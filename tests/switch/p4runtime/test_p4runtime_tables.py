@@ -227,6 +227,10 @@ WRONG = {
         ("INVALID_ARGUMENT", "leave the field out"),
     ),
     "const entries": (insert("fixed", exact(b"\1"), action=TAGGED), ("PERMISSION_DENIED", "are const in the program")),
+    "modified const entry": (
+        update("MODIFY", table_entry("fixed", exact(b"\x77"), action=TAGGED)),
+        ("PERMISSION_DENIED", "are const in the program"),
+    ),
     "const default": (
         update("MODIFY", table_entry("patterns", is_default_action=True, action=TAGGED)),
         ("PERMISSION_DENIED", "is const in the program"),
@@ -240,9 +244,17 @@ WRONG = {
         ("PERMISSION_DENIED", "TestIngress.tag may not be the default action"),
     ),
     "keyless table": (insert("keyless", action=TAGGED), ("INVALID_ARGUMENT", "has no key, so no entries")),
-    "metadata": (
-        insert("exacts", exact(b"\1"), action=SENT, metadata=b"cookie"),
-        ("UNIMPLEMENTED", "metadata of an entry of table TestIngress.exacts would be lost"),
+    "default with metadata": (
+        update("MODIFY", table_entry("exacts", is_default_action=True, action=SENT, metadata=b"cookie")),
+        ("INVALID_ARGUMENT", "default entry of table TestIngress.exacts has neither metadata nor an idle timeout"),
+    ),
+    "idle timeout": (
+        insert("exacts", exact(b"\1"), action=SENT, idle_timeout_ns=1),
+        ("INVALID_ARGUMENT", "table TestIngress.exacts has no idle timeouts: 0 is allowed, not 1 ns"),
+    ),
+    "meter config": (
+        insert("exacts", exact(b"\1"), action=SENT, meter_config=p4r.MeterConfig()),
+        ("INVALID_ARGUMENT", "TestIngress.exacts has no direct meter; tables that have one: none"),
     ),
     "modify absent": (
         update("MODIFY", table_entry("exacts", exact(b"\x09"), action=SENT)),
@@ -255,11 +267,15 @@ WRONG = {
     "unset entity": (update("INSERT", p4r.Entity()), ("INVALID_ARGUMENT", "the entity is not set")),
     "meter": (
         update("MODIFY", p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=1))),
-        ("UNIMPLEMENTED", "meter_entry is not offered; one of table_entry, "),
+        ("NOT_FOUND", "no meter has id 0x1: there are none"),
     ),
     "action profile": (
         update("INSERT", p4r.Entity(action_profile_member=p4r.ActionProfileMember(member_id=1))),
-        ("UNIMPLEMENTED", "action_profile_member is not offered"),
+        ("INVALID_ARGUMENT", "the id of an action profile is not set: there are none"),
+    ),
+    "extern": (
+        update("INSERT", p4r.Entity(extern_entry=p4r.ExternEntry())),
+        ("UNIMPLEMENTED", "extern_entry is not offered; one of table_entry, "),
     ),
 }
 

@@ -152,6 +152,10 @@ control TestIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
                 cells.write(hdr.test.value, standard.packet_length);
                 seen.count(hdr.test.value);
                 drop();
+            } else if (hdr.test.kind == 5) {
+                clone(CloneType.I2E, hdr.test.value);
+                log_msg("cloned to session {}", { hdr.test.value });
+                drop();
             }
         } else {
             drop();

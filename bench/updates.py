@@ -1,0 +1,104 @@
+"""Table updates while packets run, so many a second, as a controller makes them; and what is in the tables then."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import finsy as fy
+
+from bench.targets import DEVICE_ID, GENERATION, Target, layout
+from controller.entries import JOBS, job_entry
+from controller.program import Program
+
+VARIANT = 0x0100
+"""What the other addresses of a host differ by, in MAC and IP address alike."""
+PASSING_MAC = 0x080000010000
+HOSTS = "egress.deliver.hosts"
+L2 = "ingress.forward.l2"
+TABLES = (JOBS, HOSTS, L2)
+
+
+@dataclass(slots=True, kw_only=True)
+class Updates:
+    """The updates that were made, and how long each took.
+
+    By turns: the job's k (all workers, or all but one), a worker's addresses (both at once, or a result would be to
+    the MAC of one entry and the IP address of another), an entry that comes and goes.
+    """
+
+    switch: fy.Switch
+    workers: int
+    made: int = 0
+    took_ms: list[float] = field(default_factory=list)
+
+    async def run(self, rate: float, stop: asyncio.Event) -> None:
+        """Until `stop`, `rate` a second; what the switch was late with is made up for."""
+        begin, done = time.monotonic(), 0
+        while not stop.is_set():
+            started = time.monotonic()
+            await self._update(self.made)
+            self.took_ms.append(1e3 * (time.monotonic() - started))
+            self.made, done = self.made + 1, done + 1
+            await asyncio.sleep(max(0.0, begin + done / rate - time.monotonic()))
+
+    async def _update(self, number: int) -> None:
+        kind, turn = number % 3, number // 3
+        if kind == 0:
+            await self.switch.modify([self._job(turn)])
+        elif kind == 1:
+            await self.switch.modify([self._host(turn)])
+        elif turn % 2 == 0:
+            await self.switch.insert([self._passing()])
+        else:
+            await self.switch.delete([self._passing()])
+
+    def _job(self, turn: int) -> fy.P4TableEntry:
+        return job_entry(layout(self.workers).job, self.workers - turn % 2, GENERATION)
+
+    def _host(self, turn: int) -> fy.P4TableEntry:
+        port, other = turn % self.workers + 1, turn // self.workers % 2 * VARIANT
+        addresses = {"mac": 0x080000000000 + port + other, "ip": 0x0A000000 + port + other, "worker": port - 1}
+        match = fy.P4TableMatch({"standard_metadata.egress_port": port, "hdr.kofn.job": 1})
+        return fy.P4TableEntry(HOSTS, match=match, action=fy.P4TableAction("egress.deliver.to_host", **addresses))
+
+    def _passing(self) -> fy.P4TableEntry:
+        match = fy.P4TableMatch({"hdr.ethernet.dst_addr": PASSING_MAC})
+        return fy.P4TableEntry(L2, match=match, action=fy.P4TableAction("ingress.forward.to_port", port=1))
+
+    async def differences(self) -> list[str]:
+        """What a read of the tables shows that was not written last."""
+        # finsy's annotation of `read` says it gives a coroutine; it is an asynchronous generator.
+        present = cast(AsyncIterator[Any], self.switch.read([fy.P4TableEntry(name) for name in TABLES]))
+        found = {self._match(entry): entry async for entry in present}
+        wanted = {self._match(entry): entry for entry in self._written()}
+        wrong = [
+            f"{found.get(match)} is in the switch, not {entry}"
+            for match, entry in wanted.items()
+            if match not in found or self._action(found[match]) != self._action(entry)
+        ]
+        there = self._match(self._passing()) in found
+        if there != (self.made // 3 % 2 == 1):
+            wrong.append(f"{self._passing()} is {'' if there else 'not '}in the switch")
+        return wrong
+
+    def _match(self, entry: fy.P4TableEntry) -> tuple[int, bytes]:
+        """What tells an entry from the others."""
+        message = entry.encode(self.switch.p4info).table_entry
+        return message.table_id, b"".join(sorted(field.SerializeToString() for field in message.match))
+
+    def _action(self, entry: fy.P4TableEntry) -> bytes:
+        return entry.encode(self.switch.p4info).table_entry.action.SerializeToString()
+
+    def _written(self) -> Iterator[fy.P4TableEntry]:
+        """The last of every kind, in order of writing."""
+        for turn in range(max(0, self.made // 3 - 2 * self.workers), (self.made + 2) // 3):
+            yield self._job(turn)
+            if 3 * turn + 1 < self.made:
+                yield self._host(turn)
+
+
+def connected(target: Target) -> fy.Switch:
+    """A controller of a running target, which has the program already."""
+    return fy.Switch("updates", target.address, Program().options(DEVICE_ID, force=False))

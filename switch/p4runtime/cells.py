@@ -1,0 +1,64 @@
+"""What counters and meters hold, in messages and in the engine.
+
+A meter that is not configured colours all packets green; so does one of the rates and bursts -1, which is what clients
+of older servers write for the same.
+"""
+
+from finsy.proto import p4r
+
+from switch.entries import Count, MeterConfig
+from switch.p4runtime.p4info import DirectMeter, Meter
+from switch.p4runtime.refusal import invalid, unimplemented
+
+UpdateType = int  # p4r.Update.INSERT, MODIFY or DELETE
+GREEN = (-1, -1, -1, -1)
+
+
+def count(data: p4r.CounterData) -> Count:
+    """The engine's count; INVALID_ARGUMENT for negative ones."""
+    if data.packet_count < 0 or data.byte_count < 0:
+        raise invalid(f"a counter cannot be {data.packet_count} packets, {data.byte_count} bytes: 0 or more is allowed")
+    return Count(packets=data.packet_count, bytes=data.byte_count)
+
+
+def counter_data(cell: Count) -> p4r.CounterData:
+    """The message of a count."""
+    return p4r.CounterData(packet_count=cell.packets, byte_count=cell.bytes)
+
+
+def decode_config(meter: Meter | DirectMeter, message: p4r.MeterConfig | None) -> MeterConfig | None:
+    """The engine's configuration; None: all is green."""
+    if message is None or (message.cir, message.cburst, message.pir, message.pburst) == GREEN:
+        return None
+    if message.eburst:
+        raise unimplemented(f"eburst {message.eburst} of meter {meter.name}: excess bursts are not offered; 0 is")
+    if min(message.cir, message.cburst, message.pir, message.pburst) < 0:
+        raise invalid(f"a rate or burst of meter {meter.name} is negative; 0 or more is allowed")
+    if message.cir > message.pir:
+        raise invalid(f"cir {message.cir} of meter {meter.name} is above pir {message.pir}")
+    if meter.single_rate and (message.cir, message.cburst) != (message.pir, message.pburst):
+        raise invalid(f"meter {meter.name} has a single rate: pir and pburst have to be as cir and cburst")
+    return MeterConfig(
+        committed_rate=message.cir,
+        committed_burst=message.cburst,
+        peak_rate=message.pir,
+        peak_burst=message.pburst,
+    )
+
+
+def encode_config(config: MeterConfig | None) -> p4r.MeterConfig | None:
+    """The message of a configuration; None, an unset field, when all is green."""
+    if config is None:
+        return None
+    return p4r.MeterConfig(
+        cir=config.committed_rate,
+        cburst=config.committed_burst,
+        pir=config.peak_rate,
+        pburst=config.peak_burst,
+    )
+
+
+def refuse_colours(given: bool, what: str) -> None:
+    """Packets are not counted by colour."""
+    if given:
+        raise unimplemented(f"counts by colour of {what}: meters do not count; leave the field unset")

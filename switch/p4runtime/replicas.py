@@ -1,0 +1,41 @@
+"""Replicas of P4Runtime's messages, which multicast groups and clone sessions both have, and the engine's."""
+
+from collections.abc import Iterable
+
+from finsy.proto import p4r
+
+from switch.entries import Replica
+from switch.p4runtime.bytestring import decode, encode
+from switch.p4runtime.refusal import invalid, unimplemented
+
+PORT_BITS = 9
+INSTANCE_MAX = 0xFFFF
+
+
+def decode_replicas(what: str, messages: Iterable[p4r.Replica]) -> tuple[Replica, ...]:
+    """The engine's replicas; `what` is whose they are, for the refusal."""
+    replicas = tuple(_replica(what, message) for message in messages)
+    for replica in replicas:
+        if replicas.count(replica) > 1:
+            raise invalid(f"{what} has port {replica.port} instance {replica.instance} twice")
+    return replicas
+
+
+def encode_replicas(replicas: Iterable[Replica]) -> list[p4r.Replica]:
+    """Ports are given as egress_port, the form that both finsy and p4runtime-shell write."""
+    return [p4r.Replica(egress_port=replica.port, instance=replica.instance) for replica in replicas]
+
+
+def _replica(what: str, replica: p4r.Replica) -> Replica:
+    if replica.backup_replicas:
+        raise unimplemented(f"{what}: backup replicas are not offered")
+    if not 0 <= replica.instance <= INSTANCE_MAX:
+        raise invalid(f"{what}: instance {replica.instance}; 0 to {INSTANCE_MAX} is allowed")
+    return Replica(port=_port(what, replica), instance=replica.instance)
+
+
+def _port(what: str, replica: p4r.Replica) -> int:
+    """The port as bytes, or as the number that clients older than P4Runtime 1.4 send."""
+    if replica.WhichOneof("port_kind") == "egress_port":
+        return decode(encode(replica.egress_port), PORT_BITS, f"a port of {what}")
+    return decode(replica.port, PORT_BITS, f"a port of {what}")

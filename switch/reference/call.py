@@ -1,0 +1,68 @@
+"""What a statement acts on: the packet, its arguments, and what the program keeps from packet to packet."""
+
+from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from switch.compiler.program import Expression, Object, Primitive, Program, Target
+from switch.entries import Report
+from switch.reference.expressions import Scope
+from switch.reference.meters import MeterCell
+from switch.reference.packet import Packet, undefined
+
+
+@dataclass(slots=True)
+class Cell:
+    """What a counter counted."""
+
+    packets: int = 0
+    bytes: int = 0
+
+    def count(self, packet: Packet) -> None:
+        """One packet more."""
+        self.packets += 1
+        self.bytes += packet.counted
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What statements act on beside the packet: the program's arrays, by name, chance, the clock, the log."""
+
+    program: Program
+    target: Target
+    registers: MutableMapping[str, MutableSequence[int]]
+    counters: MutableMapping[str, MutableSequence[Cell]]
+    meters: MutableMapping[str, MutableSequence[MeterCell]]
+    now_us: Callable[[], int]
+    reports: list[Report]
+    random: Random = field(default_factory=Random)
+
+    def scope(self, packet: Packet, arguments: Sequence[int] = (), ahead: bytes = b"") -> Scope:
+        """What an expression can see."""
+        return Scope(program=self.program, headers=packet.headers, arguments=arguments, ahead=ahead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One statement with what it acts on."""
+
+    around: Surroundings
+    packet: Packet
+    scope: Scope
+    statement: Primitive
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """The statement's."""
+        return self.statement.arguments
+
+    def value(self, position: int) -> int:
+        """An argument as a number."""
+        return self.scope.value(self.arguments[position])
+
+    def name(self, position: int) -> str:
+        """The name of the array or calculation that an argument refers to."""
+        argument = self.arguments[position]
+        if not isinstance(argument, Object):
+            undefined(argument)
+        return argument.name

@@ -1,0 +1,209 @@
+"""What the control plane does to the reference; see `switch.engine.Engine` for what each method does and raises."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from switch.compiler.layout import mask_of
+from switch.compiler.program import Array, Table
+from switch.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
+from switch.errors import EntryNotFound, InvalidEntry, UnknownObject
+from switch.reference.call import Cell, Surroundings
+from switch.reference.pipeline import Controlled
+from switch.reference.tables import ReferenceTable
+
+T = TypeVar("T")
+
+
+class Controls:
+    """The methods that change and read tables, cells, groups and sessions."""
+
+    _around: Surroundings
+    _controlled: Controlled
+    _groups: dict[int, tuple[Replica, ...]]
+    _sessions: dict[int, CloneSession]
+    _value_sets: dict[str, set[int]]
+
+    # Tables
+
+    def _table(self, name: str) -> ReferenceTable:
+        return _named(self._controlled.tables, "table", name)
+
+    def insert(self, entry: Entry) -> None:
+        """Add an entry."""
+        table = self._table(entry.table)
+        _refuse_const(table.table)
+        table.insert(entry)
+
+    def modify(self, entry: Entry) -> None:
+        """Give an entry another action or other parameters."""
+        table = self._table(entry.table)
+        _refuse_const(table.table)
+        table.modify(entry)
+
+    def delete(self, table: str, key: Key, priority: int = 0) -> None:
+        """Remove an entry."""
+        known = self._table(table)
+        _refuse_const(known.table)
+        known.delete(key, priority)
+
+    def entries(self, table: str) -> list[Entry]:
+        """The entries of a table, const ones included, in order of insertion."""
+        return [row.entry for row in self._table(table).rows.values()]
+
+    def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
+        """What happens on a miss."""
+        self._table(table).set_default(action, parameters)
+
+    def reset_default(self, table: str) -> None:
+        """Back to the program's default action."""
+        self._table(table).reset_default()
+
+    def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
+        """The default action's full name and its parameters; None: nothing is done."""
+        known = self._table(table).default
+        return None if known is None else (known[0].name, known[1])
+
+    # Action profiles
+
+    def insert_member(self, member: Member) -> None:
+        """Add a member to an action profile."""
+        _named(self._controlled.profiles, "action profile", member.profile).insert_member(member)
+
+    def insert_member_group(self, group: MemberGroup) -> None:
+        """Add a group to an action profile."""
+        _named(self._controlled.profiles, "action profile", group.profile).insert_group(group)
+
+    # Counters and registers
+
+    def count(self, table: str, key: Key, priority: int = 0) -> Count:
+        """The direct counter of an entry."""
+        return _count(self._counted(table).row(key, priority).cell)
+
+    def default_count(self, table: str) -> Count:
+        """The direct counter of the default entry: the misses."""
+        return _count(self._counted(table).misses)
+
+    def set_count(self, table: str, key: Key, priority: int, count: Count) -> None:
+        """Set the direct counter of an entry."""
+        _set_count(self._counted(table).row(key, priority).cell, count)
+
+    def _counted(self, name: str) -> ReferenceTable:
+        table = self._table(name)
+        if not table.table.counted:
+            raise InvalidEntry(f"table {name} has no direct counter")
+        return table
+
+    def read_counter(self, name: str, index: int) -> Count:
+        """One cell of an indirect counter."""
+        return _count(_cell(_named(self._around.counters, "counter", name), name, index))
+
+    def write_counter(self, name: str, index: int, count: Count) -> None:
+        """Set one cell of an indirect counter."""
+        _set_count(_cell(_named(self._around.counters, "counter", name), name, index), count)
+
+    def read_register(self, name: str, index: int) -> int:
+        """One cell of a register array, unsigned."""
+        return _cell(_named(self._around.registers, "register", name), name, index)
+
+    def write_register(self, name: str, index: int, value: int) -> None:
+        """Set one cell of a register array."""
+        cells = _named(self._around.registers, "register", name)
+        _cell(cells, name, index)
+        width = _named(_by_name(self._around.program.registers), "register", name).width
+        if not 0 <= value <= mask_of(width):
+            raise InvalidEntry(f"register {name} has cells of bit<{width}>; {value:#x} does not fit")
+        cells[index] = value
+
+    # Meters
+
+    def read_meter(self, name: str, index: int) -> MeterConfig | None:
+        """The configuration of one cell of a meter array; None: all is green."""
+        return _cell(_named(self._around.meters, "meter", name), name, index).config
+
+    def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell of a meter array, its bursts full."""
+        _cell(_named(self._around.meters, "meter", name), name, index).configure(config)
+
+    def set_meter(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
+        """Configure an entry's direct meter, its bursts full."""
+        known = self._table(table)
+        if known.table.meter is None:
+            raise InvalidEntry(f"table {table} has no direct meter")
+        known.row(key, priority).meter.configure(config)
+
+    # Multicast and clones
+
+    def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
+        """Make or replace a multicast group."""
+        self._groups[group] = tuple(replicas)
+
+    def delete_group(self, group: int) -> None:
+        """Remove a multicast group."""
+        if group not in self._groups:
+            raise EntryNotFound(f"there is no multicast group {group}")
+        del self._groups[group]
+
+    def group(self, group: int) -> tuple[Replica, ...]:
+        """The replicas of a multicast group."""
+        if group not in self._groups:
+            raise EntryNotFound(f"there is no multicast group {group}")
+        return self._groups[group]
+
+    def groups(self) -> dict[int, tuple[Replica, ...]]:
+        """All multicast groups."""
+        return dict(self._groups)
+
+    def set_session(self, number: int, session: CloneSession) -> None:
+        """Make or replace a clone session."""
+        self._sessions[number] = session
+
+    def delete_session(self, number: int) -> None:
+        """Remove a clone session."""
+        if number not in self._sessions:
+            raise EntryNotFound(f"there is no clone session {number}")
+        del self._sessions[number]
+
+    def sessions(self) -> dict[int, CloneSession]:
+        """All clone sessions."""
+        return dict(self._sessions)
+
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set."""
+        return tuple(_named(self._value_sets, "value set", name))
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set."""
+        known = _named(self._value_sets, "value set", name)
+        known.clear()
+        known.update(keys)
+
+
+def _named(objects: Mapping[str, T], kind: str, name: str) -> T:
+    if name not in objects:
+        raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
+    return objects[name]
+
+
+def _by_name(arrays: Sequence[Array]) -> dict[str, Array]:
+    return {array.name: array for array in arrays}
+
+
+def _cell(cells: Sequence[T], name: str, index: int) -> T:
+    if not 0 <= index < len(cells):
+        raise InvalidEntry(f"{name} has cells 0..{len(cells) - 1}, not {index}")
+    return cells[index]
+
+
+def _count(cell: Cell) -> Count:
+    return Count(packets=cell.packets, bytes=cell.bytes)
+
+
+def _set_count(cell: Cell, count: Count) -> None:
+    cell.packets, cell.bytes = count.packets, count.bytes
+
+
+def _refuse_const(table: Table) -> None:
+    if table.entries is not None:
+        raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")

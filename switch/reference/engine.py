@@ -1,0 +1,99 @@
+"""The reference as a switch: the methods of `switch.engine.Engine` that need no interfaces."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from switch.compiler.program import Program, Target
+from switch.compiler.reader import read_program
+from switch.entries import CloneSession, Digest, Replica, Report
+from switch.errors import NoProgram
+from switch.reference.call import Cell, Surroundings
+from switch.reference.controls import Controls
+from switch.reference.meters import MeterCell
+from switch.reference.pipeline import Controlled, Run
+from switch.reference.profiles import ReferenceProfile
+from switch.reference.tables import ReferenceTable
+
+SWITCH = Target()
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class ReferenceEngine(Controls):
+    """A switch that interprets its program; see `switch.engine.Engine` for what each method does.
+
+    engine = ReferenceEngine()
+    engine.load(Path("p4src/build/kofn.json").read_bytes())
+    engine.inject(1, packet)
+    """
+
+    def __init__(
+        self, *, target: Target = SWITCH, now_us: Callable[[], int] = _now_us, random: Random | None = None
+    ) -> None:
+        """`now_us` is what timestamps and meters go by; `random` is where random() comes from."""
+        self._now_us = now_us
+        self._random = random or Random()
+        self._target = target
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: dict[int, CloneSession] = {}
+        self._digests: list[Digest] = []
+        self._reports: list[Report] = []
+        self.drops: Counter[str] = Counter()
+        self._program: Program | None = None
+
+    @property
+    def program(self) -> Program | None:
+        """The loaded program's model, None before the first `load`."""
+        return self._program
+
+    def load(self, document: bytes) -> None:
+        """Make p4c's JSON the running program, all state reset.  Raises ProgramError."""
+        program = read_program(document)
+        self._around = Surroundings(
+            program=program,
+            target=self._target,
+            registers={array.name: [0] * array.size for array in program.registers},
+            counters={array.name: [Cell() for _ in range(array.size)] for array in program.counters},
+            meters={
+                meter.name: [MeterCell(unit=meter.unit, since_us=self._now_us()) for _ in range(meter.size)]
+                for meter in program.meters
+            },
+            now_us=self._now_us,
+            reports=self._reports,
+            random=self._random,
+        )
+        self._groups.clear()
+        self._sessions.clear()
+        self._value_sets = {name: set() for name in program.value_sets}
+        self._controlled = Controlled(
+            tables={table.name: ReferenceTable(self._around, table) for table in program.tables},
+            profiles={name: ReferenceProfile(profile) for name, profile in program.profiles.items()},
+            groups=self._groups,
+            sessions=self._sessions,
+            value_sets=self._value_sets,
+        )
+        self._program = program
+
+    def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
+        """Process one packet as received on `port`; returns (port, packet) of what would be sent."""
+        if self._program is None:
+            raise NoProgram("no program is loaded")
+        outcome = Run(self._around, self._controlled).run(port, packet)
+        self._digests += outcome.digests
+        self.drops.update(outcome.drops)
+        return outcome.sent
+
+    def take_digests(self, timeout_s: float = 0) -> list[Digest]:
+        """The digests since the last call, oldest first."""
+        taken, self._digests = self._digests, []
+        return taken
+
+    def take_reports(self, timeout_s: float = 0) -> list[Report]:
+        """What the program wrote to the log since the last call, oldest first."""
+        taken = self._reports[:]
+        self._reports.clear()
+        return taken

@@ -1,0 +1,101 @@
+"""Hashes over fields and payload, and the checksums made with them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from switch.compiler.program import Calculation, Checksum, Expression, FieldOf
+from switch.reference.expressions import Scope
+from switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
+
+
+def calculate(calculation: Calculation, scope: Scope, packet: Packet) -> int:
+    """The hash over the inputs without gaps, zeros up to a whole byte, then the payload if it is among them."""
+    if calculation.algorithm not in ALGORITHMS:
+        undefined(f"hash algorithm {calculation.algorithm}")
+    data = to_bytes("".join(_bits(scope, *part) for part in calculation.inputs if part is not None))
+    if None in calculation.inputs:
+        data += packet.payload
+    return ALGORITHMS[calculation.algorithm](data)
+
+
+def _bits(scope: Scope, expression: Expression, width: int) -> str:
+    """An input in 0 and 1; fields of headers that are not valid are left out."""
+    if isinstance(expression, FieldOf) and expression.field != VALID:
+        instance = scope.headers[expression.header]
+        return instance.bits(expression.field) if instance.valid else ""
+    return format(wrap(scope.value(expression), width), f"0{width}b")
+
+
+def is_wrong(checksum: Checksum, scope: Scope, packet: Packet) -> bool:
+    """Whether the field is there, its condition holds, and it is not what it should be."""
+    instance = scope.headers[checksum.target.header]
+    if not checksum.verify or not instance.valid:
+        return False
+    if checksum.condition is not None and not scope.truth(checksum.condition):
+        return False
+    return calculate(checksum.calculation, scope, packet) != instance.get(checksum.target.field)
+
+
+def update(checksums: Sequence[Checksum], scope: Scope, packet: Packet) -> None:
+    """Make the fields right whose conditions hold, one after the other."""
+    for checksum in checksums:
+        if checksum.update and (checksum.condition is None or scope.truth(checksum.condition)):
+            scope.assign(checksum.target, calculate(checksum.calculation, scope, packet))
+
+
+# Algorithms
+
+
+def csum16(data: bytes) -> int:
+    """The internet checksum (RFC 1071)."""
+    data += bytes(len(data) % 2)
+    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF - total
+
+
+def xor(data: bytes, *, size: int) -> int:
+    """Words of `size` bytes, the last filled with zeros, xor-ed."""
+    result = 0
+    for at in range(0, len(data), size):
+        result ^= int.from_bytes(data[at : at + size].ljust(size, b"\0"), "big")
+    return result
+
+
+def identity(data: bytes) -> int:
+    """The first eight bytes."""
+    return int.from_bytes(data[:8], "big")
+
+
+def crc(data: bytes, *, width: int, polynomial: int, start: int, reflected: bool, final: int) -> int:
+    """A cyclic redundancy check, bit by bit."""
+    rest = start
+    for byte in data:
+        rest ^= (_mirrored(byte, 8) if reflected else byte) << (width - 8)
+        for _ in range(8):
+            rest = rest << 1 ^ (polynomial if rest >> (width - 1) else 0)
+            rest &= (1 << width) - 1
+    return (_mirrored(rest, width) if reflected else rest) ^ final
+
+
+def _mirrored(value: int, width: int) -> int:
+    return int(format(value, f"0{width}b")[::-1], 2)
+
+
+CRC16 = partial(crc, width=16, polynomial=0x8005, start=0, reflected=True, final=0)
+CRC32 = partial(crc, width=32, polynomial=0x04C11DB7, start=0xFFFFFFFF, reflected=True, final=0xFFFFFFFF)
+ALGORITHMS: dict[str, Callable[[bytes], int]] = {
+    "csum16": csum16,
+    "cksum16": csum16,
+    "xor16": partial(xor, size=2),
+    "xor32": partial(xor, size=4),
+    "identity": identity,
+    "crc8_custom": partial(crc, width=8, polynomial=0x07, start=0, reflected=False, final=0),
+    "crc16": CRC16,
+    "crc16_custom": CRC16,
+    "crc32": CRC32,
+    "crc32_custom": CRC32,
+    "crc64_custom": partial(crc, width=64, polynomial=0x1B, start=0, reflected=True, final=0),
+    "crcCCITT": partial(crc, width=16, polynomial=0x1021, start=0xFFFF, reflected=False, final=0),
+}

@@ -1,0 +1,146 @@
+"""Statements on headers, stacks and unions."""
+
+from collections.abc import Callable, Mapping
+
+from switch.compiler.program import FieldOf, StackOf, UnionOf, UnionStackOf
+from switch.reference.call import Call
+from switch.reference.packet import Instance, undefined
+
+
+def _assign(call: Call) -> None:
+    call.scope.assign(call.arguments[0], call.value(1))
+
+
+def _assign_variable(call: Call) -> None:
+    """A variable field takes the other's length, too."""
+    target, source = call.arguments
+    if not isinstance(target, FieldOf) or not isinstance(source, FieldOf):
+        undefined(target)
+    headers = call.packet.headers
+    headers[target.header].length = headers[source.header].length
+    headers[target.header].set(target.field, headers[source.header].get(source.field))
+
+
+def _add_header(call: Call) -> None:
+    """A header that was invalid starts as zeros, as many as it had; one that was valid stays as it is."""
+    name = call.scope.header_name(call.arguments[0])
+    if name is None or call.packet.headers[name].valid:
+        return
+    instance = call.packet.headers[name]
+    instance.values = dict.fromkeys(instance.values, 0)
+    call.packet.headers.set_valid(name, True)
+    call.packet.size += instance.width // 8
+
+
+def _remove_header(call: Call) -> None:
+    name = call.scope.header_name(call.arguments[0])
+    if name is not None and call.packet.headers[name].valid:
+        call.packet.headers.set_valid(name, False)
+        call.packet.size -= call.packet.headers[name].width // 8
+
+
+def _assign_header(call: Call) -> None:
+    target = call.scope.header_name(call.arguments[0])
+    if target is not None:
+        _copy_header(call, target, call.scope.instance(call.arguments[1]))
+
+
+def _copy_header(call: Call, target: str, source: Instance) -> None:
+    """The fields of a header that is valid, else only that it is not."""
+    headers = call.packet.headers
+    if source.valid:
+        headers[target].values, headers[target].length = dict(source.values), source.length
+    headers.set_valid(target, source.valid)
+
+
+def _assign_stack(call: Call) -> None:
+    target, source = call.arguments
+    if not isinstance(target, StackOf) or not isinstance(source, StackOf):
+        undefined(target)
+    stacks, following = call.around.program.stacks, call.packet.headers.next
+    following[target.stack] = following[source.stack]
+    for to, origin in zip(stacks[target.stack].members, stacks[source.stack].members, strict=True):
+        _copy_header(call, to, call.packet.headers[origin])
+
+
+def _assign_union(call: Call) -> None:
+    target, source = call.arguments
+    if not isinstance(target, UnionOf) or not isinstance(source, UnionOf):
+        undefined(target)
+    _copy_union(call, target.union, source.union)
+
+
+def _copy_union(call: Call, target: str, source: str) -> None:
+    unions = call.around.program.unions
+    pairs = zip(unions[target].members.values(), unions[source].members.values(), strict=True)
+    for to, origin in pairs:
+        _copy_header(call, to, call.packet.headers[origin])
+
+
+def _assign_union_stack(call: Call) -> None:
+    target, source = call.arguments
+    if not isinstance(target, UnionStackOf) or not isinstance(source, UnionStackOf):
+        undefined(target)
+    stacks, following = call.around.program.union_stacks, call.packet.headers.next
+    following[target.stack] = following[source.stack]
+    for to, origin in zip(stacks[target.stack].unions, stacks[source.stack].unions, strict=True):
+        _copy_union(call, to, origin)
+
+
+def _rows(call: Call) -> tuple[str, list[list[str]]]:
+    """The headers of each place of a stack."""
+    program, stack = call.around.program, call.arguments[0]
+    match stack:
+        case StackOf(name):
+            return name, [[member] for member in program.stacks[name].members]
+        case UnionStackOf(name):
+            return name, [list(program.unions[union].members.values()) for union in program.union_stacks[name].unions]
+    undefined(stack)
+
+
+def _push(call: Call) -> None:
+    """Every header moves on by n places, from the back; those in the first n places become invalid."""
+    name, rows = _rows(call)
+    count = min(call.value(1), len(rows))
+    for place in reversed(range(count, len(rows))):
+        _exchange(call, rows[place], rows[place - count])
+    _invalidate(call, rows[:count])
+    call.packet.headers.next[name] = min(len(rows), call.packet.headers.next[name] + count)
+
+
+def _pop(call: Call) -> None:
+    """Every header moves back by n places, from the front; those in the last n places become invalid."""
+    name, rows = _rows(call)
+    count = min(call.value(1), len(rows))
+    for place in range(len(rows) - count):
+        _exchange(call, rows[place], rows[place + count])
+    _invalidate(call, rows[len(rows) - count :])
+    call.packet.headers.next[name] = max(0, call.packet.headers.next[name] - count)
+
+
+def _exchange(call: Call, row: list[str], other: list[str]) -> None:
+    for name, partner in zip(row, other, strict=True):
+        if name != partner:
+            call.packet.headers.exchange(name, partner)
+
+
+def _invalidate(call: Call, rows: list[list[str]]) -> None:
+    """As BMv2: the unions of a stack stay as they are."""
+    if isinstance(call.arguments[0], StackOf):
+        for (name,) in rows:
+            call.packet.headers[name].valid = False
+
+
+HEADER_STATEMENTS: Mapping[str, Callable[[Call], None]] = {
+    "assign": _assign,
+    "set": _assign,
+    "assign_VL": _assign_variable,
+    "assign_header": _assign_header,
+    "assign_header_stack": _assign_stack,
+    "assign_union": _assign_union,
+    "assign_union_stack": _assign_union_stack,
+    "add_header": _add_header,
+    "remove_header": _remove_header,
+    "push": _push,
+    "pop": _pop,
+}

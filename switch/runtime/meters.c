@@ -1,0 +1,20 @@
+// The control plane's part of meters.
+#include "meter.h"
+
+#include "core.h"
+
+static struct rate full(uint64_t per_s, uint64_t burst) {
+    return (struct rate){.per_us = (double)per_s / 1e6, .burst = burst, .tokens = burst};
+}
+
+// `config` is committed rate and burst, peak rate and burst, in units a second and units; NULL: everything is green.
+void meter_set(struct core *core, struct meter *meter, const uint64_t *config) {
+    core_lock(core);
+    *meter = (struct meter){0};
+    if (config)
+        *meter = (struct meter){1, core->services.now_us(core), full(config[0], config[1]), full(config[2], config[3])};
+    core_unlock(core);
+}
+
+// Microseconds since the switch was made, the time that entries note their last hit in.
+uint64_t core_now_us(struct core *core) { return core->services.now_us(core); }

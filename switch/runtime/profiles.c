@@ -1,0 +1,69 @@
+// The control plane's changes of action profiles; each is one step for packets.
+#include "profile.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define ROOM 64
+
+void profile_close(struct profile *profile) {
+    for (uint32_t i = 0; i < profile->group_room; i++) free(profile->groups[i].members);
+    free(profile->groups);
+    free(profile->members);
+}
+
+// At least `wanted` places of `bytes`, the new ones zero; NULL when there is not enough memory.
+static void *grown(void *places, size_t bytes, uint32_t *room, uint32_t wanted) {
+    uint32_t size = *room ? *room : ROOM;
+    if (wanted <= *room) return places;
+    while (size < wanted) size *= 2;
+    uint8_t *larger = realloc(places, bytes * size);
+    if (!larger) return NULL;
+    memset(larger + bytes * *room, 0, bytes * (size - *room));
+    *room = size;
+    return larger;
+}
+
+static int write_member(struct profile *profile, uint32_t number, uint32_t action, const uint64_t *parameters) {
+    uint8_t *members = grown(profile->members, profile->stride, &profile->member_room, number + 1);
+    if (!members) return -ENOMEM;
+    profile->members = members;
+    struct member *member = (struct member *)(members + number * profile->stride);
+    member->action = action;
+    memcpy(member->limbs, parameters, profile->stride - sizeof *member);
+    return 0;
+}
+
+int profile_set_member(struct core *core, struct instance *instance, uint32_t id, uint32_t number, uint32_t action,
+                       const uint64_t *parameters) {
+    core_lock(core);
+    int result = write_member(&instance->profiles[id], number, action, parameters);
+    core_unlock(core);
+    return result;
+}
+
+// `members` are taken over.
+static int write_group(struct profile *profile, uint32_t number, uint32_t *members, uint32_t size) {
+    struct choices *groups = grown(profile->groups, sizeof *groups, &profile->group_room, number + 1);
+    if (!groups) return -ENOMEM;
+    profile->groups = groups;
+    free(groups[number].members);
+    groups[number] = (struct choices){size, members};
+    return 0;
+}
+
+// Size 0 makes the group empty.
+int profile_set_group(struct core *core, struct instance *instance, uint32_t id, uint32_t number,
+                      const uint32_t *members, uint32_t size) {
+    uint32_t *copy = malloc((size + 1) * sizeof *copy);
+    if (!copy) return -ENOMEM;
+    memcpy(copy, members, size * sizeof *copy);
+    core_lock(core);
+    int result = write_group(&instance->profiles[id], number, copy, size);
+    core_unlock(core);
+    if (result < 0) free(copy);
+    return result;
+}

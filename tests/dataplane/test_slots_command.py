@@ -1,0 +1,70 @@
+"""`kofn slots` against a real switch with a job on it."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from controller.cli import main
+from tests.dataplane.conftest import HOSTS, DataPlane
+from tests.dataplane.frames import GENERATION, contribution
+from tests.targets import COMMANDS
+
+VALUES = np.ones((HOSTS, 64), dtype=np.int64)
+pytestmark = pytest.mark.root
+
+
+def kofn_slots(address: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["slots", "--switch", address, *arguments])
+
+
+def send(plane: DataPlane, block: int, *workers: int) -> None:
+    for worker in workers:
+        plane.lab.exchange(*contribution(worker, 7, block, VALUES[worker]))
+
+
+def interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    plane.install(k=3, slots=8)
+    if plane.switch.command == COMMANDS["bmv2"]:
+        refused = kofn_slots(plane.switch.address)
+        assert refused.exit_code == 2
+        assert "does not read registers over P4Runtime (BMv2 cannot)" in refused.output
+        return
+    send(plane, 1, 0, 2)
+    send(plane, 2, 3, 1, 0)
+    send(plane, 5, 3)
+    shown = kofn_slots(plane.switch.address)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.splitlines() == [
+        "job 1: k = 3 of 4 workers; slots: 2 open, 1 closed, 5 empty",
+        "slot  iteration  block  state  in the sum  missing",
+        "   1          7      1  open   0, 2        1, 3",
+        "   5          7      5  open   3           0, 1, 2",
+    ]
+    everything = kofn_slots(plane.switch.address, "--all").output.splitlines()
+    assert everything[3].split() == ["2", "7", "2", "closed", "0,", "1,", "3", "2"]
+    (job,) = json.loads(kofn_slots(plane.switch.address, "--json").output)
+    assert (job["job"], job["k"], job["workers"], job["empty"]) == (1, 3, [0, 1, 2, 3], 5)
+    assert [(one["slot"], one["state"], one["missing"]) for one in job["slots"]] == [
+        (1, "open", [1, 3]),
+        (2, "closed", [2]),
+        (5, "open", [0, 1, 2]),
+    ]
+    monkeypatch.setattr("controller.slots_command.time.sleep", interrupt)  # it goes on until Ctrl-C
+    watched = kofn_slots(plane.switch.address, "--watch", "--json")
+    assert (watched.exit_code, [json.loads(line) for line in watched.output.splitlines()]) == (0, [[job]])
+    other = kofn_slots(plane.switch.address, "--job", "9")
+    assert (other.exit_code, "has no job 9; it has 1" in other.output) == (2, True)
+    plane.put_job(k=3, generation=GENERATION + 1, slots=8)
+    assert "0 open, 0 closed, 8 empty" in kofn_slots(plane.switch.address).output
+
+
+def test_no_switch_is_said_to_be_none() -> None:
+    result = kofn_slots("127.0.0.1:1")
+    assert result.exit_code == 3
+    assert "no switch answers at 127.0.0.1:1: `make run` or `kofn run` starts one" in result.output

@@ -1,0 +1,81 @@
+"""Programs to fuzz, with entries in their tables and packets to begin with."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from switch.engine import Engine
+from switch.entries import Entry, Exact, Replica
+from tests.switch.suite.runner import Run
+from tests.switch.suite.stf import Packet, parse, ports_of
+from tests.switch.suite.targets import Injected
+
+ROOT = Path(__file__).parents[3]
+SUITE = ROOT / "tests" / "switch" / "suite" / "programs"
+KOFN = ROOT / "p4src" / "build" / "kofn.json"
+HIGH_BITS = int("80000000" * 64, 16)  # of 32-bit lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A program; `script` fills its tables and has packets, without one the program is kofn."""
+
+    name: str
+    path: Path
+    script: Path | None = None
+
+    def document(self) -> bytes:
+        """p4c's JSON; kofn's is without its checksums, or few frames would get beyond them."""
+        if self.script is not None:
+            return self.path.read_bytes()
+        return json.dumps(json.loads(self.path.read_bytes()) | {"checksums": []}).encode()
+
+    def p4info(self) -> str:
+        """As text; the suite has it beside the program."""
+        return self.path.with_suffix(".p4info.txtpb").read_text()
+
+    def load(self) -> tuple[Engine, list[tuple[int, bytes]]]:
+        """A switch with the program and entries, and packets with their ports."""
+        engine = Engine({}, cpu_port=255)
+        engine.load(self.document())
+        if self.script is None:
+            return engine, _set_up_kofn(engine)
+        statements = parse(self.script.read_text())
+        Run(Injected(control=engine, ports=ports_of(statements))).execute(statements)
+        return engine, [(item.port, item.data) for item in statements if isinstance(item, Packet)]
+
+
+def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
+    """A job of two workers behind ports 1 and 2; their contributions, of one word and of 32."""
+    engine.set_group(1, [Replica(port=port, instance=port) for port in (1, 2)])
+    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1])
+    _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])
+    for port in (1, 2):
+        _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit", [1])
+        _insert(engine, "ingress.admission.owners", [1, port - 1], "ingress.admission.send_to", [port])
+        _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, port - 1])
+    return [(port, _contribution(port - 1, words)) for port in (1, 2) for words in (1, 4, 32)]
+
+
+def _insert(engine: Engine, table: str, key: Sequence[int], action: str, parameters: Sequence[int]) -> None:
+    match = tuple(Exact(value=value) for value in key)
+    engine.insert(Entry(table=table, key=match, action=action, parameters=tuple(parameters)))
+
+
+def _contribution(worker: int, words: int) -> bytes:
+    udp = 46 + 256 * words
+    ip = bytes.fromhex("4500") + (udp + 20).to_bytes(2, "big") + bytes.fromhex("0000 0000 4011 0000 0a000001 0a0000fe")
+    head = bytes([0x20, 1, worker, 255, 0, words, 0, 0]) + b"".join(n.to_bytes(4, "big") for n in (1, 1, words))
+    rest = bytes([0, words, 0, 0, 0, 0, 0, 1, 0, 1]) + bytes(8)
+    ports = (19278).to_bytes(2, "big") * 2 + udp.to_bytes(2, "big") + bytes(2)
+    return bytes(12) + b"\x08\x00" + ip + ports + head + rest + bytes(range(256)) * words
+
+
+PROGRAMS = [
+    Subject(name="kofn", path=KOFN),
+    *(
+        Subject(name=script.stem, path=script.with_suffix(".json"), script=script)
+        for script in sorted(SUITE.glob("*.stf"))
+    ),
+]

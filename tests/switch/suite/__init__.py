@@ -1,0 +1,1 @@
+"""Packet scripts over the embedded switch, its reference and BMv2."""

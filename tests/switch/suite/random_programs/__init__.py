@@ -1,0 +1,1 @@
+"""Random programs in p4c's JSON, and random packets for them."""

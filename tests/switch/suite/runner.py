@@ -1,0 +1,176 @@
+"""One script through one switch: what it does differently from what the script expects."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
+
+from switch.compiler.program import Program
+from switch.entries import CloneSession, Count, Digest, GroupMember, MemberGroup, MeterConfig, Replica
+from switch.executor import Executor
+from tests.switch.suite.names import CONDITIONS, by_name, call, entry, member, named, table
+from tests.switch.suite.stf import (
+    Add,
+    AddMember,
+    Check,
+    Command,
+    Expect,
+    ExpectDigest,
+    Packet,
+    Rates,
+    SetDefault,
+    Statement,
+)
+from tests.switch.suite.unsupported import NoRegisters
+
+
+class Target(Protocol):
+    """A switch with a program, under test.  Its ports are those that the script names."""
+
+    control: Executor
+
+    @property
+    def program(self) -> Program:
+        """The program's model."""
+
+    def send(self, port: int, packet: bytes) -> None:
+        """A packet comes in."""
+
+    def sent(self) -> dict[int, list[bytes]]:
+        """All that went out since the start, by port, when all packets are through."""
+
+    def digests(self, expected: int) -> list[Digest]:
+        """The digests since the last call; waits for as many as are expected where that takes time."""
+
+
+class Run:
+    """A script on its way through a target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.differences: list[str] = []
+        self._expected: dict[int, list[Expect]] = defaultdict(list)
+        self._nodes: list[list[Replica]] = []
+        self._groups: dict[int, list[Replica]] = defaultdict(list)
+        self._digests: list[ExpectDigest] = []
+
+    def execute(self, statements: Sequence[Statement]) -> list[str]:
+        """The differences, none if all is as expected.  Raises ScriptError, SwitchError."""
+        for statement in statements:
+            self._execute(statement)
+        self._compare()
+        return self.differences
+
+    def _execute(self, statement: Statement) -> None:
+        match statement:
+            case Packet():
+                self.target.send(statement.port, statement.data)
+            case Expect():
+                self._expected[statement.port].append(statement)
+            case Add():
+                self.target.control.insert(entry(self.target.program, statement))
+            case AddMember():
+                self.target.control.insert_member(member(self.target.program, statement))
+            case SetDefault():
+                item = table(self.target.program, statement.table)
+                action, parameters = call(item, statement.call)
+                self.target.control.set_default(item.name, action.name, parameters)
+            case Check():
+                self._check(statement)
+            case ExpectDigest():
+                self._digests.append(statement)
+            case Command():
+                self._command(statement)
+            case Rates():
+                self._configure(statement)
+
+    def _command(self, command: Command) -> None:
+        control, numbers = self.target.control, command.numbers
+        match command.word:
+            case "wait":
+                self.target.sent()
+            case "mc_mgrp_create":
+                self._groups[numbers[0]] = []
+            case "mc_node_create":
+                self._nodes.append([Replica(port=port, instance=numbers[0]) for port in numbers[1:]])
+            case "mc_node_associate":
+                self._groups[numbers[0]] += self._nodes[numbers[1]]
+                control.set_group(numbers[0], self._groups[numbers[0]])
+            case "mirroring_add":
+                control.set_session(numbers[0], CloneSession(replicas=(Replica(port=numbers[1]),)))
+            case "mirroring_add_mc":
+                control.set_session(numbers[0], CloneSession(group=numbers[1]))
+            case "register_write":
+                with contextlib.suppress(NoRegisters):
+                    control.write_register(self._register(command.name), *numbers)
+            case "group":
+                self._add_group(command)
+            case "value_set":
+                control.set_value_set(named(command.name, self.target.program.value_sets, "value set").name, numbers)
+            case "counter_write":
+                index, packets, size = numbers
+                control.write_counter(self._counter(command.name), index, Count(packets=packets, bytes=size))
+
+    def _add_group(self, command: Command) -> None:
+        number, *members = command.numbers
+        group = MemberGroup(
+            profile=named(command.name, self.target.program.profiles, "action profile").name,
+            id=number,
+            members=tuple(GroupMember(member=one) for one in members),
+        )
+        self.target.control.insert_member_group(group)
+
+    def _configure(self, rates: Rates) -> None:
+        meter = named(rates.name, by_name(self.target.program.meters), "meter")
+        (committed, committed_burst), (peak, peak_burst) = rates.rates
+        config = MeterConfig(
+            committed_rate=round(committed * 1e6),
+            committed_burst=committed_burst,
+            peak_rate=round(peak * 1e6),
+            peak_burst=peak_burst,
+        )
+        for index in range(meter.size) if rates.index is None else (rates.index,):
+            self.target.control.write_meter(meter.name, index, config)
+
+    def _register(self, name: str) -> str:
+        return named(name, by_name(self.target.program.registers), "register").name
+
+    def _counter(self, name: str) -> str:
+        return named(name, by_name(self.target.program.counters), "counter").name
+
+    def _check(self, check: Check) -> None:
+        try:
+            found = self._cell(check)
+        except NoRegisters:
+            return
+        if not CONDITIONS[check.condition](found, check.number):
+            cell = f"{check.name}({check.index})"
+            self.differences.append(f"line {check.line}: {cell} is {found}, not {check.condition} {check.number}")
+
+    def _cell(self, check: Check) -> int:
+        if check.kind == "register":
+            return self.target.control.read_register(self._register(check.name), check.index)
+        count = self.target.control.read_counter(self._counter(check.name), check.index)
+        return count.packets if check.kind == "packets" else count.bytes
+
+    def _compare(self) -> None:
+        sent = self.target.sent()
+        for port in sorted(sent.keys() | self._expected.keys()):
+            self._compare_port(port, sent.get(port, []), self._expected.get(port, []))
+        self._compare_digests()
+
+    def _compare_port(self, port: int, sent: Sequence[bytes], expected: Sequence[Expect]) -> None:
+        if len(sent) != len(expected):
+            found = ", ".join(packet.hex() for packet in sent) or "none"
+            self.differences.append(f"port {port}: {len(sent)} packets for {len(expected)} expected: {found}")
+        for packet, wanted in zip(sent, expected, strict=False):
+            if difference := wanted.differs(packet):
+                self.differences.append(f"line {wanted.line}: {difference}")
+
+    def _compare_digests(self) -> None:
+        if not self._digests:
+            return
+        found = [(digest.name, digest.fields) for digest in self.target.digests(len(self._digests))]
+        wanted = [(digest.name, digest.fields) for digest in self._digests]
+        if found != wanted:
+            self.differences.append(f"digests {found}, expected {wanted}")

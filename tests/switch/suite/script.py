@@ -1,0 +1,29 @@
+"""A script and its program, NAME.stf and NAME.json, run on a target."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from switch.errors import ProgramError
+from tests.switch.suite.runner import Run
+from tests.switch.suite.stf import parse
+from tests.switch.suite.targets import TARGETS
+from tests.switch.suite.unsupported import Unsupported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`verdict` is passed, refused (at load, or the target has no means for a statement) or wrong; why, a line each."""
+
+    verdict: str
+    reasons: tuple[str, ...] = ()
+
+
+def run_script(script: Path, target: str) -> Outcome:
+    """What a target makes of a script.  Raises ScriptError and what a switch raises after loading."""
+    statements = parse(script.read_text())
+    try:
+        with TARGETS[target](script.with_suffix(".json"), statements) as switch:
+            reasons = Run(switch).execute(statements)
+    except (ProgramError, Unsupported) as error:
+        return Outcome(verdict="refused", reasons=(str(error),))
+    return Outcome(verdict="wrong" if reasons else "passed", reasons=tuple(reasons))

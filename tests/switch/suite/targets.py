@@ -1,0 +1,78 @@
+"""The switches that scripts run over."""
+
+import contextlib
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from switch.compiler.program import Program
+from switch.engine import Engine
+from switch.entries import Digest
+from switch.executor import Executor
+from switch.reference import ReferenceEngine
+from tests.switch.suite.bmv2 import running
+from tests.switch.suite.stf import Statement, ports_of
+from tests.targets import BMV2
+
+DIGESTS_S = 5  # until one that is missing is missed
+
+
+@dataclass(kw_only=True)
+class Injected:
+    """A switch that processes one packet after the other."""
+
+    control: Executor
+    ports: frozenset[int]
+    _sent: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def program(self) -> Program:
+        assert self.control.program is not None
+        return self.control.program
+
+    def send(self, port: int, packet: bytes) -> None:
+        for to, data in self.control.inject(port, packet):
+            if to in self.ports:
+                self._sent[to].append(data)
+
+    def sent(self) -> dict[int, list[bytes]]:
+        return dict(self._sent)
+
+    def digests(self, expected: int) -> list[Digest]:
+        found: list[Digest] = []
+        while len(found) < expected and (more := self.control.take_digests(DIGESTS_S)):
+            found += more
+        return found + self.control.take_digests(0)
+
+
+@contextlib.contextmanager
+def native(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
+    """The embedded switch."""
+    engine = Engine({})
+    engine.load(json.read_bytes())
+    yield Injected(control=engine, ports=ports_of(statements))
+
+
+@contextlib.contextmanager
+def reference(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
+    """The interpreter."""
+    engine = ReferenceEngine()
+    engine.load(json.read_bytes())
+    yield Injected(control=engine, ports=ports_of(statements))
+
+
+@contextlib.contextmanager
+def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
+    """simple_switch_grpc."""
+    with running() as switch:
+        text_format.Parse(json.with_suffix(".p4info.txtpb").read_text(), switch.info)
+        switch.load(json.read_bytes())
+        yield Injected(control=switch, ports=ports_of(statements))
+
+
+TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}
+PRESENT = [name for name in TARGETS if name != "bmv2" or shutil.which(BMV2)]

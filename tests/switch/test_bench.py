@@ -1,0 +1,38 @@
+"""The benchmark and the soak of the switch, in short; how fast it is is no matter here."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+
+def result(*words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", *words, "--json"], check=False, capture_output=True, text=True)
+    assert done.returncode in codes, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_case_has_rates_and_ratios() -> None:
+    targets = ["--target", "embedded", "--target", "reflector"]
+    few = ["--rounds", "2", "--seconds", "0.05", "--ports", "3"]
+    found = result("bench.switch_loop", *targets, *few, codes=(0, 1))  # 1: a goal is missed, which may be here
+    assert [(case["ports"], case["values"]) for case in found["cases"]] == [(3, 256), (3, 2048)]
+    for case in found["cases"]:
+        assert set(case["ratios"]) == {"reflector"}
+        for turns in case["rounds"].values():
+            assert [turn["lost"] for turn in turns] == [0, 0]
+            assert all(turn["results"] > 0 and turn["rate"] > 0 for turn in turns)
+
+
+def test_sums_are_right_while_tables_are_updated() -> None:
+    found = result(
+        "bench.soak", "--seconds", "2", "--ports", "3", codes=(0, 1)
+    )  # 1: updates are late, which may be here
+    assert (found["turn"]["wrong"], found["turn"]["lost"], found["differences"]) == (0, 0, [])
+    assert found["turn"]["results"] > 0
+    assert found["updates"] > 0
