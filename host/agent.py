@@ -5,6 +5,7 @@ the socket; the residual changes hands with the call, so nothing needs a lock.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import importlib
 import logging
@@ -21,7 +22,9 @@ from host import wire
 from host.aggregate import Aggregate, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
+from host.collective import Part, Progress, Stopwatch, Times, within_wait
 from host.encoder import Encoder, Finished, Packed
+from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
 from host.holders import Holders, settle
@@ -37,8 +40,6 @@ from run.config import Average, Job
 
 log = logging.getLogger(__name__)
 
-EXPLAIN_AFTER_S = 2.0
-GIVE_UP_AFTER_S = 60.0
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
@@ -47,12 +48,15 @@ FETCH_BYTES = 4 << 20
 
 LAST_ITERATION = 2**32 - 1
 
+PROGRESS_S = 0.05
+"""Between two words to the caller of how far a call is."""
+
 
 class Agent:
     """One worker's place in a job, whose gradients are coded as `coding` says; `books`: a file for them to live in.
 
     `compress`: what becomes of what coding leaves over, and of the link's rate; `drop`: what is too late of a gradient
-    is thrown away, not stashed; `average`: as model.average.
+    is thrown away, not stashed; `average`: as model.average; `give_up_s`: how long no block may close.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Agent:
         average: Average = "gradients",
         drop: bool = False,
         recorder: Recorder | None = None,
+        give_up_s: float = GIVE_UP_AFTER_S,
     ) -> None:
         self._coding = coding
         self._rank, self._average = rank, average
@@ -93,11 +98,15 @@ class Agent:
             keep=max(2, KEEP_BYTES // self._iteration_bytes),
         )
         self._delivered: dict[int, Result] = {}
-        self._finished: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
         self._encoded = 0  # the iteration that was encoded last
         self._refused: set[type[WireError]] = set()
         self._alarm = Alarm(self._time_out)
         self._fetching: asyncio.Task[None] | None = None
+        self._ending = Ending(self.protocol, self._ask, workers=job.workers, give_up_s=give_up_s)
+        self.times = Times()
+        """Where the time of the latest all_reduce() has gone."""
+        self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
+        transport.turn = self._turn
 
     async def start(
         self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0, state: State | None = None
@@ -134,14 +143,18 @@ class Agent:
         """Whether the current iteration's gradient is in the books already: it was computed before a restart."""
         return self.residual.entered == self.iteration
 
-    def all_reduce(self, gradient: npt.NDArray[np.float32] | None) -> tuple[float, list[Aggregate | State]]:
+    def all_reduce(
+        self, gradient: npt.NDArray[np.float32] | None, *, progress: Progress | None = None
+    ) -> tuple[float, list[Aggregate | State]]:
         """Contribute the current iteration's gradient and wait for its end; None when it is `entered`.
 
         Returns when the first block was handed to the network (time.monotonic) and the iteration's aggregate, followed
         by those of all later iterations that the others have finished meanwhile.  A State among them replaces all
         before it: the results were too old to be had.  GradientError for a gradient that is not finite; AgentError when
-        no result comes for a minute.
+        no result comes for `give_up_s`.
         """
+        watch = Stopwatch()
+        watch.turn("encode")
         if gradient is not None:
             if gradient.shape != (self._coding.elements,):
                 raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
@@ -149,8 +162,15 @@ class Agent:
         self._encode()
         sent = None if self._recorder is None else self.residual.sent.copy()
         handed_s = time.monotonic()
-        finished = asyncio.run_coroutine_threadsafe(self._exchange(), self._loop).result()
-        return handed_s, self._updates(finished, sent)
+        watch.turn("wait")
+        exchange = asyncio.run_coroutine_threadsafe(self._exchange(), self._loop)
+        while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
+            progress(self.protocol.share)
+        finished, within = exchange.result()
+        watch.turn("decode")
+        updates = self._updates(finished, sent)
+        self.times = within_wait(watch.times(), within)
+        return handed_s, updates
 
     def catch_up(self) -> list[Aggregate | State]:
         """Everything that the others have finished before this worker came; empty where it is not behind."""
@@ -187,7 +207,7 @@ class Agent:
 
     def fail(self, error: HostError) -> None:
         """This worker cannot go on: the training thread is told."""
-        self._finished.put_nowait(error)
+        self._ending.fail(error)
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
@@ -206,56 +226,51 @@ class Agent:
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
 
-    async def _exchange(self) -> list[Finished | State]:
+    async def _exchange(self) -> tuple[list[Finished | State], Times]:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
+        self._watch = watch = Stopwatch()
+        try:
+            self._send_open()
+            finished = await self._advance()
+        finally:
+            self._watch = None
+        return finished, watch.times()
+
+    def _send_open(self) -> None:
+        """Contribute to all open blocks, as far as the window allows."""
         if self._encoded != self.iteration:  # a peer's later parameters were taken meanwhile
             self._encode()
         self.residual.discard_late()
+        before = self._turn("send")
         for block in self.protocol.missing:
             self._follow(self._contribute(block, self.encoder.packed(block)), arm=False)
+        self._turn(before)
         self._alarm.set(self.protocol.deadline, self._loop)
-        return await self._advance()
 
     async def _advance(self) -> list[Finished | State]:
         """The current iteration's end, and those of all that the others have finished."""
         finished: list[Finished | State] = []
         while not finished or self.protocol.left_behind:
-            done = await self._next()
+            done = await self._ending.wait()
             if isinstance(done, State):
                 finished.append(done)
             else:
+                before = self._turn("decode")
                 finished.append(self.encoder.follow(done))
                 self._begin(self.iteration + 1)
+                self._turn(before)
         self.over.clear()
         self._look()
         return finished
-
-    async def _next(self) -> list[Result] | State:
-        """Wait until the current iteration is complete; says what is missing when that takes long."""
-        started = self._loop.time()
-        while True:
-            try:
-                done = await asyncio.wait_for(self._finished.get(), EXPLAIN_AFTER_S)
-            except TimeoutError:
-                self._explain(self._loop.time() - started)
-                continue
-            if isinstance(done, HostError):
-                raise done
-            return done
 
     def _look(self) -> None:
         """Say so when the current iteration is over."""
         if self.protocol.over:
             self.over.set()
 
-    def _explain(self, waited_s: float) -> None:
-        """Who waits for what; AgentError when it takes too long."""
-        missing = self.protocol.missing
-        text = f"iteration {self.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
-        if waited_s >= GIVE_UP_AFTER_S:
-            raise AgentError(f"{text}; gave up")
-        why = "the job regroups" if self.protocol.regrouping else "they are asked for again and again"
-        log.warning("%s; %s", text, why)
+    def _turn(self, part: Part) -> Part:
+        """What the event loop's time goes into from now on; returns what it went into before."""
+        return part if self._watch is None else self._watch.turn(part)
 
     def _take(self, datagrams: list[bytes]) -> None:
         """Datagrams have come."""
@@ -267,7 +282,8 @@ class Agent:
                 except WireError as error:
                     self._refuse(error)
                     continue
-                self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
+                if not self._ending.hears(header):
+                    self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
             self._narrow()
             self._alarm.set(self.protocol.deadline, self._loop)
 
@@ -303,25 +319,37 @@ class Agent:
         for instruction in instructions:
             match instruction:
                 case Send(header=header, values=values):
-                    if header.kind == wire.Kind.CONTRIBUTE:
-                        self.encoder.left(header.block, values)
-                    leaves_s = self._transport.send(self._packets.encode(header, values))
-                    if leaves_s is not None:
-                        self.protocol.leaves(header, leaves_s)
+                    self._send(header, values)
                 case Deliver(result=result, hint=hint):
                     self._delivered[result.id.block] = result
                     self.encoder.settle(result, self._loop.time(), hint)
                 case Complete():
-                    self._finished.put_nowait([self._delivered[block] for block in self.protocol.blocks])
+                    self._ending.put([self._delivered[block] for block in self.protocol.blocks])
                     self._delivered = {}
                 case EncodeAgain(block=block, scale=scale, lanes=lanes):
+                    before = self._turn("encode")
                     again = self.encoder.again(block, self.iteration, scale, lanes)
+                    self._turn(before)
                     self._follow(self._contribute(block, again), arm=False)
                 case AskPeers():
                     self._ask_peers()
         self._look()
         if arm:
             self._alarm.set(self.protocol.deadline, self._loop)
+
+    def _ask(self, inquiry: wire.Header) -> None:
+        """A question that is none of the protocol's."""
+        self._transport.send(self._packets.encode(inquiry, bytes(inquiry.words * wire.WORD_BYTES)))
+
+    def _send(self, header: wire.Header, values: bytes) -> None:
+        """A packet leaves, now or in its turn."""
+        before = self._turn("send")
+        if header.kind == wire.Kind.CONTRIBUTE:
+            self.encoder.left(header.block, values)
+        leaves_s = self._transport.send(self._packets.encode(header, values))
+        if leaves_s is not None:
+            self.protocol.leaves(header, leaves_s)
+        self._turn(before)
 
     def _narrow(self) -> None:
         """Where the iteration has gone over to narrower lanes, hand over what still waits in these."""
@@ -360,7 +388,7 @@ class Agent:
             return  # its results have come after all
         self.protocol.statistics.resyncs += 1
         self._delivered = {}
-        self._finished.put_nowait(state)
+        self._ending.put(state)
         self.encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 

@@ -6,7 +6,7 @@ A block that has rested for some iterations brings the gradients of all of them,
 many: the mean of its gradients times their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -19,6 +19,7 @@ from host.compress import UNIT, Codec, Fixed, decode_packed
 from host.encoder import Encoding, Finished
 from host.history import Result
 from host.kernel import kernel
+from host.note import Note
 from host.plan import Plan
 from run.config import Average
 
@@ -30,7 +31,9 @@ class Aggregate:
     `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, elements of a block); 0 where
     nothing was sent.  `missed` counts the blocks that this worker is not in. `ks`: the least and the most k that closed
     one; they differ only while k changes.  `gradients` and `contributors`: how many are in a block's sum, mean over the
-    blocks.  `plan`: the next iteration's.  `encoding`: what came of this worker's gradient; None where it had no part.
+    blocks.  `least`: the fewest contributors that a block has.  `notes`: what workers say beside their gradients
+    (host.note), by rank.  `plan`: the next iteration's.  `encoding`: what came of this worker's gradient; None where it
+    had no part.
     """
 
     iteration: int
@@ -43,6 +46,8 @@ class Aggregate:
     missed: int
     gradients: float
     contributors: float
+    least: int
+    notes: Mapping[int, Note]
     plan: Plan
     encoding: Encoding | None
 
@@ -75,6 +80,8 @@ def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average
         missed=sum(not result.has(rank) for result in results),
         gradients=gradients,
         contributors=contributors,
+        least=int(_numbers(results, "count").min()),
+        notes=finished.notes,
         plan=finished.following,
         encoding=finished.encoding,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from host import summary
+from host import note, summary
 from host.codecs import load_codecs
 from host.compress import Codec
 from host.lanes import code_of
@@ -19,15 +19,20 @@ from run.config import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """Of one job, whose gradients have `elements`; `codecs` by their lanes' code (host.wire.Lanes), widest first."""
+    """Of one job, whose gradients have `elements`; `codecs` by their lanes' code (host.wire.Lanes), widest first.
+
+    The summary block has magnitudes where `summarised`, and behind them notes where `notes`.
+    """
 
     elements: int
+    summarised: bool
+    notes: bool
     shape: Shape
     codecs: Mapping[int, Codec]
     planner: Planner
 
     @classmethod
-    def of(cls, job: Job, compress: Compress, elements: int) -> Self:
+    def of(cls, job: Job, compress: Compress, elements: int, *, notes: bool = False) -> Self:
         """For gradients of so many elements; CodecError where a codec of the user's own does not do."""
         codecs = load_codecs(
             compress.codec, workers=job.workers, rounding=compress.rounding, gradient_range=job.gradient_range
@@ -37,11 +42,13 @@ class Coding:
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and compress.adapt == "off"
         return cls(
             elements=elements,
+            summarised=not everything,
+            notes=notes,
             shape=Shape(
                 blocks=blocks,
                 words=job.words,
                 widest=widths[0],
-                summary_words=0 if everything else summary.words(blocks),
+                summary_words=note.WORDS * notes + (0 if everything else summary.words(blocks)),
             ),
             codecs={code_of(width): codec for width, codec in codecs.items()},
             planner=Planner(

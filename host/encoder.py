@@ -4,26 +4,27 @@ The agent drives it over real sockets, sim/ in virtual time.  It knows nothing o
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from host import summary
+from host import note, summary
 from host.coding import Coding
 from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics, to_fixed
 from host.errors import AgentError
 from host.history import Result
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
+from host.note import NUMBERS, Note
 from host.pacing import FRAME_BYTES
 from host.pages import Integers, Pages
 from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
 from host.residual import Residual
-from host.summary import Magnitudes
-from host.wire import HEADER_BYTES, Lanes
+from host.summary import Magnitudes, Summary
+from host.wire import HEADER_BYTES, WORD_LANES, Lanes
 from run.compression import Compress
 
 SAMPLE_MAX = 1 << 16
@@ -61,13 +62,14 @@ class Encoding:
 class Finished(NamedTuple):
     """An iteration that is over: its results without the summary block's, by block; its plan, and the next one's.
 
-    `encoding`: None where no gradient was encoded in it.
+    `encoding`: None where no gradient was encoded in it.  `notes`: what the workers in the summary block say, by rank.
     """
 
     results: Sequence[Result]
     plan: Plan
     following: Plan
     encoding: Encoding | None
+    notes: Mapping[int, Note] = {}
 
 
 class Encoder:
@@ -84,6 +86,9 @@ class Encoder:
         """The code of the lanes that it encodes in by now: the plan's, or narrower ones."""
         self.sent_bytes = 0
         """Of all values that have left."""
+        self.note: Note = (0,) * NUMBERS
+        """What this worker says to all in the iteration that is encoded next, where the job's coding has notes."""
+        self._summarised, self._notes = coding.summarised, coding.notes
         self._shape, self._codecs, self._planner, self._rate = coding.shape, coding.codecs, coding.planner, rate
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
@@ -126,8 +131,9 @@ class Encoder:
         self._packed.clear()
         self._fresh.clear()
         if self._shape.summary is not None:
-            mean, largest = statistics(residual.pending)
-            self._magnitudes = Magnitudes(mean=mean, largest=largest)
+            if self._summarised:
+                mean, largest = statistics(residual.pending)
+                self._magnitudes = Magnitudes(mean=mean, largest=largest)
             self._pack_summary(self._shape.summary)
         lanes = self.uses = self._wanted
         fresh = residual.sending(iteration, plan.blocks, lanes, self._scale(lanes))
@@ -192,21 +198,29 @@ class Encoder:
 
     def follow(self, results: Sequence[Result]) -> Finished:
         """An iteration is over, with all its results by block: the next one's plan is made of them."""
-        plan, said, encoding = self.plan, None, self._encoding()
+        plan, encoding = self.plan, self._encoding()
+        said: Summary | None = None
+        notes: Mapping[int, Note] = {}
         if self._shape.summary is not None:
             *results, last = results
-            said = summary.read(unpack(last.values, 32), last.count, self._shape.blocks)
+            sums = unpack(last.values, 32)
+            if self._notes:
+                notes = note.read(sums[-note.WORDS * WORD_LANES :], last.members)
+            if self._summarised:
+                said = summary.read(sums, last.count, self._shape.blocks)
         self.plan = self._planner.after(plan, said)
-        return Finished(results, plan, self.plan, encoding)
+        return Finished(results, plan, self.plan, encoding, notes)
 
     def _look_at_rate(self, rate: RateEstimator) -> None:
         """What to wish for: until an iteration has a rate of its own, by the one before."""
         self._wish = min(self._planner.ratio, rate.wish)
 
     def _pack_summary(self, block: int) -> None:
-        """The newest wish, and the magnitudes before anything was sent."""
-        assert self._magnitudes is not None
-        self._packed[block] = pack(summary.lanes(self._wish, self._magnitudes), 32)
+        """The newest wish, the magnitudes before anything was sent, and the note."""
+        lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
+        if self._notes:
+            lanes.append(note.lanes(self.residual.rank, self.note))
+        self._packed[block] = pack(np.concatenate(lanes), 32)
 
     @property
     def _block_bytes(self) -> int:

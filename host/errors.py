@@ -35,3 +35,7 @@ class AgentError(HostError):
 
 class RateError(HostError):
     """A rate was asked for that cannot be measured, of nothing or by an unknown formula."""
+
+
+class CollectiveError(HostError):
+    """An all-reduce that cannot be done: a peer is gone or too late, or gives something else than this worker."""

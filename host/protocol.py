@@ -275,6 +275,15 @@ class Protocol:
         return sorted(self._course.open)
 
     @property
+    def share(self) -> float:
+        """Of the current iteration's blocks those that are closed, 0 to 1."""
+        return 1 - len(self._course.open) / max(1, len(self._course.blocks))
+
+    def request(self, block: int) -> Header:
+        """A contribution to an open block, as it would be sent now."""
+        return self._header(block, self._course.lanes(block))
+
+    @property
     def waiting(self) -> Collection[int]:
         """Blocks that were contributed and wait for the window."""
         return self._waiting.keys()
@@ -327,7 +336,7 @@ class Protocol:
             if block >= end:
                 break
             self.statistics.pulls += 1
-            header = self._header(block, self._course.lanes(block))._replace(kind=Kind.PULL)
+            header = self.request(block)._replace(kind=Kind.PULL)
             instructions.append(self._launch(block, header, b"", now))
         return instructions
 

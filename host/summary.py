@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from host import note
 from host.wire import WORD_LANES, WORDS_MAX
 
 Integers = npt.NDArray[np.int64]
@@ -24,7 +25,8 @@ ONE = 1 << 16
 FLOOR = -41 * ONE
 """Logarithm of a magnitude below all that books can hold."""
 
-GROUPS_MAX = (WORDS_MAX * WORD_LANES - 1) // 2
+GROUPS_MAX = ((WORDS_MAX - note.WORDS) * WORD_LANES - 1) // 2
+"""Notes must have room behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

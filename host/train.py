@@ -85,7 +85,7 @@ class Training:
             self._model.parameters, optimizer, self._evaluator, self.coding.padded, self.coding.planner.first()
         )
 
-    def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], None]) -> str:
+    def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
         reason = self._over(agent.iteration - 1) or self._follow(agent.catch_up(), None, metrics)
         while reason is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.alarm import Clock, Timer
+from host.collective import Part
 from host.faults import Copy, Faults
 from host.pacing import Pacer, TokenBucket
 from host.wire import PACKET_BYTES_MAX, PORT
@@ -98,7 +99,7 @@ class Line:
 
 
 class Transport:
-    """A non-blocking UDP socket connected to `service`, bound to the protocol's port of `local` (all addresses)."""
+    """A non-blocking UDP socket connected to `service`, bound to `local` (all addresses), both with this port."""
 
     def __init__(
         self,
@@ -108,17 +109,17 @@ class Transport:
         sending: Faults | None = None,
         receiving: Faults | None = None,
         bucket: TokenBucket | None = None,
+        port: int = PORT,
     ) -> None:
         """Packets leave at the bucket's rate, before anything happens to them; None: as they come."""
         self.traffic = Traffic()
+        self.turn: Callable[[Part], Part] = lambda part: part
+        """Is told what the event loop's time goes into (host.collective.Stopwatch)."""
         self._bucket = bucket
         self._pacer: Pacer[bytes] | None = None
         self._sending, self._receiving = sending, receiving
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
-        _enlarge(self._socket)
-        self._socket.bind((local, PORT))
-        self._socket.connect((service, PORT))
+        self._socket = udp_socket(local, port)
+        self._socket.connect((service, port))
         self._socket.setblocking(False)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -139,10 +140,12 @@ class Transport:
 
     def _leave(self, datagram: bytes) -> None:
         """Hand a datagram to the network, which may have faults."""
+        before = self.turn("send")
         if self._out is None:
             self._send(datagram)
         else:
             self._out.carry([datagram])
+        self.turn(before)
 
     def close(self) -> None:
         """Stop listening and give the port back; what waits or is delayed is lost."""
@@ -172,11 +175,13 @@ class Transport:
 
     def _readable(self) -> None:
         """Datagrams have come."""
+        before = self.turn("receive")
         datagrams = self._receive()
         if self._in is None:
             self._take(datagrams)
         else:
             self._in.carry(datagrams)
+        self.turn(before)
 
     def _arrive(self, datagrams: list[bytes]) -> None:
         """Datagrams come out of the line with faults, perhaps after the end."""
@@ -192,6 +197,19 @@ class Transport:
         self.traffic.packets_received += len(datagrams)
         self.traffic.bytes_received += sum(map(len, datagrams))
         return datagrams
+
+
+def udp_socket(local: str, port: int) -> socket.socket:
+    """Bound, without UDP's checksum, with room for what comes at once; OSError where the address is not to be had."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
+        _enlarge(opened)
+        opened.bind((local, port))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _enlarge(opened: socket.socket) -> None:

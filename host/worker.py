@@ -3,15 +3,13 @@
 The training runs in the calling thread; sockets and gRPC live on an event loop in a thread of their own.
 """
 
-import asyncio
 import contextlib
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from host.agent import Agent
+from host.event_loop import EventLoop
 from host.faults import Faults
 from host.member import Member
 from host.metrics import Metrics
@@ -22,8 +20,6 @@ from host.train import Training
 from host.transport import Transport
 from rpc.security import Credentials, worker_name
 from run.config import Config
-
-T = TypeVar("T")
 
 STOP_TIMEOUT_S = 30.0
 
@@ -36,22 +32,6 @@ class Place:
     address: str
     controller: str
     service: str
-
-
-class EventLoop:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True).start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop and wait."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run on the loop and go on."""
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from controller.decide import Decider
 from controller.journal import Journal
 from controller.measure import Arrival, Report
 from host.faults import Faults
+from host.slot_rules import SlotRules
 from host.wire import Header, Kind
 from run.config import Config
 from run.config import Link as Rate
@@ -20,7 +21,6 @@ from sim.costs import Costs
 from sim.machine import Machine
 from sim.network import Link, Take
 from sim.pupil import Pupil
-from sim.slot_rules import SlotRules
 from sim.worker import Surroundings, Worker
 
 LAST_ITERATION = 2**32 - 1

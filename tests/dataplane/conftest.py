@@ -13,7 +13,7 @@ from controller.measure import Arrival
 from controller.program import Program, push
 from controller.push import SwitchLink
 from controller.slots import Slots
-from host.worker import EventLoop
+from host.event_loop import EventLoop
 from run.config import Job
 from tests.controller.harness import star
 from tests.controller.switches import SwitchProcess, running

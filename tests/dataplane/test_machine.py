@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import settings
 
+from host.slot_rules import Answer, SlotRules, to_numbers, to_values
 from host.wire import Header, Kind
-from sim.slot_rules import Answer, SlotRules, to_numbers, to_values
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import frame, parse
 from tests.host.test_protocol_machine import ProtocolMachine

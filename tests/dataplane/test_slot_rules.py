@@ -153,6 +153,8 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
     refused = exchange(plane, contribution(1, 1, 0, VALUES[1][:64]))[2]
     assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)
+    pulled = exchange(plane, contribution(1, 1, 0, VALUES[1][:64], kind=Kind.PULL))[2]
+    assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.REFUSED, 0b1, 1), "host.inquiry asks so"
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]
     assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)

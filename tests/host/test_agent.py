@@ -1,7 +1,5 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
-import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,55 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host import wire
 from host.agent import Agent, Aggregate
 from host.coding import Coding
 from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
+from host.event_loop import EventLoop
 from host.history import Result
 from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
+from host.slot_rules import SlotRules
 from host.transport import Transport
-from host.worker import EventLoop
 from run.compression import Compress
 from run.config import Average, Job
-from sim.slot_rules import SlotRules
+from tests.host.udp_switch import UdpSwitch
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
 SMALL = Job(workers=3, words=1, slots=32, window=8)
-
-
-class UdpSwitch:
-    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
-
-    def __init__(self, model: SlotRules, lose: int = 0) -> None:
-        self.model, self.lose, self.count = model, lose, 0
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.bind((SWITCH, wire.PORT))
-        self.thread = threading.Thread(target=self.serve, daemon=True)
-        self.thread.start()
-
-    def lost(self) -> bool:
-        self.count += 1
-        return self.count * 37 % 100 < self.lose
-
-    def serve(self) -> None:
-        while (datagram := self.socket.recv(65535)) != b"stop":
-            header = wire.decode_header(datagram)
-            if self.lost():
-                continue
-            for rank, answer, values in self.model.handle(header, datagram[wire.HEADER_BYTES :]):
-                if not self.lost():
-                    packet = wire.encode(answer._replace(words=len(values) // 256), values)
-                    self.socket.sendto(packet, (address(rank), wire.PORT))
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-            end.sendto(b"stop", (SWITCH, wire.PORT))
-        self.thread.join()
-        self.socket.close()
 
 
 def address(rank: int) -> str:
@@ -76,7 +43,7 @@ class Cluster:
         elements: int = ELEMENTS,
         pace_mbps: float = 0.0,
     ) -> None:
-        self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), lose)
+        self.switch = UdpSwitch(SlotRules(workers=job.workers, k=k, slots=job.slots), SWITCH, address, lose)
         self.loop = EventLoop()
         self.replica: State | None = None
         coding = Coding.of(job, compress, elements)

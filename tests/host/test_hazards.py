@@ -11,8 +11,8 @@ from host.instructions import EncodeAgain
 from host.lanes import pack, unpack
 from host.protocol import Protocol
 from host.shape import Shape
+from host.slot_rules import SlotRules
 from host.wire import Flag, Header, Kind
-from sim.slot_rules import SlotRules
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)
 

@@ -17,11 +17,11 @@ from host.instructions import Instruction, Send
 from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, Pacer, TokenBucket, bucket_for
 from host.protocol import Protocol
 from host.shape import Shape
+from host.slot_rules import SlotRules
 from host.timeout import PATIENCE_MIN_S
 from host.transport import Transport
 from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header
 from sim.clock import Clock, Handle
-from sim.slot_rules import SlotRules
 
 BURST = 4000
 

@@ -18,8 +18,8 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.shape import Shape
+from host.slot_rules import SlotRules
 from host.wire import Flag, Header, Kind, Lanes
-from sim.slot_rules import SlotRules
 from tests.host.lab import books_of, send
 
 WORDS, LANES = 1, 64

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sim.slot_rules import SlotRules
+from host.slot_rules import SlotRules
 from tests.host.world import SWITCH, World
 
 STEPS: Counter[str] = Counter()

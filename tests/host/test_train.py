@@ -61,6 +61,8 @@ class FakeAgent:
                 missed=MISSED,
                 gradients=2.5,
                 contributors=1.5,
+                least=1,
+                notes={},
                 plan=self.training.coding.planner.first(),
                 encoding=None,
             )

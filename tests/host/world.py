@@ -20,8 +20,8 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.shape import Shape
+from host.slot_rules import SlotRules, to_numbers, to_values
 from host.wire import Header, Kind, Lanes
-from sim.slot_rules import SlotRules, to_numbers, to_values
 
 SWITCH = -1
 LANES = 4

@@ -1,4 +1,4 @@
-"""The switch's slots in plain Python: docs/PROTOCOL.md's table once more, as an oracle that is obviously right.
+"""The slots in plain Python: docs/PROTOCOL.md's table once more, as an oracle that is obviously right.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
@@ -34,8 +34,8 @@ class SlotRules:
         self.generation = 0
         self.slots = [SlotState() for _ in range(slots)]
 
-    def handle(self, header: Header, values: bytes) -> list[Answer]:  # noqa: PLR0911  # one return for each row of the table
-        """Take a packet of a worker; what the switch sends."""
+    def handle(self, header: Header, values: bytes | memoryview) -> list[Answer]:  # noqa: PLR0911  # one return for each row of the table
+        """Take a packet of a worker, whose values are not kept; what the switch sends, all with the same values."""
         if header.generation != self.generation:
             return []
         index = header.slot % len(self.slots)
@@ -97,7 +97,7 @@ def _answer(header: Header, kind: Kind, rank: int, values: bytes) -> Answer:
     return rank, header._replace(kind=kind, worker=rank), values
 
 
-def to_numbers(values: bytes, lanes: int) -> Fixed:
+def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
     """A packet's lanes, of this code, as signed numbers."""
     if lanes == Lanes.BITS_4:
         octets = np.frombuffer(values, np.int8)

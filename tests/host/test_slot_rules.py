@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from host.shape import width_of
+from host.slot_rules import SlotRules, to_numbers, to_values
 from host.wire import Header, Kind
-from sim.slot_rules import SlotRules, to_numbers, to_values
 
 
 @pytest.mark.parametrize("lanes", range(4))

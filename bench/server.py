@@ -1,0 +1,126 @@
+"""How many packets a second the parameter server takes, on one core and over loopback.
+
+    python -m bench.server
+    python -m bench.server --workers 8 --words 32 --rounds 20 --json
+
+Contributions of all workers to a batch of blocks wait in the server's socket; timed is the processor time that it takes
+to receive them, to add them and to send every worker its results. `in` and `out`: packets/s; `sums`: 32-bit values that
+are added, in Mbit/s; `of bare`: packets in, against a loop that receives the same packets and sends the same answers
+without looking at them. Medians over rounds, in which both take turns.
+"""
+
+import argparse
+import contextlib
+import socket
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bench.tables import Row, say, show
+from host import wire
+from host.lanes import pack
+from host.server import Server
+from host.slot_rules import SlotRules
+from host.transport import udp_socket
+from host.wire import WORD_LANES, Header, Kind
+
+OWN, SENDER, PORT = "127.0.93.1", "127.0.93.2", 19300
+BATCH = 64
+"""Blocks: as many as are in flight by default."""
+
+
+class Bench:
+    """A server, and one socket that stands for all its workers; what it hears is thrown away."""
+
+    def __init__(self, workers: int, words: int) -> None:
+        self._workers, self._words = workers, words
+        self._opened, self._sender = udp_socket(OWN, PORT), udp_socket(SENDER, PORT)
+        self._opened.setblocking(False)
+        self._sender.connect((OWN, PORT))
+        self._rules = SlotRules(workers=workers, k=workers, slots=2 * BATCH)
+        self._server = Server(self._opened, self._rules, 1, [SENDER] * workers)
+        self._values = pack(np.arange(words * WORD_LANES, dtype=np.int32), 32)
+        self._iteration = 0
+
+    def close(self) -> None:
+        """Give the sockets back."""
+        self._opened.close()
+        self._sender.close()
+
+    def round(self) -> tuple[float, float]:
+        """One batch each: seconds of the server, and of the bare loop."""
+        return self._timed(self._server.serve), self._timed(self._bare)
+
+    def _timed(self, serve: Callable[[], None]) -> float:
+        """Until nothing is left."""
+        self._iteration += 1
+        for block in range(BATCH):
+            for worker in range(self._workers):
+                header = Header(
+                    job=1, worker=worker, words=self._words, iteration=self._iteration, block=block, slot=block
+                )
+                self._sender.send(wire.encode(header, self._values))
+        begin = time.process_time()
+        with contextlib.suppress(BlockingIOError):
+            serve()
+        taken_s = time.process_time() - begin
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._sender.recv(1, socket.MSG_DONTWAIT)
+        return taken_s
+
+    def _bare(self) -> None:
+        """As many packets in and out."""
+        buffer = bytearray(wire.PACKET_BYTES_MAX)
+        answer = wire.encode(Header(kind=Kind.RESULT, words=self._words), self._values)
+        while True:
+            self._opened.recvfrom_into(buffer)
+            self._opened.sendto(answer, (SENDER, PORT))
+
+
+def measured(workers: int, words: int, rounds: int) -> Row:
+    """A row of the table."""
+    bench = Bench(workers, words)
+    try:
+        bench.round()
+        taken = [bench.round() for _ in range(rounds)]
+        served = f"{bench._server.counts.received} of {(rounds + 1) * BATCH * workers} packets came"
+    finally:
+        bench.close()
+    say(f"{workers} workers, {words} words: {served}")
+    packets = BATCH * workers
+    rate = packets / statistics.median(server for server, _ in taken)
+    return {
+        "workers": workers,
+        "words": words,
+        "in": f"{rate:,.0f}",
+        "out": f"{rate:,.0f}",
+        "sums": f"{rate * words * WORD_LANES * 32 / 1e6:,.0f} Mbit/s",
+        "of bare": statistics.median(bare / server for server, bare in taken),
+    }
+
+
+def main() -> None:
+    """Measure and print the table."""
+    options = _options()
+    rows = [measured(workers, words, options.rounds) for words in options.words for workers in options.workers]
+    show({"parameter server, one core, loopback": rows}, as_json=options.json)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    numbers: Sequence[int] = [*options.workers, *options.words, options.rounds]
+    if min(numbers) < 1 or max(options.words) > wire.WORDS_MAX or max(options.workers) > 64:
+        parser.error("--workers is 1 to 64, --words 1 to 32, --rounds at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    main()

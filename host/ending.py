@@ -1,0 +1,73 @@
+"""Waiting for an iteration's end, and what to say of it when nothing comes for long."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from host.errors import AgentError, HostError
+from host.history import Result
+from host.inquiry import Inquiry
+from host.protocol import Protocol
+from host.replica import State
+from host.wire import Header
+
+log = logging.getLogger(__name__)
+
+EXPLAIN_AFTER_S = 2.0
+GIVE_UP_AFTER_S = 60.0
+
+
+class Ending:
+    """Of the iterations of `protocol`, one after another; `ask` sends the switch a question.
+
+    `give_up_s`: how long no block may close.
+    """
+
+    def __init__(
+        self, protocol: Protocol, ask: Callable[[Header], None], *, workers: int, give_up_s: float = GIVE_UP_AFTER_S
+    ) -> None:
+        self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
+        self._inquiry = Inquiry(workers)
+        self._ended: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
+
+    def put(self, end: list[Result] | State) -> None:
+        """An iteration's results are complete, or a replica has come instead of them."""
+        self._ended.put_nowait(end)
+
+    def fail(self, error: HostError) -> None:
+        """There will be no end: who waits is told."""
+        self._ended.put_nowait(error)
+
+    def hears(self, answer: Header) -> bool:
+        """Whether this is what was asked for; it is nothing to the protocol then."""
+        return self._inquiry.hears(answer)
+
+    async def wait(self) -> list[Result] | State:
+        """The end of the current iteration; AgentError when no block closes for long."""
+        loop = asyncio.get_running_loop()
+        share, since = self._protocol.share, loop.time()
+        while True:
+            try:
+                end = await asyncio.wait_for(self._ended.get(), min(EXPLAIN_AFTER_S, self._give_up_s / 4))
+            except TimeoutError:
+                if share != self._protocol.share:
+                    share, since = self._protocol.share, loop.time()
+                else:
+                    self._explain(loop.time() - since)
+                continue
+            self._inquiry.forget()
+            if isinstance(end, HostError):
+                raise end
+            return end
+
+    def _explain(self, waited_s: float) -> None:
+        """Who waits for what; AgentError when it takes too long."""
+        protocol = self._protocol
+        missing = protocol.missing
+        text = f"iteration {protocol.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
+        if waited_s >= self._give_up_s:
+            raise AgentError(f"{text}; gave up: {self._inquiry}")
+        why = "the job regroups" if protocol.regrouping else f"they are asked for again and again: {self._inquiry}"
+        log.warning("%s; %s", text, why)
+        if missing and not protocol.regrouping:
+            self._ask(self._inquiry.ask(protocol.request(missing[0]), protocol.shape))

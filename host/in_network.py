@@ -1,0 +1,166 @@
+"""All-reduce through the switch, or through a parameter server: both answer by the same rules, so workers are the same.
+
+A call is one iteration of an Agent, whatever its arrays: they are joined into one gradient of the job's size, the rest
+of which is zeros.  What a codec leaves over, and what came too late, is in the books and goes with the next call.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Self
+
+import numpy as np
+
+from host.agent import Agent
+from host.aggregate import Aggregate
+from host.coding import Coding
+from host.collective import Floats, Form, Progress, Reduced, Stopwatch, within_wait
+from host.ending import GIVE_UP_AFTER_S
+from host.errors import CollectiveError, HostError
+from host.event_loop import EventLoop
+from host.history import Result
+from host.holders import Holders
+from host.note import Note
+from host.replica import State
+from host.transport import Transport
+from run.compression import Compress
+from run.config import Average, Job
+
+
+class Nobody:
+    """Holders where nobody is needed: a sum that needs every worker stays in the switch until every worker has it."""
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        """Nothing."""
+        nothing: list[list[Result]] = []
+        for results in nothing:
+            yield results
+
+    async def state(self) -> State | None:
+        """None."""
+        return None
+
+
+class InNetwork:
+    """A Collective of a job's workers; `transport` leads to its switch, or to its server.
+
+    `elements`: of the largest call; every call sends as many.  `first_iteration`, `generation`: as the switch or server
+    has them.  `holders`: the other workers, who are needed where fewer than all of them complete a sum; `timeout_s`:
+    how long no block may close.  CollectiveError where the address cannot be had.
+
+    The workers agree on shapes as they reduce: a note beside the gradient says each one's (host.note).  Where fewer
+    than all complete a sum, a worker that differs learns it at once, the others once it is in a sum.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        elements: int,
+        *,
+        job: Job,
+        transport: Transport,
+        compress: Compress = Compress(),  # noqa: B008  # frozen
+        average: Average = "gradients",
+        holders: Holders | None = None,
+        first_iteration: int = 1,
+        generation: int = 0,
+        timeout_s: float = GIVE_UP_AFTER_S,
+    ) -> None:
+        self.rank, self.workers = rank, job.workers
+        self._transport, self._failed, self._closed = transport, "", False
+        self._coding = Coding.of(job, compress, elements, notes=True)
+        self.agent = Agent(
+            job,
+            rank=rank,
+            coding=self._coding,
+            transport=transport,
+            compress=compress,
+            average=average,
+            give_up_s=timeout_s,
+        )
+        """For those who serve its results to other workers, and for its statistics."""
+        self._loop = EventLoop()
+        self._loop.run(self.agent.start(first_iteration, generation, holders or Nobody()))
+
+    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
+        """As Collective."""
+        if self._failed:
+            raise CollectiveError(f"an earlier call has failed: {self._failed}")
+        try:
+            return self._reduce(arrays, progress)
+        except CollectiveError as error:
+            self._failed = str(error)
+            raise
+        except HostError as error:
+            self._failed = f"worker {self.rank}: {error}"
+            raise CollectiveError(self._failed) from error
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            raise
+
+    def close(self) -> None:
+        """As Collective."""
+        if not self._closed:
+            self._closed = True
+            self._failed = self._failed or "it is closed"
+            self._loop.run(self.agent.close())
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        """As Collective."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """As Collective."""
+        self.close()
+
+    def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
+        """One iteration, and those that the others have finished meanwhile."""
+        watch = Stopwatch()
+        watch.turn("encode")
+        form = Form.of(arrays)
+        gradient = self._gradient(form, arrays)
+        self.agent.encoder.note = note = (form.digest, len(form.shapes), form.elements)
+        traffic = self._transport.traffic
+        sent, received = traffic.bytes_sent, traffic.bytes_received
+        watch.turn("wait")
+        _, updates = self.agent.all_reduce(gradient, progress=progress)
+        watch.turn("decode")
+        first, *later = [self._checked(update, note, form) for update in updates]
+        reduced, skipped = form.split(first.mean), [form.split(update.mean) for update in later]
+        if progress is not None:
+            progress(1.0)
+        return Reduced(
+            arrays=reduced,
+            count=first.least,
+            times=within_wait(watch.times(), self.agent.times),
+            sent_bytes=traffic.bytes_sent - sent,
+            received_bytes=traffic.bytes_received - received,
+            skipped=skipped,
+        )
+
+    def _gradient(self, form: Form, arrays: Sequence[Floats]) -> Floats:
+        """All arrays as one, shape (elements,)."""
+        if form.elements > self._coding.elements:
+            raise CollectiveError(
+                f"{form} with {form.elements:,} elements: this job has room for {self._coding.elements:,}"
+            )
+        gradient = np.zeros(self._coding.elements, np.float32)
+        try:
+            form.join(arrays, gradient)
+        except CollectiveError as error:
+            raise CollectiveError(f"worker {self.rank}: {error}") from error
+        return gradient
+
+    def _checked(self, update: Aggregate | State, note: Note, form: Form) -> Aggregate:
+        """An iteration whose workers have all given the same shapes."""
+        if isinstance(update, State):
+            raise CollectiveError(
+                f"worker {self.rank} was away for so long that nobody holds the sums any more that it has missed"
+            )
+        for rank, theirs in update.notes.items():
+            if theirs != note:
+                _, arrays, elements = theirs
+                raise CollectiveError(
+                    f"the workers' calls differ: worker {rank} gives {arrays} arrays with {elements} elements together,"
+                    f" worker {self.rank} gives {form} with {form.elements}"
+                )
+        return update

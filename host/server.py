@@ -1,0 +1,151 @@
+"""`python -m host.server`: a parameter server, which is a switch that is a host.
+
+It answers packets by the switch's rules (host.slot_rules, docs/PROTOCOL.md), so workers are the same with either; sums
+are NumPy's.  What it sends to all workers it sends to one after another, all through its own link: that is what a
+switch saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
+"""
+
+import logging
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from host import wire
+from host.errors import ChecksumError, HostError, WireError
+from host.slot_rules import Answer, SlotRules
+from host.transport import udp_socket
+from host.wire import EVERYONE, GRADIENTS_MAX, HEADER_BYTES, PACKET_BYTES_MAX, Header, Kind, Lanes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Packets; `dropped` by reason, in the switch's words."""
+
+    received: int = 0
+    sent: int = 0
+    send_failures: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        """For people."""
+        dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        done = f"{self.received} packets in, {self.sent} out, {self.send_failures} could not be sent"
+        return f"{done}; dropped: {dropped or 'none'}"
+
+
+class Server:
+    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port."""
+
+    def __init__(self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str]) -> None:
+        self.counts = Counts()
+        self._socket, self._rules, self._job = opened, rules, job
+        port = opened.getsockname()[1]
+        self._places = [(address, port) for address in addresses]
+        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX + 1))
+
+    def serve(self) -> None:
+        """Until the socket is closed, or a signal handler raises."""
+        receive, buffer = self._socket.recvfrom_into, self._buffer
+        while True:
+            size, sender = receive(buffer)
+            self.take(buffer[:size], sender[0])
+
+    def take(self, datagram: memoryview, sender: str) -> None:
+        """A packet from this address is here: what the rules say to it."""
+        self.counts.received += 1
+        try:
+            header = wire.decode_header(datagram)
+            reason = self._unwelcome(header, sender)
+        except WireError as error:
+            reason = "BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"
+        if reason is not None:
+            self.counts.dropped[reason] += 1
+            return
+        answers = self._rules.handle(header, datagram[HEADER_BYTES:])
+        if answers:
+            self._answer(answers)
+
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        """Send them; all have the same values."""
+        values = answers[0][2]
+        values_sum = wire.sum_of(values)
+        for rank, header, _ in answers:
+            head = wire.encode_head(header, values_sum)
+            try:
+                self._socket.sendmsg((head, values), (), 0, self._places[rank])
+            except OSError as error:  # as on any network it is lost, and asked for again
+                self.counts.send_failures += 1
+                if self.counts.send_failures == 1:
+                    log.warning("worker %d at %s: %s (further ones are only counted)", rank, self._places[rank], error)
+            else:
+                self.counts.sent += 1
+
+    def _unwelcome(self, header: Header, sender: str) -> str | None:  # noqa: PLR0911  # one return for each reason
+        """Why a packet is dropped, as the switch admits them; None where it is not."""
+        job, ranks = self._job, len(self._places)
+        if header.job != job:
+            return "UNKNOWN_JOB"
+        if header.kind > Kind.PULL:
+            return "BAD_KIND"
+        if not header.words:
+            return "BAD_LENGTH"
+        if not header.iteration:
+            return "BAD_EPOCH"
+        if header.worker >= ranks or self._places[header.worker][0] != sender:
+            return "WRONG_PORT"
+        brings = 1 <= header.gradients <= GRADIENTS_MAX or header.kind == Kind.PULL
+        if header.count != 1 or not brings:
+            return "BAD_COUNT"
+        if header.generation != self._rules.generation:
+            return "OLD_GENERATION"
+        if header.lanes >= len(Lanes):
+            return "UNKNOWN_LANES"
+        return "UNKNOWN_OWNER" if ranks <= header.owner != EVERYONE else None
+
+
+@click.command(epilog="Example: python -m host.server --address 10.0.0.9 --worker 10.0.0.1 --worker 10.0.0.2")
+@click.option("--address", required=True, help="Its own address on the data network, which workers send to.")
+@click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once for each, by rank.")
+@click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
+@click.option("--job", type=click.IntRange(1, 255), default=1, show_default=True)
+@click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
+@click.option("--generation", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the slots.")
+@click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
+def main(
+    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int, port: int
+) -> None:
+    """A parameter server: sums as the switch does, at a host, until it is ended (SIGTERM).
+
+    Says when it serves, and in the end what it has done.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    k = len(workers) if k is None else k
+    try:
+        if k > len(workers):
+            raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
+        rules = SlotRules(workers=len(workers), k=k, slots=slots)
+        rules.generation = generation
+        opened = udp_socket(address, port)
+    except (HostError, OSError) as error:
+        sys.exit(f"kofn server: {address}:{port}: {error}")
+    server = Server(opened, rules, job, workers)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(f"serving job {job} at {address}:{port}: {k} of {len(workers)} workers complete a block", flush=True)
+    with opened:
+        try:
+            server.serve()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            print(server.counts, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""All workers of a collective in one process, on loopback, whoever implements it."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeVar
+
+from host.collective import Collective
+from host.errors import CollectiveError
+from host.gloo import Gloo
+from host.history import Result
+from host.in_network import InNetwork, Nobody
+from host.ring import Ring
+from host.slot_rules import SlotRules
+from host.transport import Transport
+from host.wire import FORWARDED_PORT, PORT
+from run.compression import Compress
+from run.config import Job
+from tests.host.udp_switch import UdpSwitch
+
+T = TypeVar("T")
+
+SLOTS, WINDOW = 256, 64
+
+
+class Team:
+    """The workers' collectives, each of which works in a thread of its own."""
+
+    def __init__(self, collectives: Sequence[Collective]) -> None:
+        self.collectives = collectives
+
+    def all(self, work: Callable[[Any], T], ranks: Sequence[int] | None = None) -> list[T]:
+        """What comes of it, by rank."""
+        chosen = [self.collectives[rank] for rank in ranks] if ranks is not None else self.collectives
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            return list(pool.map(work, chosen))
+
+    def errors(self, work: Callable[[Any], object], ranks: Sequence[int] | None = None) -> list[str]:
+        """All fail: with which words, by rank."""
+
+        def fails(collective: Collective) -> str:
+            try:
+                return f"nothing is wrong: {work(collective)}"
+            except CollectiveError as error:
+                return str(error)
+
+        return self.all(fails, ranks)
+
+
+class Kind(Protocol):
+    """One implementation; a context manager that gives a team."""
+
+    name: str
+    fewer: bool  # whether fewer than all workers may complete a sum
+    tells: bool  # whether progress hears of the middle of a call
+
+    def team(self, workers: int, **given: Any) -> Any:
+        """`given`: job (number), timeout_s; elements (most of a call), words and k where there are such."""
+
+
+def address(job: int, rank: int) -> str:
+    return f"127.0.{80 + job}.{rank + 1}"
+
+
+@dataclass
+class Peers:
+    """TCP among workers."""
+
+    name: str
+    make: Callable[..., Collective]
+    fewer: bool = False
+    tells: bool = True
+    opened: int = 0
+
+    @contextmanager
+    def team(self, workers: int, *, job: int = 1, timeout_s: float = 20.0, **_: Any) -> Iterator[Team]:
+        self.opened += 1
+        addresses = [f"{address(job, rank)}:{FORWARDED_PORT + self.opened}" for rank in range(workers)]
+        with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
+            made = pool.map(lambda rank: self.make(rank, addresses, job=job, timeout_s=timeout_s), range(workers))
+            yield Team([stack.enter_context(collective) for collective in made])
+
+
+class Others(Nobody):
+    """Every worker's results, for those who have missed some."""
+
+    def __init__(self) -> None:
+        self.collectives: list[InNetwork] = []
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        for collective in self.collectives:
+            yield list(collective.agent.protocol.results(first, last))
+
+
+@dataclass
+class Summed:
+    """Sums by the slots' rules."""
+
+    name: str
+    port: int
+    fewer: bool = True
+    tells: bool = True
+    served: dict[tuple[int, int, int], subprocess.Popen[str]] = field(default_factory=dict)
+    calls: int = 0
+
+    @contextmanager
+    def team(
+        self,
+        workers: int,
+        *,
+        k: int | None = None,
+        job: int = 1,
+        elements: int = 1000,
+        words: int = 4,
+        timeout_s: float = 20.0,
+        lose: int = 0,
+        compress: Compress = Compress(),  # noqa: B008  # frozen
+    ) -> Iterator[Team]:
+        k = workers if k is None else k
+        described = Job(id=job, workers=workers, words=words, slots=SLOTS, window=WINDOW)
+        own, others = f"127.0.{80 + job}.{200 + 10 * workers + k}", Others()
+        with ExitStack() as stack:
+            self._sums(stack, own, job, workers, k, lose)
+            self.calls += 1
+            for rank in range(workers):
+                transport = Transport(own, local=address(job, rank), port=self.port)
+                collective = InNetwork(
+                    rank,
+                    elements,
+                    job=described,
+                    transport=transport,
+                    compress=compress,
+                    holders=others,
+                    first_iteration=1000 * self.calls,
+                    timeout_s=timeout_s,
+                )
+                others.collectives.append(stack.enter_context(collective))
+            yield Team(others.collectives)
+
+    def _sums(self, stack: ExitStack, own: str, job: int, workers: int, k: int, lose: int) -> None:
+        """Whoever does it: a switch for this team, or a server for all teams like it."""
+        if self.port == PORT:
+            rules = SlotRules(workers=workers, k=k, slots=SLOTS)
+            stack.callback(UdpSwitch(rules, own, lambda rank: address(job, rank), lose).close)
+        elif (job, workers, k) not in self.served:
+            self.served[job, workers, k] = served(own, job, [address(job, rank) for rank in range(workers)], k)
+
+    def close(self) -> list[str]:
+        """End all servers; what they say in the end."""
+        said = []
+        for process in self.served.values():
+            process.terminate()
+            said.append(process.communicate(timeout=30)[0])
+        return said
+
+
+def served(own: str, job: int, workers: Sequence[str], k: int) -> subprocess.Popen[str]:
+    """A parameter server's process, once it serves."""
+    given = [item for worker in workers for item in ("--worker", worker)]
+    command = [sys.executable, "-m", "host.server", "--address", own, "--job", str(job), "--k", str(k), *given]
+    process = subprocess.Popen([*command, "--slots", str(SLOTS)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith(f"serving job {job} at {own}"), line
+    return process
+
+
+def kinds() -> list[Any]:
+    """Every implementation."""
+    return [
+        Peers("ring", Ring),
+        Peers("gloo", Gloo, tells=False),
+        Summed("in-network", PORT),
+        Summed("server", FORWARDED_PORT),
+    ]
+
+
+TORCH = find_spec("torch") is not None

@@ -1,0 +1,39 @@
+"""The slot model as a switch on loopback."""
+
+import socket
+import threading
+from collections.abc import Callable
+
+from host import wire
+from host.slot_rules import SlotRules
+from host.transport import udp_socket
+
+
+class UdpSwitch:
+    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
+
+    def __init__(self, model: SlotRules, own: str, address: Callable[[int], str], lose: int = 0) -> None:
+        self.model, self.own, self.address, self.lose, self.count = model, own, address, lose, 0
+        self.socket = udp_socket(self.own, wire.PORT)
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def lost(self) -> bool:
+        self.count += 1
+        return self.count * 37 % 100 < self.lose
+
+    def serve(self) -> None:
+        while (datagram := self.socket.recv(65535)) != b"stop":
+            header = wire.decode_header(datagram)
+            if self.lost():
+                continue
+            for rank, answer, values in self.model.handle(header, datagram[wire.HEADER_BYTES :]):
+                if not self.lost():
+                    packet = wire.encode(answer._replace(words=len(values) // 256), values)
+                    self.socket.sendto(packet, (self.address(rank), wire.PORT))
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.sendto(b"stop", (self.own, wire.PORT))
+        self.thread.join()
+        self.socket.close()
