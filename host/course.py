@@ -1,7 +1,7 @@
 """One iteration's blocks: which are sent in it, which of them are open, in which slots, and in what lanes."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from host.errors import ProtocolError
@@ -21,6 +21,9 @@ class Course:
     open: set[int] = field(default_factory=set)
     slot_lanes: dict[int, int] = field(default_factory=dict)
     """Lanes that slots have said that they sum in, by block."""
+    words: Mapping[int, int] = field(default_factory=dict)
+    """Of all blocks but the summary block, by the code of their lanes."""
+    _closed: int = 0  # so many from the first on
 
     def check_known(self, blocks: Iterable[int]) -> None:
         """ProtocolError when others sum blocks in this iteration that are not sent in it."""
@@ -32,7 +35,9 @@ class Course:
 
     def window_end(self, window: int) -> int:
         """The first block that is `window` or more places after the first open one."""
-        end = self._place(min(self.open, default=0)) + window
+        while self._closed < len(self.blocks) and self.blocks[self._closed] not in self.open:
+            self._closed += 1  # none opens again
+        end = self._closed + window
         return self.blocks[end] if end < len(self.blocks) else self.shape.total
 
     def slot(self, block: int) -> int:
@@ -51,8 +56,12 @@ class Course:
         """What a contribution says of the lanes that its sender uses: 0 unless they are narrower than planned."""
         return 1 + uses if uses > self.planned else 0
 
+    def words_of(self, block: int, lanes: int) -> int:
+        """As Shape.words_of; only of lanes that some block may be sent in."""
+        return self.shape.summary_words if block == self.shape.blocks else self.words[lanes]
+
     def _place(self, block: int) -> int:
-        return bisect_left(self.blocks, block)
+        return block if len(self.blocks) == self.shape.total else bisect_left(self.blocks, block)
 
 
 def course(shape: Shape, iteration: int, blocks: Sequence[int] | None, lanes: int) -> Course:
@@ -64,7 +73,8 @@ def course(shape: Shape, iteration: int, blocks: Sequence[int] | None, lanes: in
             f"blocks of iteration {iteration} are {chosen}: one or more of 0 to {total - 1}, ascending, are allowed"
         )
     shape.words_of(0, lanes)  # refuses lanes that no block can be sent in
-    return Course(shape=shape, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen))
+    words = {int(code): shape.words_of(0, code) for code in Lanes if shape.allows(0, code)}
+    return Course(shape=shape, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen), words=words)
 
 
 def hint(answer: Header) -> int | None:

@@ -6,6 +6,7 @@ repeated, few at first); and before an iteration's first answer a long wait, bec
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from host.timeout import RTO_MAX_S, Patience, Timeout
@@ -15,7 +16,7 @@ DOUBTS = 16
 """Answers to repeated requests: once a link has become slower, so many of them say nothing of what was overtaken."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Flight:
     """A request of ours that no result has answered yet."""
 
@@ -35,12 +36,14 @@ class Flights:
 
     def __init__(self, rto_s: float) -> None:
         self.by_block: dict[int, Flight] = {}
+        """In the order of their latest sending, in which they leave."""
         self.probe_at = math.inf
         """When something is sent again because nothing at all is answered."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
         self._moving_timeout = Timeout(rto_s, spare=1.0)  # from one answer to the next: the network alone
         self._answer_timeout = Timeout(rto_s)  # from a request to its answer
         self._patience = Patience()
+        self._soonest = math.inf  # no flight's deadline is before
         self._order = 0
         self._probes = 0  # since the last answer
         self._probed: set[int] = set()  # blocks of this iteration that were sent again because of a silence
@@ -54,7 +57,7 @@ class Flights:
         """When something is due; None while nothing is in flight."""
         if not self.by_block:
             return None
-        return min(self.probe_at, *(flight.deadline for flight in self.by_block.values()))
+        return min(self.probe_at, self._soonest)
 
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
@@ -74,11 +77,8 @@ class Flights:
         """A request is sent."""
         if not self.by_block:
             self.heard(now)
-        self._order += 1
-        order = self._order
-        self.by_block[block] = Flight(
-            header=header, values=values, order=order, first_order=order, first_sent=now, sent=now
-        )
+        self._order = order = self._order + 1
+        self.by_block[block] = Flight(header, values, order, order, now, now)
 
     def leaves(self, flight: Flight, at: float) -> None:
         """A request that was launched or repeated just now leaves later, after all those before it."""
@@ -86,7 +86,7 @@ class Flights:
         if flight.attempts == 1:
             flight.first_sent = at
         self._all_left_at = at
-        if all(other.sent >= at for other in self.by_block.values()):
+        if self._first_leaves(at) >= at:
             self.probe_at = at + self._silence_s()
 
     def heard(self, now: float) -> None:
@@ -95,13 +95,28 @@ class Flights:
         self._heard_at = now
         self.probe_at = self._since(now) + self._silence_s()
 
-    def answered(self, block: int, now: float) -> None:
-        """Learn from an answer: how long answers take, and which requests are hardly waited for any more.
+    def answered(self, blocks: Sequence[int], now: float) -> None:
+        """Learn from answers that have come together: how long answers take, and which requests are hardly waited for
+        any more.
 
-        k workers had sent this block, and all that they had sent before; so what I sent before it will be answered
+        k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
         soon, or something was lost (as RFC 8985 has it).
         """
-        flight = self.by_block.pop(block)
+        newest = 0
+        for at, block in enumerate(blocks):
+            flight = self.by_block.pop(block)
+            if not at:
+                self._came(flight, now)
+            newest = max(newest, self._learn(flight, now))
+        self.heard(now)
+        for other in self.by_block.values():
+            if other.order > newest:
+                return
+            other.deadline = min(other.deadline, self._patience_ends(other, now))
+            self._soonest = min(self._soonest, other.deadline)
+
+    def _came(self, flight: Flight, now: float) -> None:
+        """The first answer of those of this moment."""
         if self._moving_since is None:
             self._moving_since = now
             self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
@@ -109,23 +124,25 @@ class Flights:
             self._moving_timeout.sample(now - self._heard_at)
         else:
             self._moving_timeout.back_off()
-        left = flight.sent <= now  # else others have closed the block without it
-        if flight.attempts == 1 and left:  # Karn: else nobody knows which attempt was answered
-            self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
-        if flight.attempts > 1 or left:
-            self._patience.answer(now - flight.sent, again=flight.attempts > 1)
-        self.heard(now)
-        order = self._answered_order(flight, now)  # among all that were sent
-        for other in self.by_block.values():
-            if other.order < order:
-                other.deadline = min(other.deadline, self._patience_ends(other, now))
+
+    def _learn(self, flight: Flight, now: float) -> int:
+        """From each answer; which of all requests it answers, by their order of sending."""
+        moving_since = now if self._moving_since is None else self._moving_since
+        if flight.attempts == 1:
+            if flight.sent <= now:  # else others have closed the block without it
+                self._answer_timeout.sample(now - max(flight.first_sent, moving_since))
+                self._patience.answer(now - flight.sent, again=False)
+            return flight.order
+        self._patience.answer(now - flight.sent, again=True)  # Karn: nobody knows which attempt was answered
+        return self._answered_order(flight, now)
 
     def due(self, now: float) -> list[int]:
         """The blocks to ask for again: what was overtaken long ago; in silence the oldest, twice as many each time."""
         due = [block for block, flight in self.by_block.items() if flight.deadline <= now]
+        later = (flight.deadline for flight in self.by_block.values() if flight.deadline > now)
+        self._soonest = min(later, default=math.inf)
         if self.probe_at <= now:
-            left = [block for block, flight in self.by_block.items() if flight.sent <= now]
-            oldest = sorted(left, key=lambda block: self.by_block[block].order)
+            oldest = [block for block, flight in self.by_block.items() if flight.sent <= now]
             probes = oldest[: 2 ** min(self._probes, 10)]
             self._probed.update(probes)
             due += [block for block in probes if block not in due]
@@ -135,7 +152,7 @@ class Flights:
 
     def again(self, block: int, now: float) -> Flight:
         """A request is sent once more."""
-        flight = self.by_block[block]
+        flight = self.by_block[block] = self.by_block.pop(block)
         self._order += 1
         flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
         flight.attempts += 1
@@ -146,8 +163,6 @@ class Flights:
 
         A request that was repeated while it waited in a queue seems to have overtaken everything in that queue.
         """
-        if flight.attempts == 1:
-            return flight.order
         if now - flight.sent < self._answer_timeout.soon_s:
             return flight.first_order
         if self._doubts:
@@ -164,7 +179,11 @@ class Flights:
         """From when on an answer can be missed: now, or once the first request leaves where none has left yet."""
         if self._all_left_at <= now:
             return now
-        return max(now, min((flight.sent for flight in self.by_block.values()), default=now))
+        return max(now, self._first_leaves(now))
+
+    def _first_leaves(self, default: float) -> float:
+        """When the first of all requests leaves, or has left."""
+        return next((flight.sent for flight in self.by_block.values()), default)
 
     def _silence_s(self) -> float:
         """How long silence may last.

@@ -6,7 +6,6 @@ that died in iteration i and comes back long after must still learn what of i wa
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.errors import ProtocolError
@@ -19,8 +18,7 @@ class BlockId(NamedTuple):
     block: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
 
     `count` workers are in it with `gradients` gradients, their stashes' among them; 0 where only the members are known.
@@ -30,7 +28,7 @@ class Result:
     scale: int
     lanes: int
     k: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
     gradients: int
     members: int
     values: bytes

@@ -1,21 +1,20 @@
 """What the protocol wants done: its only output."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from host.history import BlockId, Result
 from host.wire import Header
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Hand a packet to the network; `values` is empty for a PULL and is padded to the result's length."""
+class Send(NamedTuple):
+    """Hand a packet to the network; the values of a PULL are zeros, as many as the result has."""
 
     header: Header
     values: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deliver:
+class Deliver(NamedTuple):
     """A block of the current iteration closed with this result.
 
     `hint`: the code of the lanes that the worker that closed it sends in by now, where they are narrower than planned.

@@ -23,8 +23,9 @@ everything that is still open is sent again.  Without that, a block that one wor
 again for the others.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from host.course import Course, check_words, course, hint
@@ -33,7 +34,7 @@ from host.flights import Flight, Flights
 from host.history import BlockId, History, Result, check_same
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.shape import Shape
-from host.wire import EVERYONE, WORD_BYTES, Header, Kind, Lanes
+from host.wire import WORD_BYTES, Header, Kind, Lanes
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
@@ -55,7 +56,17 @@ class Statistics:
     resyncs: int = 0  # times that the parameters came from a peer
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
+    """A block that is ready, with so many gradients in it."""
+
+    block: int
+    values: bytes
+    scale: int
+    lanes: int
+    gradients: int
+
+
+class _Waiting(NamedTuple):
     """A contribution that waits for the window."""
 
     values: bytes
@@ -94,7 +105,8 @@ class Protocol:
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
         self._flights = Flights(rto_s)
-        self._waiting: dict[int, _Ready] = {}  # by block
+        self._waiting: dict[int, _Waiting] = {}  # by block
+        self._ascending = True  # so are these
         self._course = Course(shape=shape)
         self._newest = 0  # latest iteration of which any result was seen
         self.regrouping = False
@@ -139,51 +151,60 @@ class Protocol:
     ) -> list[Instruction]:
         """This worker's block is ready, with so many gradients in it; nothing happens when it has closed without it.
 
-        `uses`: the lanes that the worker sends in by now, where a slot wanted others for this block (None: `lanes`);
+        `uses`: as in contribute_all().
+        """
+        return self.contribute_all([Ready(block, values, scale, lanes, gradients)], now=now, uses=uses)
+
+    def contribute_all(self, ready: Iterable[Ready], *, now: float, uses: int | None = None) -> list[Instruction]:
+        """Several blocks of this worker are ready.
+
+        `uses`: the lanes that the worker sends in by now, where a slot wanted others for a block (None: its lanes);
         the others are told when they are narrower than planned.
         """
-        if block not in self._course.open or self.left_behind:
+        if self.left_behind:
             return []
-        flags = self._course.flags(lanes if uses is None else uses)
-        self._waiting[block] = _Ready(values, scale, lanes, gradients, flags)
+        open, waiting = self._course.open, self._waiting
+        last = next(reversed(waiting), -1)
+        for block, values, scale, lanes, gradients in ready:
+            if block in open:
+                flags = self._course.flags(lanes if uses is None else uses)
+                waiting[block] = _Waiting(values, scale, lanes, gradients, flags)
+                self._ascending = self._ascending and block >= last
+                last = block
         return self._fill_window(now)
 
     def packet_in(self, header: Header, values: bytes, now: float) -> list[Instruction]:
         """An answer of the switch."""
-        if header.job != self._template.job or header.kind < Kind.RESULT:
-            self.statistics.foreign += 1
-            return []
-        if header.generation != self.generation:
-            self.statistics.other_generation += 1
-            return []
-        id = BlockId(header.iteration, header.block)
-        if header.kind in (Kind.RESULT, Kind.LATE):
-            return self._answered(_result(id, header, values), header, now)
-        if id.iteration != self.iteration or id.block not in self._flights.by_block:
-            return []
-        if header.kind == Kind.STALE:
-            return self._stale(id, now)
-        return self._refused(id.block, header, now)
+        return self.packets_in([(header, values)], now)
+
+    def packets_in(self, packets: Iterable[tuple[Header, bytes]], now: float) -> list[Instruction]:
+        """Answers of the switch that have come together: headers and values."""
+        instructions: list[Instruction] = []
+        news = _News()
+        for header, values in packets:
+            if header.job != self._template.job or header.kind < Kind.RESULT:
+                self.statistics.foreign += 1
+            elif header.generation != self.generation:
+                self.statistics.other_generation += 1
+            elif header.kind == Kind.RESULT:
+                self._result(header, values, news)
+            else:
+                instructions += self._go_on(news, now)
+                news = _News()
+                if header.kind == Kind.LATE:
+                    self._late(header, values, news)
+                else:
+                    instructions += self._not_taken(header, now)
+        return instructions + self._go_on(news, now)
 
     def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
         """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
 
         One without values says nothing that could be applied.  `hint`: as in Deliver.
         """
-        iteration, block = result.id
-        if block >= self.shape.total or iteration < self.iteration or not result.values:
-            return []
-        known = self._history.of(iteration)
-        if block in known:
-            check_same(known[block], result)
-            return []
-        if iteration == self.iteration and block not in self._course.open:
-            self._course.check_known([block])
-        known[block] = result
-        self.others_reached(iteration)
-        if iteration != self.iteration:
-            return self._pull(now)
-        return self._close(result, hint, now)
+        news = _News()
+        self._note(result, hint, news)
+        return self._go_on(news, now)
 
     def timer(self, now: float) -> list[Instruction]:
         """Send again what has waited too long."""
@@ -222,7 +243,8 @@ class Protocol:
         for block, flight in self._flights.by_block.items():
             if flight.header.kind == Kind.CONTRIBUTE:
                 mine = flight.header
-                self._waiting[block] = _Ready(flight.values, mine.scale, mine.lanes, mine.gradients, mine.flags)
+                self._waiting[block] = _Waiting(flight.values, mine.scale, mine.lanes, mine.gradients, mine.flags)
+                self._ascending = False
         self._flights.by_block.clear()
         self._course.slot_lanes.clear()
         self._flights.begin(None)
@@ -294,25 +316,65 @@ class Protocol:
 
     # -- inside
 
-    def _answered(self, result: Result, header: Header, now: float) -> list[Instruction]:
+    def _result(self, header: Header, values: bytes, news: "_News") -> None:
         """The switch's result of a block."""
-        if result.id.block < self.shape.total:  # else of another job: nothing is done about it
-            check_words(self.shape, header)
-            if header.kind == Kind.LATE and result.id.iteration == self.iteration:
-                self._flights.late(result.id.block)
-        return self.result_in(result, now, hint=hint(header) if header.kind == Kind.RESULT else None)
+        if header.block < self._course.shape.total:  # else of another job: nothing is done about it
+            self._check_words(header)
+            self._note(_result(header, values), hint(header), news)
 
-    def _close(self, result: Result, hint: int | None, now: float) -> list[Instruction]:
-        """The current iteration's block is done: whatever we wanted to say about it is void."""
-        block = result.id.block
-        self._course.open.discard(block)
-        self._waiting.pop(block, None)
-        instructions: list[Instruction] = [Deliver(result=result, hint=hint)]
-        if not self._course.open:
+    def _late(self, header: Header, values: bytes, news: "_News") -> None:
+        """The same, for a request that came after its block was closed."""
+        if header.block < self._course.shape.total:
+            self._check_words(header)
+            if header.iteration == self.iteration:
+                self._flights.late(header.block)
+            self._note(_result(header, values), None, news)
+
+    def _check_words(self, header: Header) -> None:
+        """That all workers' blocks are alike."""
+        if header.block == self._course.shape.blocks or self._course.words.get(header.lanes) != header.words:
+            check_words(self.shape, header)
+
+    def _note(self, result: Result, hint: int | None, news: "_News") -> None:
+        """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
+        (iteration, block), course = result.id, self._course
+        if block >= course.shape.total or iteration < course.iteration or not result.values:
+            return
+        known = self._history.of(iteration)
+        if block in known:
+            check_same(known[block], result)
+            return
+        if iteration == course.iteration and block not in course.open:
+            course.check_known([block])
+        known[block] = result
+        news.any = True
+        if iteration > self._newest:
+            self._newest = iteration
+        if iteration == course.iteration:
+            course.open.discard(block)
+            self._waiting.pop(block, None)
+            news.delivered.append(Deliver(result, hint))
+
+    def _go_on(self, news: "_News", now: float) -> list[Instruction]:
+        """Results have been noted, perhaps."""
+        if not news.any:
+            return []
+        instructions: list[Instruction] = [*news.delivered]
+        if news.delivered and not self._course.open:
             instructions.append(Complete(iteration=self.iteration))
-        if block in self._flights.by_block:
-            self._flights.answered(block, now)
+        closed = (deliver.result.id.block for deliver in news.delivered)
+        if answered := [block for block in closed if block in self._flights.by_block]:
+            self._flights.answered(answered, now)
         return instructions + self._fill_window(now)
+
+    def _not_taken(self, header: Header, now: float) -> list[Instruction]:
+        """STALE or REFUSED, about what is in flight, or of no interest any more."""
+        id = BlockId(header.iteration, header.block)
+        if id.iteration != self.iteration or id.block not in self._flights.by_block:
+            return []
+        if header.kind == Kind.STALE:
+            return self._stale(id, now)
+        return self._refused(id.block, header, now)
 
     def _send_again(self, block: int, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
@@ -331,47 +393,50 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        end = self._course.window_end(self._window)
-        for block in sorted(self._course.open - self._flights.by_block.keys() - self._waiting.keys()):
-            if block >= end:
-                break
+        for block in self._in_window(sorted(self._course.open - self._flights.by_block.keys() - self._waiting.keys())):
             self.statistics.pulls += 1
             header = self.request(block)._replace(kind=Kind.PULL)
-            instructions.append(self._launch(block, header, b"", now))
+            instructions.append(self._launch(header, bytes(header.words * WORD_BYTES), now))
         return instructions
 
     def _fill_window(self, now: float) -> list[Instruction]:
         """Send what waits and is less than a window from the first open block."""
         if self.regrouping or not self._waiting:
             return self._pull(now)
+        if not self._ascending:
+            self._waiting, self._ascending = dict(sorted(self._waiting.items())), True
         instructions: list[Instruction] = []
-        end = self._course.window_end(self._window)
-        for block in sorted(self._waiting):
-            if block >= end:
-                break
-            ready = self._waiting.pop(block)
-            header = self._header(block, ready.lanes)._replace(
-                scale=ready.scale, gradients=ready.gradients, flags=ready.flags
-            )
-            instructions.append(self._launch(block, header, ready.values, now))
+        for block in self._in_window(self._waiting):
+            values, scale, lanes, gradients, flags = self._waiting.pop(block)
+            header = self._header(block, lanes, scale=scale, gradients=gradients, flags=flags)
+            instructions.append(self._launch(header, values, now))
         return instructions + self._pull(now)
 
-    def _launch(self, block: int, header: Header, values: bytes, now: float) -> Send:
-        """Put a request in flight."""
-        padded = values or bytes(header.words * WORD_BYTES)
-        self._flights.launch(block, header, padded, now)
-        return Send(header=header, values=padded)
+    def _in_window(self, blocks: Iterable[int]) -> list[int]:
+        """The first of these, which are ascending, as far as the window allows."""
+        end = self._course.window_end(self._window)
+        return list(takewhile(lambda block: block < end, blocks))
 
-    def _header(self, block: int, lanes: int) -> Header:
+    def _launch(self, header: Header, values: bytes, now: float) -> Send:
+        """Put a request in flight."""
+        self._flights.launch(header.block, header, values, now)
+        return Send(header, values)
+
+    def _header(self, block: int, lanes: int, *, scale: int = 0, gradients: int = 1, flags: int = 0) -> Header:
         """A contribution's header."""
-        return self._template._replace(
-            kind=Kind.CONTRIBUTE,
-            owner=EVERYONE,
+        course, mine = self._course, self._template
+        return Header(
+            job=mine.job,
+            worker=mine.worker,
             lanes=lanes,
-            words=self.shape.words_of(block, lanes),
-            iteration=self.iteration,
+            flags=flags,
+            words=course.words_of(block, lanes),
+            generation=mine.generation,
+            iteration=course.iteration,
             block=block,
-            slot=self._course.slot(block) % self._slots,
+            slot=course.slot(block) % self._slots,
+            scale=scale,
+            gradients=gradients,
         )
 
     def _stale(self, id: BlockId, now: float) -> list[Instruction]:
@@ -402,15 +467,23 @@ class Protocol:
         return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
 
 
-def _result(id: BlockId, header: Header, values: bytes) -> Result:
+@dataclass(slots=True)
+class _News:
+    """What has been learnt from answers that came together: whether anything, and what is to be delivered."""
+
+    any: bool = False
+    delivered: list[Deliver] = field(default_factory=list)
+
+
+def _result(header: Header, values: bytes) -> Result:
     """The result that a RESULT or LATE packet carries."""
     return Result(
-        id=id,
-        scale=header.scale,
-        lanes=header.lanes,
-        k=header.k,
-        count=header.count,
-        gradients=header.gradients,
-        members=header.members,
-        values=values,
+        BlockId(header.iteration, header.block),
+        header.scale,
+        header.lanes,
+        header.k,
+        header.count,
+        header.gradients,
+        header.members,
+        values,
     )

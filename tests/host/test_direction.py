@@ -108,7 +108,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, 
     assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
     assert (done.missed, done.late) == (1, True)
     assert aggregate(finished, coding, rank=2, average=average).missed == 0
-    fewer = Finished([results[0], replace(results[1], count=1)], plan, plan, None)
+    fewer = Finished([results[0], results[1]._replace(count=1)], plan, plan, None)
     assert (done.least, aggregate(fewer, coding, rank=1, average=average).least) == (2, 1)
 
 

@@ -210,7 +210,7 @@ def test_silence_counts_from_when_the_first_packet_leaves() -> None:
 
 def test_silence_counts_from_the_next_packet_when_all_that_have_left_are_answered() -> None:
     made = flights(0.0, 0.5, 0.6)
-    made.answered(0, 0.01)
+    made.answered([0], 0.01)
     assert made.deadline == pytest.approx(0.5 + 0.05)
 
 
@@ -224,16 +224,16 @@ def test_only_what_has_left_is_repeated_in_silence() -> None:
 
 def test_what_has_not_left_is_not_overtaken() -> None:
     made = flights(0.4, 0.5)
-    made.answered(1, 0.01)
+    made.answered([1], 0.01)
     assert made.by_block[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
 
 
 def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
     made = flights(0.5)
-    made.answered(0, 0.01)
+    made.answered([0], 0.01)
     for block in (1, 2):
         made.launch(block, Header(block=block), b"", float(block))
-    made.answered(1, 1.01)
+    made.answered([1], 1.01)
     made.again(2, 2.05)
-    made.answered(2, 2.051)
+    made.answered([2], 2.051)
     assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"

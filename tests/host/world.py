@@ -6,7 +6,7 @@ in the slots, not at the switch's bitmaps, and asserts docs/PROTOCOL.md's "What 
 
 import math
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -350,7 +350,7 @@ class World:
         assert not worker.delivered >> block & 1, f"{id} was delivered twice"
         assert id.iteration == worker.protocol.iteration, "results are applied in iteration order"
         worker.delivered |= 1 << block
-        same = replace(result, k=0)  # k is the one in force when the answer was sent, not when the block closed
+        same = result._replace(k=0)  # k is the one in force when the answer was sent, not when the block closed
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.ledger.added[id]
         assert result.members == self.ledger.closed[id] == sum(1 << member for member in addends)
