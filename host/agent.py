@@ -11,9 +11,11 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,8 @@ from host.aggregate import Aggregate, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
 from host.collective import Part, Progress, Stopwatch, Times, within_wait
-from host.encoder import Encoder, Finished, Packed
+from host.datagrams import Packet
+from host.encoder import Encoder, Finished
 from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
@@ -100,6 +103,13 @@ class Agent:
         self._delivered: dict[int, Result] = {}
         self._encoded = 0  # the iteration that was encoded last
         self._refused: set[type[WireError]] = set()
+        self._done: dict[type[Instruction], Callable[[Any], None]] = {
+            Send: self._send,
+            Deliver: self._deliver,
+            Complete: self._complete,
+            EncodeAgain: self._encode_again,
+            AskPeers: self._ask_peers,
+        }
         self._alarm = Alarm(self._time_out)
         self._fetching: asyncio.Task[None] | None = None
         self._ending = Ending(self.protocol, self._ask, workers=job.workers, give_up_s=give_up_s)
@@ -117,7 +127,7 @@ class Agent:
         """
         self._loop = asyncio.get_running_loop()
         self._holders = holders
-        self._transport.listen(self._loop, self._take)
+        self._transport.listen(self._loop, self._take, self._refuse, self._packets)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
         if state is not None:
@@ -242,10 +252,8 @@ class Agent:
             self._encode()
         self.residual.discard_late()
         before = self._turn("send")
-        for block in self.protocol.missing:
-            self._follow(self._contribute(block, self.encoder.packed(block)), arm=False)
+        self._contribute(self.protocol.missing)
         self._turn(before)
-        self._alarm.set(self.protocol.deadline, self._loop)
 
     async def _advance(self) -> list[Finished | State]:
         """The current iteration's end, and those of all that the others have finished."""
@@ -272,20 +280,13 @@ class Agent:
         """What the event loop's time goes into from now on; returns what it went into before."""
         return part if self._watch is None else self._watch.turn(part)
 
-    def _take(self, datagrams: list[bytes]) -> None:
-        """Datagrams have come."""
-        now = self._loop.time()
+    def _take(self, packets: list[Packet]) -> None:
+        """Packets have come."""
         with self._failing():
-            for datagram in datagrams:
-                try:
-                    header = self._packets.decode_header(datagram)
-                except WireError as error:
-                    self._refuse(error)
-                    continue
-                if not self._ending.hears(header):
-                    self._follow(self.protocol.packet_in(header, datagram[wire.HEADER_BYTES :], now), arm=False)
+            if self._ending.asks:
+                packets = [packet for packet in packets if not self._ending.hears(packet[0])]
+            self._follow(self.protocol.packets_in(packets, self._loop.time()))
             self._narrow()
-            self._alarm.set(self.protocol.deadline, self._loop)
 
     def _refuse(self, error: WireError) -> None:
         """Count a bad datagram; say what is wrong with the first of its kind."""
@@ -298,8 +299,7 @@ class Agent:
         """A peer has answered."""
         with self._failing():
             for result in results:
-                self._follow(self.protocol.result_in(result, self._loop.time()), arm=False)
-            self._alarm.set(self.protocol.deadline, self._loop)
+                self._follow(self.protocol.result_in(result, self._loop.time()))
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
@@ -314,53 +314,58 @@ class Agent:
         except HostError as error:
             self.fail(error)
 
-    def _follow(self, instructions: Iterable[Instruction], *, arm: bool = True) -> None:
-        """Do what the protocol says."""
-        for instruction in instructions:
-            match instruction:
-                case Send(header=header, values=values):
-                    self._send(header, values)
-                case Deliver(result=result, hint=hint):
-                    self._delivered[result.id.block] = result
-                    self.encoder.settle(result, self._loop.time(), hint)
-                case Complete():
-                    self._ending.put([self._delivered[block] for block in self.protocol.blocks])
-                    self._delivered = {}
-                case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    before = self._turn("encode")
-                    again = self.encoder.again(block, self.iteration, scale, lanes)
-                    self._turn(before)
-                    self._follow(self._contribute(block, again), arm=False)
-                case AskPeers():
-                    self._ask_peers()
+    def _follow(self, instructions: Sequence[Instruction]) -> None:
+        """Do what the protocol says: neighbours of a kind are done together."""
+        for kind, alike in groupby(instructions, type):
+            self._done[kind](list(alike))
         self._look()
-        if arm:
-            self._alarm.set(self.protocol.deadline, self._loop)
+        self._alarm.set(self.protocol.deadline, self._loop)
+
+    def _deliver(self, delivered: Sequence[Deliver]) -> None:
+        """Results of the current iteration."""
+        for result, _ in delivered:
+            self._delivered[result.id.block] = result
+        self.encoder.settle(delivered, self._loop.time())
+
+    def _complete(self, _: Sequence[Complete]) -> None:
+        """Those are all."""
+        self._ending.put([self._delivered[block] for block in self.protocol.blocks])
+        self._delivered = {}
+
+    def _encode_again(self, wanted: Sequence[EncodeAgain]) -> None:
+        """Slots sum at other scales, or in other lanes."""
+        before = self._turn("encode")
+        for again in wanted:
+            self.encoder.again(again.block, self.iteration, again.scale, again.lanes)
+        self._turn(before)
+        self._contribute([again.block for again in wanted])
 
     def _ask(self, inquiry: wire.Header) -> None:
         """A question that is none of the protocol's."""
-        self._transport.send(self._packets.encode(inquiry, bytes(inquiry.words * wire.WORD_BYTES)))
+        self._transport.send([(inquiry, bytes(inquiry.words * wire.WORD_BYTES))])
 
-    def _send(self, header: wire.Header, values: bytes) -> None:
-        """A packet leaves, now or in its turn."""
+    def _send(self, packets: Sequence[Send]) -> None:
+        """Packets leave, now or in their turn."""
         before = self._turn("send")
-        if header.kind == wire.Kind.CONTRIBUTE:
-            self.encoder.left(header.block, values)
-        leaves_s = self._transport.send(self._packets.encode(header, values))
-        if leaves_s is not None:
-            self.protocol.leaves(header, leaves_s)
+        for header, values in packets:
+            if header.kind == wire.Kind.CONTRIBUTE:
+                self.encoder.left(header.block, values)
+        for (header, _), leaves_s in zip(packets, self._transport.send(packets), strict=True):
+            if leaves_s is not None:
+                self.protocol.leaves(header, leaves_s)
         self._turn(before)
 
     def _narrow(self) -> None:
         """Where the iteration has gone over to narrower lanes, hand over what still waits in these."""
-        for block in self.encoder.narrowed(self.protocol.waiting, self.iteration):
-            self._follow(self._contribute(block, self.encoder.packed(block)), arm=False)
+        if blocks := self.encoder.narrowed(self.protocol.waiting, self.iteration):
+            self._contribute(blocks)
 
-    def _contribute(self, block: int, packed: Packed) -> list[Instruction]:
-        """Hand a block to the protocol, as it is noted in the books."""
-        return self.protocol.contribute(block, **packed._asdict(), uses=self.encoder.uses, now=self._loop.time())
+    def _contribute(self, blocks: Sequence[int]) -> None:
+        """Hand blocks to the protocol, as they are noted in the books."""
+        ready, now = self.encoder.all_packed(blocks), self._loop.time()
+        self._follow(self.protocol.contribute_all(ready, uses=self.encoder.uses, now=now))
 
-    def _ask_peers(self) -> None:
+    def _ask_peers(self, _: Sequence[AskPeers]) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""
         if self._fetching is None or self._fetching.done():
             self._fetching = self._loop.create_task(self._fetch())

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.errors import CodecError, GradientError
-from host.kernel import Floats32, Floats64, kernel
+from host.kernel import Floats32, Floats64, kernel, move
 from host.lanes import WIDTHS, code_of, pack, unpack
 from host.wire import Values
 from run.compression import Rounding, limit_of
@@ -33,6 +33,8 @@ Fixed = npt.NDArray[np.int64]
 
 Exponents = npt.NDArray[np.int64]
 """Of each block: one step of a lane stands for 2**-exponent, 0 to FRACTION_BITS."""
+
+Integers = npt.NDArray[np.int64]
 
 Scale = TypeVar("Scale", Exponents, int | Exponents)
 """One exponent for each block, or where it says so one for all."""
@@ -217,6 +219,16 @@ def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, coun
         return codec.decode_packed(data, scale, count)
     lanes = unpack(data, codec.width, signed=codec.signed)
     return codec.decode(lanes.reshape(len(scale), -1), scale, count)
+
+
+def count_sent(
+    codec: Codec, lanes: Values, scale: Exponents, rows: Integers, valid: Integers, counted: Fixed, pending: Fixed
+) -> None:
+    """move() of host.kernel: of what rows of lanes (B, L) stand for at these scales (N,), in one pass where that can be."""
+    if type(codec) is FixedPoint or type(codec) is OneBit:
+        kernel().count(lanes, rows, _shift(scale), valid, counted, pending, votes=not codec.signed)
+    else:
+        move(codec.decode(lanes[rows], scale[:, None], 1), rows, valid, counted, pending)
 
 
 def _shift(scale: Scale) -> Scale:

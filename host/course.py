@@ -23,6 +23,8 @@ class Course:
     """Lanes that slots have said that they sum in, by block."""
     words: Mapping[int, int] = field(default_factory=dict)
     """Of all blocks but the summary block, by the code of their lanes."""
+    total: int = 0
+    """As Shape.total."""
     _closed: int = 0  # so many from the first on
 
     def check_known(self, blocks: Iterable[int]) -> None:
@@ -33,19 +35,19 @@ class Course:
                 " send in it: the workers' plans have parted"
             )
 
-    def window_end(self, window: int) -> int:
-        """The first block that is `window` or more places after the first open one."""
+    def in_window(self, window: int) -> Sequence[int]:
+        """So many blocks, as far as there are any, from the first open one on."""
         while self._closed < len(self.blocks) and self.blocks[self._closed] not in self.open:
             self._closed += 1  # none opens again
-        end = self._closed + window
-        return self.blocks[end] if end < len(self.blocks) else self.shape.total
+        return self.blocks[self._closed : self._closed + window]
 
     def slot(self, block: int) -> int:
         """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same.
 
         From its place in the iteration, not from its number: blocks of one window must have different slots.
         """
-        return self.iteration * self.shape.total + self._place(block)
+        total, blocks = self.total, self.blocks
+        return self.iteration * total + (block if len(blocks) == total else bisect_left(blocks, block))
 
     def lanes(self, block: int) -> int:
         """The lanes that a block is summed in: as its slot has said, else as planned."""
@@ -57,11 +59,9 @@ class Course:
         return 1 + uses if uses > self.planned else 0
 
     def words_of(self, block: int, lanes: int) -> int:
-        """As Shape.words_of; only of lanes that some block may be sent in."""
-        return self.shape.summary_words if block == self.shape.blocks else self.words[lanes]
-
-    def _place(self, block: int) -> int:
-        return block if len(self.blocks) == self.shape.total else bisect_left(self.blocks, block)
+        """As Shape.words_of."""
+        words = None if block == self.shape.blocks else self.words.get(lanes)
+        return self.shape.words_of(block, lanes) if words is None else words
 
 
 def course(shape: Shape, iteration: int, blocks: Sequence[int] | None, lanes: int) -> Course:
@@ -74,7 +74,9 @@ def course(shape: Shape, iteration: int, blocks: Sequence[int] | None, lanes: in
         )
     shape.words_of(0, lanes)  # refuses lanes that no block can be sent in
     words = {int(code): shape.words_of(0, code) for code in Lanes if shape.allows(0, code)}
-    return Course(shape=shape, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen), words=words)
+    return Course(
+        shape=shape, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen), words=words, total=total
+    )
 
 
 def hint(answer: Header) -> int | None:

@@ -15,6 +15,7 @@ from host.coding import Coding
 from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics, to_fixed
 from host.errors import AgentError
 from host.history import Result
+from host.instructions import Deliver, Packed
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
 from host.note import NUMBERS, Note
@@ -29,15 +30,6 @@ from run.compression import Compress
 
 SAMPLE_MAX = 1 << 16
 """Elements that a norm is taken of; evenly spaced ones stand for more."""
-
-
-class Packed(NamedTuple):
-    """What is sent of a block."""
-
-    values: bytes
-    scale: int
-    lanes: int
-    gradients: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +137,19 @@ class Encoder:
 
     def packed(self, block: int) -> Packed:
         """What was encoded of a block."""
-        values, books = self._packed[block], self.residual
-        if block == self._shape.summary:
-            return Packed(values, 0, Lanes.BITS_32, 1)
-        return Packed(values, int(books.sent_scale[block]), int(books.sent_lanes[block]), books.sent_gradients(block))
+        return self.all_packed([block])[0][1]
+
+    def all_packed(self, blocks: Sequence[int]) -> list[tuple[int, Packed]]:
+        """What was encoded of some."""
+        values, summary = self._packed, self._shape.blocks
+        noted = self.residual.noted_of([block for block in blocks if block != summary])
+        return [
+            (
+                block,
+                Packed(values[block], 0, Lanes.BITS_32, 1) if block == summary else Packed(values[block], *next(noted)),
+            )
+            for block in blocks
+        ]
 
     def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
         """A block as its slot sums it; AgentError where there is no codec for that."""
@@ -169,16 +170,21 @@ class Encoder:
             gradient_bytes = 0 if block == self._shape.summary else self._block_bytes
             self._rate.sent(block, wire_bytes=FRAME_BYTES + HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
 
-    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
-        """A result is here: what it holds of this worker is counted; `hint`: lanes that others have gone over to."""
-        self.residual.settle(result)
-        if hint is not None and hint in self._codecs:
-            self._wanted = max(self._wanted, hint)
-        if self._rate is not None:
-            self._rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
-            self._look_at_rate(self._rate)
-            if self._rate.measured:
-                self._wanted = max(self._wanted, code_of(lanes_for(self._rate.rest, self._planner.widths)))
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+        """Results of several blocks are here: what they hold of this worker is counted."""
+        self.residual.settle(*[result for result, _ in delivered])
+        for result, hint in delivered:
+            if hint is not None and hint in self._codecs:
+                self._wanted = max(self._wanted, hint)
+            if self._rate is not None:
+                self._answered(self._rate, result, now)
+
+    def _answered(self, rate: RateEstimator, result: Result, now: float) -> None:
+        """What an answer says of the rate."""
+        rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
+        self._look_at_rate(rate)
+        if rate.measured:
+            self._wanted = max(self._wanted, code_of(lanes_for(rate.rest, self._planner.widths)))
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
         """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.

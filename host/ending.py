@@ -38,6 +38,11 @@ class Ending:
         """There will be no end: who waits is told."""
         self._ended.put_nowait(error)
 
+    @property
+    def asks(self) -> bool:
+        """Whether an answer is waited for."""
+        return self._inquiry.asks
+
     def hears(self, answer: Header) -> bool:
         """Whether this is what was asked for; it is nothing to the protocol then."""
         return self._inquiry.hears(answer)

@@ -46,7 +46,8 @@ class Flights:
         self._soonest = math.inf  # no flight's deadline is before
         self._order = 0
         self._probes = 0  # since the last answer
-        self._probed: set[int] = set()  # blocks of this iteration that were sent again because of a silence
+        self.probed: set[int] = set()
+        """Blocks of this iteration that were sent again because of a silence."""
         self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
         self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
@@ -62,15 +63,15 @@ class Flights:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
-        self._probed.clear()
+        self.probed.clear()
 
     def late(self, block: int) -> None:
         """A request came after its block was closed: if that was answered before, it was repeated in vain.
 
         Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.
         """
-        if block in self._probed and block not in self.by_block:
-            self._probed.discard(block)
+        if block in self.probed and block not in self.by_block:
+            self.probed.discard(block)
             self._doubts = DOUBTS
 
     def launch(self, block: int, header: Header, values: bytes, now: float) -> None:
@@ -102,12 +103,9 @@ class Flights:
         k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
         soon, or something was lost (as RFC 8985 has it).
         """
-        newest = 0
-        for at, block in enumerate(blocks):
-            flight = self.by_block.pop(block)
-            if not at:
-                self._came(flight, now)
-            newest = max(newest, self._learn(flight, now))
+        flights = [self.by_block.pop(block) for block in blocks]
+        self._came(flights[0], now)
+        newest = max([self._learn(flight, now) for flight in flights])
         self.heard(now)
         for other in self.by_block.values():
             if other.order > newest:
@@ -124,16 +122,16 @@ class Flights:
             self._moving_timeout.sample(now - self._heard_at)
         else:
             self._moving_timeout.back_off()
+        if flight.attempts == 1 and flight.sent <= now:  # Karn: else nobody knows which attempt was answered
+            self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
 
     def _learn(self, flight: Flight, now: float) -> int:
         """From each answer; which of all requests it answers, by their order of sending."""
-        moving_since = now if self._moving_since is None else self._moving_since
         if flight.attempts == 1:
             if flight.sent <= now:  # else others have closed the block without it
-                self._answer_timeout.sample(now - max(flight.first_sent, moving_since))
                 self._patience.answer(now - flight.sent, again=False)
             return flight.order
-        self._patience.answer(now - flight.sent, again=True)  # Karn: nobody knows which attempt was answered
+        self._patience.answer(now - flight.sent, again=True)
         return self._answered_order(flight, now)
 
     def due(self, now: float) -> list[int]:
@@ -144,7 +142,7 @@ class Flights:
         if self.probe_at <= now:
             oldest = [block for block, flight in self.by_block.items() if flight.sent <= now]
             probes = oldest[: 2 ** min(self._probes, 10)]
-            self._probed.update(probes)
+            self.probed.update(probes)
             due += [block for block in probes if block not in due]
             self._probes += bool(oldest)
             self.probe_at = self._since(now) + self._silence_s()

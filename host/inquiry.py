@@ -25,6 +25,11 @@ class Inquiry:
             self._members = None
         return self._asked
 
+    @property
+    def asks(self) -> bool:
+        """Whether anything was asked."""
+        return self._asked is not None
+
     def hears(self, answer: Header) -> bool:
         """Whether this is the answer; it is nothing to the protocol then."""
         asked = self._asked

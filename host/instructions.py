@@ -1,10 +1,19 @@
-"""What the protocol wants done: its only output."""
+"""What the protocol wants done, its only output, and what it is given to send."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.history import BlockId, Result
 from host.wire import Header
+
+
+class Packed(NamedTuple):
+    """What is sent of a block, with so many gradients in it."""
+
+    values: bytes
+    scale: int
+    lanes: int
+    gradients: int
 
 
 class Send(NamedTuple):

@@ -74,6 +74,23 @@ class Kernel:
         """
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
+    def count(
+        self,
+        lanes: Values,
+        rows: Int64s,
+        shift: Int64s,
+        valid: Int64s,
+        counted: Int64s,
+        pending: Int64s,
+        *,
+        votes: bool,
+    ) -> None:
+        """move() of what some rows of lanes (B, L) stand for; `shift`, (N,), as in spread(); `votes`: each lane is one.
+
+        Unlike the other steps it changes what it is given.
+        """
+        move(self.spread(lanes[rows], shift[:, None], 1 if votes else None), rows, valid, counted, pending)
+
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
         """Values times `factor`, in float64 and then rounded."""
         scaled: Floats32 = (values * factor).astype(np.float32)
@@ -126,6 +143,13 @@ class Kernel:
         """unpack() and spread() of as many blocks as there are shifts and votes (B, 1), of whole bytes."""
         lanes = _unpacked(data, width, signed=signed).reshape(len(shift), -1)
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
+
+
+def move(values: Int64s, rows: Int64s, valid: Int64s, counted: Int64s, pending: Int64s) -> None:
+    """Take values (N, L) from rows of `pending` (B, L), and write them, added to the other copy, to copy `valid` of the
+    rows of `counted` (2, B, L).  `rows` and `valid`: (N,), no row twice."""
+    counted[valid, rows] = counted[1 - valid, rows] + values
+    pending[rows] -= values
 
 
 def _steps(values: Int64s, shift: int, limit: int, chances: Chances | None) -> Int64s:

@@ -31,6 +31,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
+    "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
@@ -87,6 +88,22 @@ class NativeKernel(Kernel):
         values = np.empty(lanes.shape, np.int64)
         self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
         return values
+
+    def count(
+        self,
+        lanes: Values,
+        rows: Int64s,
+        shift: Int64s,
+        valid: Int64s,
+        counted: Int64s,
+        pending: Int64s,
+        *,
+        votes: bool,
+    ) -> None:
+        """As Kernel.count."""
+        by, base = _lines(shift, 1 if votes else None)
+        chosen = (rows.ctypes.data, len(rows), by.ctypes.data, base.ctypes.data, valid.ctypes.data)
+        self._library.kernel_count(*_rows(lanes), *chosen, counted.ctypes.data, pending.ctypes.data)
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:
         """As Kernel.scaled."""

@@ -5,7 +5,7 @@ pure logic: times are passed in.  The pacer needs an event loop, or virtual time
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from host.alarm import Clock, Timer
@@ -17,8 +17,11 @@ FRAME_BYTES = 42
 """Ethernet, IPv4 and UDP headers: links count them."""
 
 BURST_PACKETS = 4
-BURST_S = 2e-3
-"""Timers ring up to a millisecond late: a bucket that is smaller than what leaves in that time would lose rate."""
+BURST_S = 4e-3
+PAUSE_S = 2e-3
+"""What waits leaves together, as much as is due after such a pause: a wake-up costs a worker as much as some packets.
+Timers ring up to a millisecond late, and later where workers share cores: a bucket that is smaller than what leaves in
+pause and delay together would lose rate."""
 
 
 class TokenBucket:
@@ -28,15 +31,16 @@ class TokenBucket:
         """It is full."""
         self._byte_s = 8e-6 / mbps
         self._burst_s = burst_bytes * self._byte_s
-        self._full_s = 0.0  # when it is full again
+        self.full_s = 0.0
+        """When it is full again: whoever takes nothing after that loses rate."""
 
     def due_s(self, size: int, now: float) -> float:
         """When so many bytes may have left, from `now` on; later than that if more is taken before."""
-        return max(now, self._full_s - self._burst_s + size * self._byte_s)
+        return max(now, self.full_s - self._burst_s + size * self._byte_s)
 
     def take(self, size: int, now: float) -> None:
         """So many bytes leave."""
-        self._full_s = max(self._full_s, now) + size * self._byte_s
+        self.full_s = max(self.full_s, now) + size * self._byte_s
 
 
 def bucket_for(mbps: float, words: int) -> TokenBucket | None:
@@ -52,27 +56,34 @@ class Pacer(Generic[T]):
     """Gives packets to `take` when the bucket lets them go, in the order in which they came.
 
     >>> pacer = Pacer(bucket_for(10.0, words=4), loop, transmit)
-    >>> pacer.send(datagram, len(datagram))
+    >>> pacer.send([(datagram, len(datagram))])
     """
 
-    def __init__(self, bucket: TokenBucket, clock: Clock, take: Callable[[T], object]) -> None:
+    def __init__(self, bucket: TokenBucket, clock: Clock, take: Callable[[list[T]], object]) -> None:
         self._bucket, self._clock, self._take = bucket, clock, take
         self._queue: deque[tuple[T, int]] = deque()
         self._queued_bytes = 0
         self._timer: Timer | None = None
 
-    def send(self, packet: T, payload_bytes: int) -> float | None:
-        """Let a packet with so much UDP payload go, now or in its turn: None, or when it is expected to leave."""
-        size, now = payload_bytes + FRAME_BYTES, self._clock.time()
-        due_s = self._bucket.due_s(self._queued_bytes + size, now)
-        if not self._queue and due_s <= now:
-            self._go(packet, size, now)
-            return None
-        self._queue.append((packet, size))
-        self._queued_bytes += size
-        if self._timer is None:
-            self._timer = self._clock.call_at(due_s, self._release)
-        return due_s
+    def send(self, packets: Sequence[tuple[T, int]]) -> list[float | None]:
+        """Let packets with so much UDP payload each go, now or in their turn.
+
+        Of each None, or when it is expected to leave: up to PAUSE_S before it does.
+        """
+        now, going, leaves = self._clock.time(), list[T](), list[float | None]()
+        for packet, payload_bytes in packets:
+            size = payload_bytes + FRAME_BYTES
+            due_s = self._bucket.due_s(self._queued_bytes + size, now)
+            if not self._queue and due_s <= now:
+                self._bucket.take(size, now)
+                going.append(packet)
+                leaves.append(None)
+            else:
+                self._queue.append((packet, size))
+                self._queued_bytes += size
+                leaves.append(due_s)
+        self._go(going, now)
+        return leaves
 
     def close(self) -> None:
         """What waits is thrown away, and nothing is due any more."""
@@ -85,17 +96,21 @@ class Pacer(Generic[T]):
     def _release(self) -> None:
         """Everything that may go by now."""
         self._timer = None
-        now = self._clock.time()
-        while self._queue:
-            packet, size = self._queue[0]
-            due_s = self._bucket.due_s(size, now)
-            if due_s > now:
-                self._timer = self._clock.call_at(due_s, self._release)
-                return
-            self._queue.popleft()
+        now, going = self._clock.time(), list[T]()
+        while self._queue and self._bucket.due_s(self._queue[0][1], now) <= now:
+            packet, size = self._queue.popleft()
             self._queued_bytes -= size
-            self._go(packet, size, now)
+            self._bucket.take(size, now)
+            going.append(packet)
+        self._go(going, now)
 
-    def _go(self, packet: T, size: int, now: float) -> None:
-        self._bucket.take(size, now)
-        self._take(packet)
+    def _go(self, going: list[T], now: float) -> None:
+        """These leave; if others wait, see to it that some of them do after a pause, or all as soon as they may."""
+        if self._queue and self._timer is None:
+            first_s = self._bucket.due_s(self._queue[0][1], now)
+            all_s = self._bucket.due_s(self._queued_bytes, now)
+            self._timer = self._clock.call_at(
+                min(first_s + PAUSE_S, all_s, max(first_s, self._bucket.full_s)), self._release
+            )
+        if going:
+            self._take(going)

@@ -25,16 +25,18 @@ again for the others.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 from host.course import Course, check_words, course, hint
 from host.errors import ProtocolError
 from host.flights import Flight, Flights
 from host.history import BlockId, History, Result, check_same
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from host.shape import Shape
 from host.wire import WORD_BYTES, Header, Kind, Lanes
+
+_RESULT = int(Kind.RESULT)
+_RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
@@ -54,16 +56,6 @@ class Statistics:
     regroups: int = 0
     peer_fetches: int = 0
     resyncs: int = 0  # times that the parameters came from a peer
-
-
-class Ready(NamedTuple):
-    """A block that is ready, with so many gradients in it."""
-
-    block: int
-    values: bytes
-    scale: int
-    lanes: int
-    gradients: int
 
 
 class _Waiting(NamedTuple):
@@ -153,10 +145,12 @@ class Protocol:
 
         `uses`: as in contribute_all().
         """
-        return self.contribute_all([Ready(block, values, scale, lanes, gradients)], now=now, uses=uses)
+        return self.contribute_all([(block, Packed(values, scale, lanes, gradients))], now=now, uses=uses)
 
-    def contribute_all(self, ready: Iterable[Ready], *, now: float, uses: int | None = None) -> list[Instruction]:
-        """Several blocks of this worker are ready.
+    def contribute_all(
+        self, ready: Iterable[tuple[int, Packed]], *, now: float, uses: int | None = None
+    ) -> list[Instruction]:
+        """Blocks of this worker are ready.
 
         `uses`: the lanes that the worker sends in by now, where a slot wanted others for a block (None: its lanes);
         the others are told when they are narrower than planned.
@@ -165,7 +159,7 @@ class Protocol:
             return []
         open, waiting = self._course.open, self._waiting
         last = next(reversed(waiting), -1)
-        for block, values, scale, lanes, gradients in ready:
+        for block, (values, scale, lanes, gradients) in ready:
             if block in open:
                 flags = self._course.flags(lanes if uses is None else uses)
                 waiting[block] = _Waiting(values, scale, lanes, gradients, flags)
@@ -180,19 +174,21 @@ class Protocol:
     def packets_in(self, packets: Iterable[tuple[Header, bytes]], now: float) -> list[Instruction]:
         """Answers of the switch that have come together: headers and values."""
         instructions: list[Instruction] = []
-        news = _News()
+        news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
-            if header.job != self._template.job or header.kind < Kind.RESULT:
+            kind = header.kind
+            if header.job != job or kind < _RESULT:
                 self.statistics.foreign += 1
-            elif header.generation != self.generation:
+            elif header.generation != generation:
                 self.statistics.other_generation += 1
-            elif header.kind == Kind.RESULT:
+            elif kind in _RESULTS and header.block not in self._flights.probed:
                 self._result(header, values, news)
             else:
                 instructions += self._go_on(news, now)
                 news = _News()
-                if header.kind == Kind.LATE:
-                    self._late(header, values, news)
+                if kind in _RESULTS:
+                    self._probed(header)
+                    self._result(header, values, news)
                 else:
                     instructions += self._not_taken(header, now)
         return instructions + self._go_on(news, now)
@@ -303,7 +299,7 @@ class Protocol:
 
     def request(self, block: int) -> Header:
         """A contribution to an open block, as it would be sent now."""
-        return self._header(block, self._course.lanes(block))
+        return self._header(block, _Waiting(b"", 0, self._course.lanes(block), 1, 0))
 
     @property
     def waiting(self) -> Collection[int]:
@@ -318,27 +314,22 @@ class Protocol:
 
     def _result(self, header: Header, values: bytes, news: "_News") -> None:
         """The switch's result of a block."""
-        if header.block < self._course.shape.total:  # else of another job: nothing is done about it
-            self._check_words(header)
-            self._note(_result(header, values), hint(header), news)
+        block, course = header.block, self._course
+        if block >= course.total:  # of another job: nothing is done about it
+            return
+        if block == course.shape.blocks or course.words.get(header.lanes) != header.words:
+            check_words(course.shape, header)
+        self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
 
-    def _late(self, header: Header, values: bytes, news: "_News") -> None:
-        """The same, for a request that came after its block was closed."""
-        if header.block < self._course.shape.total:
-            self._check_words(header)
-            if header.iteration == self.iteration:
-                self._flights.late(header.block)
-            self._note(_result(header, values), None, news)
-
-    def _check_words(self, header: Header) -> None:
-        """That all workers' blocks are alike."""
-        if header.block == self._course.shape.blocks or self._course.words.get(header.lanes) != header.words:
-            check_words(self.shape, header)
+    def _probed(self, header: Header) -> None:
+        """A result of a block that was asked for again in a silence."""
+        if header.kind == Kind.LATE and header.iteration == self.iteration:
+            self._flights.late(header.block)
 
     def _note(self, result: Result, hint: int | None, news: "_News") -> None:
         """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
         (iteration, block), course = result.id, self._course
-        if block >= course.shape.total or iteration < course.iteration or not result.values:
+        if block >= course.total or iteration < course.iteration or not result.values:
             return
         known = self._history.of(iteration)
         if block in known:
@@ -348,8 +339,7 @@ class Protocol:
             course.check_known([block])
         known[block] = result
         news.any = True
-        if iteration > self._newest:
-            self._newest = iteration
+        self._newest = max(self._newest, iteration)
         if iteration == course.iteration:
             course.open.discard(block)
             self._waiting.pop(block, None)
@@ -393,7 +383,10 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        for block in self._in_window(sorted(self._course.open - self._flights.by_block.keys() - self._waiting.keys())):
+        course, flying = self._course, self._flights.by_block
+        for block in course.in_window(self._window):
+            if block not in course.open or block in flying or block in self._waiting:
+                continue
             self.statistics.pulls += 1
             header = self.request(block)._replace(kind=Kind.PULL)
             instructions.append(self._launch(header, bytes(header.words * WORD_BYTES), now))
@@ -405,38 +398,36 @@ class Protocol:
             return self._pull(now)
         if not self._ascending:
             self._waiting, self._ascending = dict(sorted(self._waiting.items())), True
-        instructions: list[Instruction] = []
-        for block in self._in_window(self._waiting):
-            values, scale, lanes, gradients, flags = self._waiting.pop(block)
-            header = self._header(block, lanes, scale=scale, gradients=gradients, flags=flags)
-            instructions.append(self._launch(header, values, now))
-        return instructions + self._pull(now)
-
-    def _in_window(self, blocks: Iterable[int]) -> list[int]:
-        """The first of these, which are ascending, as far as the window allows."""
-        end = self._course.window_end(self._window)
-        return list(takewhile(lambda block: block < end, blocks))
+        instructions: list[Send] = []
+        last = self._course.in_window(self._window)[-1]
+        for block, ready in self._waiting.items():
+            if block > last:
+                break
+            instructions.append(self._launch(self._header(block, ready), ready.values, now))
+        for send in instructions:
+            del self._waiting[send.header.block]
+        return [*instructions, *self._pull(now)]
 
     def _launch(self, header: Header, values: bytes, now: float) -> Send:
         """Put a request in flight."""
         self._flights.launch(header.block, header, values, now)
         return Send(header, values)
 
-    def _header(self, block: int, lanes: int, *, scale: int = 0, gradients: int = 1, flags: int = 0) -> Header:
-        """A contribution's header."""
+    def _header(self, block: int, ready: _Waiting) -> Header:
+        """A contribution's."""
         course, mine = self._course, self._template
         return Header(
             job=mine.job,
             worker=mine.worker,
-            lanes=lanes,
-            flags=flags,
-            words=course.words_of(block, lanes),
+            lanes=ready.lanes,
+            flags=ready.flags,
+            words=course.words_of(block, ready.lanes),
             generation=mine.generation,
             iteration=course.iteration,
             block=block,
             slot=course.slot(block) % self._slots,
-            scale=scale,
-            gradients=gradients,
+            scale=ready.scale,
+            gradients=ready.gradients,
         )
 
     def _stale(self, id: BlockId, now: float) -> list[Instruction]:

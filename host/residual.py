@@ -23,13 +23,13 @@ result counted and a late block discarded entirely or not at all, and never twic
 copies of the gradients differ by: the older one is written over only when all blocks of the newest are settled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from host.compress import Codec, Exponents, Fixed, encode_packed
+from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed
 from host.errors import ProtocolError
 from host.history import Result
 from host.lanes import pack, width_of
@@ -69,6 +69,7 @@ class Residual:
         """Their scales, shape (blocks,)."""
         self.sent_lanes: npt.NDArray[np.int64] = pages.sent_lanes
         """The codes of their lanes, shape (blocks,)."""
+        self._marks, self._sent_in = pages.settled.data, pages.sent_in.data  # faster, one by one
         self.pending: Fixed = self._gradients - self._counted() - self._discarded()
         self.discard_late()  # what an earlier process had no time for
         if not feedback:
@@ -133,6 +134,12 @@ class Residual:
             values |= _by_block(pack(self.sent[alike], width_of(lanes)), alike)
         return values
 
+    def noted_of(self, blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Of each of these blocks scale, lanes, and how many gradients its contribution says that it brings."""
+        rows = np.array(blocks, int)
+        gradients = np.clip(self._pages.sent_number[rows], 1, GRADIENTS_MAX)
+        return zip(self.sent_scale[rows].tolist(), self.sent_lanes[rows].tolist(), gradients.tolist(), strict=True)
+
     def left_over(self, blocks: Integers) -> Fixed:
         """What encoding has left over of blocks that were sent in the same lanes, shape (blocks, elements)."""
         codec = self._codecs[int(self.sent_lanes[blocks[0]])]
@@ -154,29 +161,45 @@ class Residual:
         self._pages.sent_in[blocks] = iteration
         return _by_block(packed, blocks)
 
-    def settle(self, result: Result) -> None:
-        """Take note of a result: what it holds of this worker's block is counted; a copy of it changes nothing.
+    def settle(self, *results: Result) -> None:
+        """Take note of results of different blocks: what they hold of this worker is counted; copies change nothing.
 
         Nor does that of a summary block, whose number is above all others': it is not in the books.
         """
-        block, iteration = result.id.block, result.id.iteration
-        if block >= len(self.sent):
-            return
-        settled, _, valid = self._settled(block)
-        if settled >= iteration:
-            return
-        included = result.has(self.rank)
-        if included:
-            counted = self._own(result)
-            valid = 1 - valid
-            number = self._pages.counted_number
-            number[valid, block] = number[1 - valid, block] + self._pages.sent_number[block]
-            self._pages.counted[valid, block] = self._pages.counted[1 - valid, block] + counted
-            self.pending[block] -= counted
-        self._pages.settled[block] = iteration << 2 | included << 1 | valid
+        marks, counted = self._marks, list[int]()
+        news = list[tuple[int, int]]()  # block, mark
+        for result in results:
+            iteration, block = result.id
+            if block >= len(marks) or marks[block] >> 2 >= iteration:
+                continue
+            included = result.members >> self.rank & 1
+            news.append((block, iteration << 2 | included << 1 | (marks[block] & 1) ^ included))
+            if included:
+                self._check_sent(result)
+                counted.append(block)
+        if counted:
+            self._count(np.array(counted))
+        for block, mark in news:
+            marks[block] = mark
+            self._settled_as(block, mark)
+
+    def _count(self, blocks: Integers) -> None:
+        """What was sent of these is counted, once their marks say so."""
+        pages = self._pages
+        valid = 1 - (pages.settled[blocks] & 1)
+        pages.counted_number[valid, blocks] = pages.counted_number[1 - valid, blocks] + pages.sent_number[blocks]
+        scale, lanes = self.sent_scale[blocks], self.sent_lanes[blocks]
+        for code in set(lanes.tolist()):
+            alike = slice(None) if (lanes == code).all() else lanes == code
+            into = (blocks[alike], valid[alike], pages.counted, self.pending)
+            count_sent(self._codecs[code], self.sent, scale[alike], *into)
+
+    def _settled_as(self, block: int, mark: int) -> None:
+        """What is thrown away now that this is in the books."""
+        included = mark >> 1 & 1
         if included and not self._feedback and not self._waiting(np.array([block]))[0]:
             self._discard_rest(block)
-        if self._drop and not included and iteration == self.entered:
+        if self._drop and not included and mark >> 2 == self.entered:
             self._discard(block)
 
     def discard_late(self) -> None:
@@ -245,17 +268,14 @@ class Residual:
         mark = int(self._pages.settled[block])
         return mark >> 2, bool(mark >> 1 & 1), mark & 1
 
-    def _own(self, result: Result) -> Fixed:
-        """What this worker had sent for a result that says it is in it."""
-        block, iteration = result.id.block, result.id.iteration
-        if self._pages.sent_in[block] != iteration:
+    def _check_sent(self, result: Result) -> None:
+        """That this worker had sent something for a result that says it is in it."""
+        iteration, block = result.id
+        if self._sent_in[block] != iteration:
             raise ProtocolError(
                 f"block {block} of iteration {iteration} has a contribution of worker {self.rank}, which sent none:"
                 " is another process running with this rank?"
             )
-        codec = self._codecs[int(self.sent_lanes[block])]
-        own: Fixed = codec.decode(self.sent[block : block + 1], int(self.sent_scale[block]), 1)[0]
-        return own
 
     @property
     def _gradients(self) -> Fixed:

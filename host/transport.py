@@ -1,4 +1,4 @@
-"""A worker's UDP socket: datagrams out to the switch's service address, datagrams in.
+"""A worker's UDP socket: packets out to the switch's service address, packets in, as many at a time as there are.
 
 Knows nothing of blocks.  UDP's checksum is switched off: packets have kofn's own (p4src/checksum.p4).
 """
@@ -6,15 +6,19 @@ Knows nothing of blocks.  UDP's checksum is switched off: packets have kofn's ow
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
+from host import wire
 from host.alarm import Clock, Timer
 from host.collective import Part
+from host.datagrams import Datagrams, Packet, datagrams
+from host.errors import WireError
 from host.faults import Copy, Faults
 from host.pacing import Pacer, TokenBucket
-from host.wire import PACKET_BYTES_MAX, PORT
+from host.wire import HEADER_BYTES, PACKET_BYTES_MAX, PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
 _SO_RCVBUFFORCE = 33
@@ -26,8 +30,14 @@ HELD_S = 0.02
 
 _BEHIND_S = 1e-6  # timers of one moment may run in any order
 
-Take = Callable[[list[bytes]], None]
+Carry = Callable[[list[bytes]], None]
 """What is to be done with datagrams."""
+
+Take = Callable[[list[Packet]], None]
+"""What is to be done with packets."""
+
+Refuse = Callable[[WireError], None]
+"""Hears what is wrong with what is none."""
 
 
 @dataclass(slots=True)
@@ -55,7 +65,7 @@ class Line:
     One datagram is held back at a time; the one that comes after it is not, or neither would pass.
     """
 
-    def __init__(self, faults: Faults, clock: Clock, take: Take) -> None:
+    def __init__(self, faults: Faults, clock: Clock, take: Carry) -> None:
         """The faults' time begins now."""
         self._faults, self._clock, self._take = faults, clock, take
         self._started_s = clock.time()
@@ -116,36 +126,52 @@ class Transport:
         self.turn: Callable[[Part], Part] = lambda part: part
         """Is told what the event loop's time goes into (host.collective.Stopwatch)."""
         self._bucket = bucket
-        self._pacer: Pacer[bytes] | None = None
+        self._pacer: Pacer[Packet] | None = None
+        self._many: Datagrams | None = None
         self._sending, self._receiving = sending, receiving
         self._socket = udp_socket(local, port)
         self._socket.connect((service, port))
         self._socket.setblocking(False)
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen(self, loop: asyncio.AbstractEventLoop, take: Take) -> None:
-        """Give datagrams to `take` as they come, until close()."""
-        self._loop, self._take = loop, take
+    def listen(self, loop: asyncio.AbstractEventLoop, take: Take, refuse: Refuse, packets: ModuleType = wire) -> None:
+        """Give packets to `take` as they come, and to `refuse` what is wrong with others, until close().
+
+        `packets`: the module that makes and reads them one by one; host.wire's may go many at a time.
+        """
+        self._loop, self._take, self._refuse, self._packets = loop, take, refuse, packets
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
         self._pacer = Pacer(self._bucket, loop, self._leave) if self._bucket else None
+        self._many = datagrams(self._socket) if packets is wire else None
         loop.add_reader(self._socket, self._readable)
 
-    def send(self, datagram: bytes) -> float | None:
-        """Let a datagram go, only after listen(): now (None), or in its turn, with the time when that will be."""
+    def send(self, packets: Sequence[Packet]) -> list[float | None]:
+        """Let packets go, only after listen(): each now (None), or in its turn, with the time when that will be."""
         if self._pacer is not None:
-            return self._pacer.send(datagram, len(datagram))
-        self._leave(datagram)
-        return None
+            return self._pacer.send([(packet, HEADER_BYTES + len(packet[1])) for packet in packets])
+        self._leave(packets)
+        return [None] * len(packets)
 
-    def _leave(self, datagram: bytes) -> None:
-        """Hand a datagram to the network, which may have faults."""
+    def _leave(self, packets: Sequence[Packet]) -> None:
+        """Hand packets to the network, which may have faults."""
         before = self.turn("send")
-        if self._out is None:
-            self._send(datagram)
+        if self._out is None and self._many is not None:
+            self._send_many(self._many, packets)
         else:
-            self._out.carry([datagram])
+            made = [self._packets.encode(header, values) for header, values in packets]
+            (self._send_all if self._out is None else self._out.carry)(made)
         self.turn(before)
+
+    def _send_many(self, many: Datagrams, packets: Sequence[Packet]) -> None:
+        """As _send(), all at once."""
+        if self._socket.fileno() < 0:
+            return
+        left = many.send(packets).left
+        sizes = [HEADER_BYTES + len(values) for (_, values), went in zip(packets, left, strict=True) if went]
+        self.traffic.packets_sent += len(sizes)
+        self.traffic.bytes_sent += sum(sizes)
+        self.traffic.send_failures += len(packets) - len(sizes)
 
     def close(self) -> None:
         """Stop listening and give the port back; what waits or is delayed is lost."""
@@ -176,17 +202,36 @@ class Transport:
     def _readable(self) -> None:
         """Datagrams have come."""
         before = self.turn("receive")
-        datagrams = self._receive()
-        if self._in is None:
-            self._take(datagrams)
+        if self._in is None and self._many is not None:
+            packets, _, errors, sizes = self._many.receive()
+            self._came(sizes)
+            self._give(packets, errors)
         else:
-            self._in.carry(datagrams)
+            (self._arrive if self._in is None else self._in.carry)(self._receive())
         self.turn(before)
 
     def _arrive(self, datagrams: list[bytes]) -> None:
-        """Datagrams come out of the line with faults, perhaps after the end."""
-        if self._socket.fileno() >= 0:
-            self._take(datagrams)
+        """Datagrams are here, out of the line with faults perhaps after the end."""
+        if self._socket.fileno() < 0:
+            return
+        packets, errors = list[Packet](), list[WireError]()
+        for datagram in datagrams:
+            try:
+                packets.append((self._packets.decode_header(datagram), datagram[HEADER_BYTES:]))
+            except WireError as error:
+                errors.append(error)
+        self._give(packets, errors)
+
+    def _give(self, packets: list[Packet], errors: list[WireError]) -> None:
+        """Pass on what has come."""
+        for error in errors:
+            self._refuse(error)
+        self._take(packets)
+
+    def _came(self, sizes: Sequence[int]) -> None:
+        """Count what came."""
+        self.traffic.packets_received += len(sizes)
+        self.traffic.bytes_received += sum(sizes)
 
     def _receive(self) -> list[bytes]:
         """The datagrams that are there, at most a batch."""
@@ -194,8 +239,7 @@ class Transport:
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
             while len(datagrams) < _BATCH:
                 datagrams.append(self._socket.recv(PACKET_BYTES_MAX + 1))
-        self.traffic.packets_received += len(datagrams)
-        self.traffic.bytes_received += sum(map(len, datagrams))
+        self._came(list(map(len, datagrams)))
         return datagrams
 
 

@@ -161,24 +161,34 @@ def encode_header(header: Header) -> bytes:
         raise WireError(f"{error}: {header}") from error
 
 
+def headers_of(heads: bytes | memoryview) -> Iterator[Header]:
+    """The fields of headers that follow each other."""
+    for first, job, worker, owner, widths, *rest in _HEADER.iter_unpack(heads):
+        yield Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+
+
 def _unpack(datagram: bytes | memoryview) -> Header:
     """The first 38 bytes as fields."""
-    first, job, worker, owner, widths, *rest = _HEADER.unpack_from(datagram)
-    return Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+    return next(headers_of(datagram[:HEADER_BYTES]))
 
 
 def decode_header(datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], Header] = _unpack) -> Header:
     """The header of a datagram; WireError when it is too short, of another version, of another length, or damaged."""
-    if len(datagram) < HEADER_BYTES:
-        raise WireError(f"a datagram of {len(datagram)} bytes: a kofn header has {HEADER_BYTES}")
-    header = parse(datagram)
+    header = parse(datagram) if len(datagram) >= HEADER_BYTES else Header()
+    check(header, len(datagram), sum_of(datagram))
+    return header
+
+
+def check(header: Header, size: int, total: int) -> None:
+    """WireError where a datagram of this size, with this sum_of(), is not what its header says."""
+    if size < HEADER_BYTES:
+        raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
     if header.version != VERSION:
         raise WireError(f"version {header.version}: this host speaks version {VERSION}")
-    if len(datagram) != HEADER_BYTES + header.words * WORD_BYTES:
-        raise WireError(f"{len(datagram)} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
-    if sum_of(datagram):
+    if size != HEADER_BYTES + header.words * WORD_BYTES:
+        raise WireError(f"{size} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
+    if total:
         raise ChecksumError(f"a damaged datagram: its checksum {header.checksum:#06x} does not fit its content")
-    return header
 
 
 def encode(header: Header, values: bytes | memoryview) -> bytes:

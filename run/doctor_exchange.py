@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from host.datagrams import Packet
 from host.errors import WireError
 from host.lanes import pack, unpack
 from host.transport import Transport
@@ -17,8 +18,6 @@ from host.wire import (
     Header,
     Kind,
     Values,
-    decode_header,
-    encode,
     members_of,
 )
 
@@ -49,7 +48,7 @@ class Exchange:
     generation: int
     iteration: int
     _transport: Transport | None = None
-    _answers: dict[int, tuple[Header, bytes]] = field(default_factory=dict)
+    _answers: dict[int, Packet] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _strange: str = ""
 
@@ -62,19 +61,18 @@ class Exchange:
         """The socket, from the first packet on; OSError where it cannot be had."""
         if self._transport is None:
             self._transport = Transport(self.plan.service)
-            self._transport.listen(asyncio.get_running_loop(), self._take)
+            self._transport.listen(asyncio.get_running_loop(), self._take, self._refuse)
         return self._transport
 
-    def _take(self, datagrams: list[bytes]) -> None:
+    def _refuse(self, error: WireError) -> None:
+        """It is no packet."""
+        self._strange = f"; what came was {error}"
+
+    def _take(self, packets: list[Packet]) -> None:
         """Keep what has come, by block."""
-        for datagram in datagrams:
-            try:
-                header = decode_header(datagram)
-            except WireError as error:
-                self._strange = f"; what came was {error}"
-                continue
+        for header, values in packets:
             if header.kind in (Kind.RESULT, Kind.LATE):
-                self._answers.setdefault(header.block, (header, datagram[HEADER_BYTES:]))
+                self._answers.setdefault(header.block, (header, values))
             else:
                 self._strange = f"; the switch answered {Kind(header.kind).name}"
         self._news.set()
@@ -93,9 +91,9 @@ class Exchange:
             slot=number,
             **({"k": 1, "owner": plan.rank} if alone else {}),
         )
-        datagram = encode(header, pack(_values(plan.rank, words), 32))
+        packet = header, pack(_values(plan.rank, words), 32)
         begin = time.monotonic()
-        answer, values = await self._answer(number, datagram)
+        answer, values = await self._answer(number, packet)
         members, held = members_of(answer.members), (answer.count, answer.gradients)
         if members != ranks or held != (len(ranks), len(ranks)):
             raise ProbeError(
@@ -106,15 +104,15 @@ class Exchange:
             raise ProbeError(
                 f"{wrong.size} of {words * WORD_LANES} sums are wrong, the first is that of lane {wrong[0]}"
             )
-        return f"{len(datagram)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
+        return f"{_size(packet)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
 
-    async def _answer(self, number: int, datagram: bytes) -> tuple[Header, bytes]:
+    async def _answer(self, number: int, packet: Packet) -> Packet:
         """Send again and again until there is one."""
         transport, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
         while number not in self._answers:
             if time.monotonic() > deadline:
-                raise ProbeError(f"no answer to {sent} packets of {len(datagram)} bytes{self._strange}")
-            transport.send(datagram)
+                raise ProbeError(f"no answer to {sent} packets of {_size(packet)} bytes{self._strange}")
+            transport.send([packet])
             sent += 1
             self._news.clear()
             try:
@@ -122,6 +120,11 @@ class Exchange:
             except TimeoutError:
                 continue
         return self._answers[number]
+
+
+def _size(packet: Packet) -> int:
+    """Of the datagram."""
+    return HEADER_BYTES + len(packet[1])
 
 
 def _values(rank: int, words: int) -> Values:

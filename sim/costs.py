@@ -19,9 +19,9 @@ from controller.measure import Report
 from host import wire
 from host.aggregate import aggregate
 from host.coding import Coding
-from host.encoder import Encoder, Packed
+from host.encoder import Encoder
 from host.history import BlockId, Result
-from host.instructions import Send
+from host.instructions import Packed, Send
 from host.pages import Pages
 from host.protocol import Protocol
 from host.stragglers import Blocking

@@ -1,13 +1,14 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from host.aggregate import aggregate
 from host.alignment import Direction
 from host.coding import Coding
-from host.encoder import Encoder, Finished, Packed
+from host.encoder import Encoder, Finished
 from host.history import Result
+from host.instructions import Deliver, Packed
 from host.metrics import Metrics, norm2
 from host.pages import Pages
 from host.plan import Plan, Planner
@@ -43,7 +44,7 @@ class Sender(Protocol):
     def left(self, block: int, values: bytes) -> None:
         """A contribution has left."""
 
-    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
         """A result is here."""
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
@@ -141,7 +142,7 @@ class Zeros:
     def left(self, block: int, values: bytes) -> None:
         """Nobody counts."""
 
-    def settle(self, result: Result, now: float, hint: int | None = None) -> None:
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
         """There are no books."""
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:

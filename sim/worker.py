@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from controller.measure import Report
 from host.aggregate import held
 from host.alarm import Alarm
-from host.encoder import Finished, Packed
+from host.encoder import Finished
 from host.history import Result
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from host.pacing import Pacer, bucket_for
 from host.protocol import Protocol
 from host.stragglers import Blocking
@@ -51,7 +51,7 @@ class Worker:
             rto_s=job.rto_ms / 1000,
         )
         bucket = bucket_for(around.config.pace_mbps, pupil.shape.words_most)
-        self._pacer = Pacer[Send](bucket, around.clock, self._leave) if bucket else None
+        self._pacer = Pacer[Send](bucket, around.clock, self._leave_all) if bucket else None
         self._blocking = Blocking(around.config, rank)
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
@@ -208,9 +208,9 @@ class Worker:
                     if header.kind == Kind.CONTRIBUTE:
                         encoder.left(header.block, values)
                     self._around.machine.work(self._around.costs.packet_s, self._send, instruction)
-                case Deliver(result=result, hint=hint):
+                case Deliver(result=result):
                     self._delivered[result.id.block] = result
-                    encoder.settle(result, self._around.clock.time(), hint)
+                    encoder.settle([instruction], self._around.clock.time())
                 case Complete():
                     self._complete = [self._delivered[block] for block in self.protocol.blocks]
                     self._delivered = {}
@@ -224,9 +224,14 @@ class Worker:
         if self._pacer is None:
             self._leave(packet)
             return
-        leaves_s = self._pacer.send(packet, HEADER_BYTES + len(packet.values))
+        (leaves_s,) = self._pacer.send([(packet, HEADER_BYTES + len(packet.values))])
         if leaves_s is not None:
             self.protocol.leaves(packet.header, leaves_s)
+
+    def _leave_all(self, packets: list[Send]) -> None:
+        """The pacer lets these go."""
+        for packet in packets:
+            self._leave(packet)
 
     def _leave(self, packet: Send) -> None:
         """A packet goes to the link."""

@@ -1,6 +1,6 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from host.compress import to_fixed
 from host.errors import GradientError, ProtocolError
 from host.event_loop import EventLoop
 from host.history import Result
+from host.instructions import Deliver
 from host.pacing import bucket_for
 from host.record import Recorder
 from host.replica import State
@@ -301,8 +302,8 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
     cluster = Cluster(job, k=3, compress=Compress(codec="auto", adapt="deliverable"), elements=30_000)
     slow, settle = cluster.agents[1].encoder, cluster.agents[1].encoder.settle
 
-    def settled(result: Result, now: float, hint: int | None = None) -> None:
-        settle(result, now, 2 if result.id.block == 2 else hint)
+    def settled(delivered: Sequence[Deliver], now: float) -> None:
+        settle([Deliver(result, 2 if result.id.block == 2 else hint) for result, hint in delivered], now)
 
     monkeypatch.setattr(slow, "settle", settled)
     gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)

@@ -8,9 +8,10 @@ import pytest
 
 from host.aggregate import Aggregate, aggregate
 from host.coding import Coding
-from host.encoder import Encoder, Packed
+from host.encoder import Encoder
 from host.errors import AgentError
 from host.history import BlockId, Result
+from host.instructions import Deliver, Packed
 from host.lanes import pack, unpack, width_of
 from host.pages import Pages
 from host.rate import RateEstimator
@@ -86,7 +87,7 @@ class Team:
         done = []
         for rank, (encoder, coding) in enumerate(zip(self.encoders, self.codings, strict=True)):
             for result in results:
-                encoder.settle(result, 0.0)
+                encoder.settle([Deliver(result)], 0.0)
             done.append(aggregate(encoder.follow(results), coding, rank=rank, average="gradients"))
         return done
 
@@ -180,7 +181,7 @@ def test_lanes_may_differ_in_one_iteration() -> None:
     gradients = team.encode()
     results = [team.sum_up(0, [0, 1, 2])]
     for encoder in team.encoders:
-        encoder.settle(results[0], 0.0, hint=2)
+        encoder.settle([Deliver(results[0], 2)], 0.0)
     later = team.encoders[0].blocks[1:]
     assert team.encoders[0].narrowed(later, 1) == later
     assert team.encoders[0].narrowed(later, 1) == [], "once"
@@ -209,7 +210,8 @@ def test_only_what_has_never_left_is_narrowed() -> None:
     for one, narrowed in ((encoder, [0, 2]), (again, [])):
         if one is again:
             one.encode(1)
-        one.settle(Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, gradients=1, members=2, values=b""), 0.0, 3)
+        closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, gradients=1, members=2, values=b"")
+        one.settle([Deliver(closed, 3)], 0.0)
         assert [block for block in one.narrowed([0, 1, 2], 1) if block < 3] == narrowed
         assert one.packed(1) == before
         assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], "or as they were before the restart"
@@ -237,7 +239,7 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
             members=1,
             values=b"",
         )
-        encoder.settle(result, now)
+        encoder.settle([Deliver(result)], now)
         if found := encoder.narrowed(range(block + 1, 101), 1):
             assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
             narrowed = block
