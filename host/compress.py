@@ -224,7 +224,7 @@ def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, coun
 def count_sent(
     codec: Codec, lanes: Values, scale: Exponents, rows: Integers, valid: Integers, counted: Fixed, pending: Fixed
 ) -> None:
-    """move() of host.kernel of what rows of lanes (B, L) stand for at these scales (N,), in one pass where it can be."""
+    """move() of host.kernel of what rows of lanes (B, L) stand for at scales (N,), in one pass where it can be."""
     if type(codec) is FixedPoint or type(codec) is OneBit:
         kernel().count(lanes, rows, _shift(scale), valid, counted, pending, votes=not codec.signed)
     else:
