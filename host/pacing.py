@@ -59,8 +59,17 @@ class Pacer(Generic[T]):
     >>> pacer.send([(datagram, len(datagram))])
     """
 
-    def __init__(self, bucket: TokenBucket, clock: Clock, take: Callable[[list[T]], object]) -> None:
-        self._bucket, self._clock, self._take = bucket, clock, take
+    def __init__(
+        self,
+        bucket: TokenBucket,
+        clock: Clock,
+        take: Callable[[list[T]], object],
+        rang: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`rang` is called when something that waited has left."""
+        self._bucket, self._clock, self._take, self._rang = bucket, clock, take, rang
+        self.rings_s: float | None = None
+        """When something that waits leaves; None: nothing does."""
         self._queue: deque[tuple[T, int]] = deque()
         self._queued_bytes = 0
         self._timer: Timer | None = None
@@ -89,13 +98,13 @@ class Pacer(Generic[T]):
         """What waits is thrown away, and nothing is due any more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer = self.rings_s = None
         self._queue.clear()
         self._queued_bytes = 0
 
     def _release(self) -> None:
         """Everything that may go by now."""
-        self._timer = None
+        self._timer = self.rings_s = None
         now, going = self._clock.time(), list[T]()
         while self._queue and self._bucket.due_s(self._queue[0][1], now) <= now:
             packet, size = self._queue.popleft()
@@ -103,14 +112,14 @@ class Pacer(Generic[T]):
             self._bucket.take(size, now)
             going.append(packet)
         self._go(going, now)
+        self._rang()
 
     def _go(self, going: list[T], now: float) -> None:
         """These leave; if others wait, see to it that some of them do after a pause, or all as soon as they may."""
         if self._queue and self._timer is None:
             first_s = self._bucket.due_s(self._queue[0][1], now)
             all_s = self._bucket.due_s(self._queued_bytes, now)
-            self._timer = self._clock.call_at(
-                min(first_s + PAUSE_S, all_s, max(first_s, self._bucket.full_s)), self._release
-            )
+            self.rings_s = min(first_s + PAUSE_S, all_s, max(first_s, self._bucket.full_s))
+            self._timer = self._clock.call_at(self.rings_s, self._release)
         if going:
             self._take(going)

@@ -17,7 +17,7 @@ from host.collective import Part
 from host.datagrams import Datagrams, Packet, datagrams
 from host.errors import WireError
 from host.faults import Copy, Faults
-from host.pacing import Pacer, TokenBucket
+from host.pacing import PAUSE_S, Pacer, TokenBucket
 from host.wire import HEADER_BYTES, PACKET_BYTES_MAX, PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
@@ -142,16 +142,39 @@ class Transport:
         self._loop, self._take, self._refuse, self._packets = loop, take, refuse, packets
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
-        self._pacer = Pacer(self._bucket, loop, self._leave) if self._bucket else None
+        self._pacer = Pacer(self._bucket, loop, self._leave, self._left) if self._bucket else None
         self._many = datagrams(self._socket) if packets is wire else None
+        self._reads = True
         loop.add_reader(self._socket, self._readable)
 
     def send(self, packets: Sequence[Packet]) -> list[float | None]:
         """Let packets go, only after listen(): each now (None), or in its turn, with the time when that will be."""
         if self._pacer is not None:
-            return self._pacer.send([(packet, HEADER_BYTES + len(packet[1])) for packet in packets])
+            leave_s = self._pacer.send([(packet, HEADER_BYTES + len(packet[1])) for packet in packets])
+            self._read_or_wait(self._pacer)
+            return leave_s
         self._leave(packets)
         return [None] * len(packets)
+
+    def _left(self) -> None:
+        """Something that waited has left."""
+        if not self._reads and self._socket.fileno() >= 0:
+            self._readable()
+        if self._pacer is not None:
+            self._read_or_wait(self._pacer)
+
+    def _read_or_wait(self, pacer: Pacer[Packet]) -> None:
+        """What comes while packets wait is read when the next of them leave, if that is soon: it cannot let any leave
+        before, and would only wake this worker once more."""
+        loop, rings_s = self._loop, pacer.rings_s
+        if loop is None or self._socket.fileno() < 0:
+            return
+        reads = rings_s is None or rings_s > loop.time() + PAUSE_S
+        if reads and not self._reads:
+            loop.add_reader(self._socket, self._readable)
+        elif self._reads and not reads:
+            loop.remove_reader(self._socket)
+        self._reads = reads
 
     def _leave(self, packets: Sequence[Packet]) -> None:
         """Hand packets to the network, which may have faults."""
