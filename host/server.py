@@ -6,6 +6,8 @@ switch saves.  (Source: the rate-adaptive compression document's architecture: w
 """
 
 import logging
+import os
+import select
 import signal
 import socket
 import sys
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 import click
 
 from host import wire
+from host.datagrams import Datagrams, datagrams
 from host.errors import ChecksumError, HostError, WireError
 from host.slot_rules import Answer, SlotRules
 from host.transport import udp_socket
@@ -46,48 +49,81 @@ class Server:
     def __init__(self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str]) -> None:
         self.counts = Counts()
         self._socket, self._rules, self._job = opened, rules, job
-        port = opened.getsockname()[1]
-        self._places = [(address, port) for address in addresses]
+        self._port = opened.getsockname()[1]
+        self._places = [place_of(address) for address in addresses]
+        self._many = datagrams(opened, senders=True)
         self._buffer = memoryview(bytearray(PACKET_BYTES_MAX + 1))
 
     def serve(self) -> None:
-        """Until the socket is closed, or a signal handler raises."""
-        receive, buffer = self._socket.recvfrom_into, self._buffer
+        """Until a signal handler raises."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
         while True:
-            size, sender = receive(buffer)
-            self.take(buffer[:size], sender[0])
+            poll.poll()
+            self.receive()
 
-    def take(self, datagram: memoryview, sender: str) -> None:
-        """A packet from this address is here: what the rules say to it."""
+    def receive(self) -> int:
+        """Take what is there, at most a batch: what the rules say to it; how many datagrams it was."""
+        if self._many is None:
+            size, sender = self._socket.recvfrom_into(self._buffer)
+            self._take(self._buffer[:size], place_of(sender[0]))
+            return 1
+        packets, senders, errors, sizes = self._many.receive()
+        self.counts.received += len(sizes)
+        for error in errors:
+            self._refuse(error)
+        answers = list[Answer]()
+        for (header, values), sender in zip(packets, senders, strict=True):
+            answers += self._answers(header, values, sender)
+        if answers:
+            self._send(self._many, answers)
+        return len(sizes)
+
+    def _take(self, datagram: memoryview, sender: int) -> None:
+        """A single one from this address is here."""
         self.counts.received += 1
         try:
             header = wire.decode_header(datagram)
-            reason = self._unwelcome(header, sender)
         except WireError as error:
-            reason = "BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"
-        if reason is not None:
-            self.counts.dropped[reason] += 1
+            self._refuse(error)
             return
-        answers = self._rules.handle(header, datagram[HEADER_BYTES:])
-        if answers:
-            self._answer(answers)
-
-    def _answer(self, answers: Sequence[Answer]) -> None:
-        """Send them; all have the same values."""
-        values = answers[0][2]
-        values_sum = wire.sum_of(values)
-        for rank, header, _ in answers:
-            head = wire.encode_head(header, values_sum)
+        for rank, answer, values in self._answers(header, datagram[HEADER_BYTES:], sender):
             try:
-                self._socket.sendmsg((head, values), (), 0, self._places[rank])
-            except OSError as error:  # as on any network it is lost, and asked for again
-                self.counts.send_failures += 1
-                if self.counts.send_failures == 1:
-                    log.warning("worker %d at %s: %s (further ones are only counted)", rank, self._places[rank], error)
+                self._socket.sendto(wire.encode(answer, values), (address_of(self._places[rank]), self._port))
+            except OSError as error:
+                self._not_sent(rank, error)
             else:
                 self.counts.sent += 1
 
-    def _unwelcome(self, header: Header, sender: str) -> str | None:  # noqa: PLR0911  # one return for each reason
+    def _send(self, many: Datagrams, answers: Sequence[Answer]) -> None:
+        """Answers leave, each to its worker."""
+        packets = [(header, values) for _, header, values in answers]
+        left, error = many.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
+        for (rank, _, _), went in zip(answers, left, strict=True):
+            if not went:
+                self._not_sent(rank, OSError(error, os.strerror(error)))
+        self.counts.sent += sum(left)
+
+    def _not_sent(self, rank: int, error: OSError) -> None:
+        """As on any network it is lost, and asked for again."""
+        self.counts.send_failures += 1
+        if self.counts.send_failures == 1:
+            place = f"{address_of(self._places[rank])}:{self._port}"
+            log.warning("worker %d at %s: %s (further ones are only counted)", rank, place, error)
+
+    def _refuse(self, error: WireError) -> None:
+        """It is no packet."""
+        self.counts.dropped["BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"] += 1
+
+    def _answers(self, header: Header, values: bytes | memoryview, sender: int) -> list[Answer]:
+        """What the rules say to a packet from this address."""
+        reason = self._unwelcome(header, sender)
+        if reason is None:
+            return self._rules.handle(header, values)
+        self.counts.dropped[reason] += 1
+        return []
+
+    def _unwelcome(self, header: Header, sender: int) -> str | None:  # noqa: PLR0911  # one return for each reason
         """Why a packet is dropped, as the switch admits them; None where it is not."""
         job, ranks = self._job, len(self._places)
         if header.job != job:
@@ -98,7 +134,7 @@ class Server:
             return "BAD_LENGTH"
         if not header.iteration:
             return "BAD_EPOCH"
-        if header.worker >= ranks or self._places[header.worker][0] != sender:
+        if header.worker >= ranks or self._places[header.worker] != sender:
             return "WRONG_PORT"
         brings = 1 <= header.gradients <= GRADIENTS_MAX or header.kind == Kind.PULL
         if header.count != 1 or not brings:
@@ -108,6 +144,16 @@ class Server:
         if header.lanes >= len(Lanes):
             return "UNKNOWN_LANES"
         return "UNKNOWN_OWNER" if ranks <= header.owner != EVERYONE else None
+
+
+def place_of(address: str) -> int:
+    """An IPv4 address as a number; OSError where it is none."""
+    return int.from_bytes(socket.inet_aton(address))
+
+
+def address_of(place: int) -> str:
+    """And back."""
+    return socket.inet_ntoa(place.to_bytes(4))
 
 
 @click.command(epilog="Example: python -m host.server --address 10.0.0.9 --worker 10.0.0.1 --worker 10.0.0.2")
@@ -133,9 +179,9 @@ def main(
         rules = SlotRules(workers=len(workers), k=k, slots=slots)
         rules.generation = generation
         opened = udp_socket(address, port)
+        server = Server(opened, rules, job, workers)
     except (HostError, OSError) as error:
         sys.exit(f"kofn server: {address}:{port}: {error}")
-    server = Server(opened, rules, job, workers)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"serving job {job} at {address}:{port}: {k} of {len(workers)} workers complete a block", flush=True)
     with opened:

@@ -11,7 +11,7 @@ import pytest
 
 from host import wire
 from host.lanes import pack, unpack
-from host.server import Server
+from host.server import Server, place_of
 from host.slot_rules import SlotRules
 from host.transport import udp_socket
 from host.wire import Header, Kind
@@ -35,7 +35,11 @@ class Table:
     def take(self, sender: int = 0, values: bytes = VALUES, **fields: Any) -> dict[int, tuple[Header, bytes]]:
         """The answers to a packet, by rank."""
         header = Header(**{"job": 7, "worker": sender, "generation": 5, "scale": 3} | fields)
-        self.server.take(memoryview(wire.encode(header, values)), ADDRESSES[sender])
+        return self.hear(wire.encode(header, values), sender)
+
+    def hear(self, datagram: bytes | bytearray, sender: int = 0) -> dict[int, tuple[Header, bytes]]:
+        self.sockets[sender].sendto(datagram, (OWN, PORT))
+        assert self.server.receive() == 1
         return self.answers()
 
     def answers(self) -> dict[int, tuple[Header, bytes]]:
@@ -49,9 +53,11 @@ class Table:
         return heard
 
 
-@pytest.fixture
-def table() -> Iterator[Table]:
+@pytest.fixture(params=["many", "one by one"])
+def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     table = Table(k=2)
+    if request.param == "one by one":
+        table.server._many = None
     yield table
     for opened in table.sockets:
         opened.close()
@@ -100,8 +106,21 @@ def test_what_a_switch_would_drop_is_dropped(table: Table, reason: str, fields: 
 def test_a_damaged_packet_is_dropped(table: Table) -> None:
     packet = bytearray(wire.encode(Header(job=7, generation=5), VALUES))
     packet[-1] ^= 4
-    table.server.take(memoryview(packet), ADDRESSES[0])
+    assert table.hear(packet) == {}
     assert table.server.counts.dropped == {"BAD_CHECKSUM": 1}
+
+
+def test_what_has_come_together_is_answered_together(table: Table) -> None:
+    for block in (3, 4):
+        for sender in (0, 1):
+            header = Header(job=7, worker=sender, generation=5, block=block, slot=block)
+            table.sockets[sender].sendto(wire.encode(header, VALUES), (OWN, PORT))
+    table.sockets[0].sendto(b"nothing", (OWN, PORT))
+    taken = [table.server.receive() for _ in range(5 if table.server._many is None else 1)]
+    assert sum(taken) == 5
+    for worker in table.sockets[:3]:
+        assert [wire.decode_header(worker.recv(9000)).block for _ in range(2)] == [3, 4]
+    assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
 
 
 def test_a_pull_needs_no_gradients(table: Table) -> None:
@@ -111,7 +130,7 @@ def test_a_pull_needs_no_gradients(table: Table) -> None:
 
 
 def test_what_cannot_be_sent_is_counted(table: Table) -> None:
-    table.server._places[1] = ("255.255.255.255", PORT)  # not without asking for broadcast
+    table.server._places[1] = place_of("255.255.255.255")  # not without asking for broadcast
     table.take(0)
     assert sorted(table.take(2)) == [0, 2]
     assert (table.server.counts.sent, table.server.counts.send_failures) == (2, 1)
