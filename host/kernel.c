@@ -96,13 +96,13 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
-/* Of the chosen rows: what their lanes stand for (as above, shift and base by place among the chosen) is taken from
+/* Of the chosen rows: what their lanes, or votes of one each, stand for (`shift` by place among the chosen) is taken from
  * `pending`, and written, added to the other copy, to copy `valid` of `counted`, which has two one after the other. */
 void kernel_count(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *chosen, int64_t count,
-                  const int64_t *shift, const int64_t *base, const int64_t *valid, int64_t *counted, int64_t *pending) {
+                  const int64_t *shift, int votes, const int64_t *valid, int64_t *counted, int64_t *pending) {
     for (int64_t at = 0; at < count; at++) {
-        const int by = (int)shift[at];
-        const uint64_t less = (uint64_t)base[at];
+        const int by = (int)shift[at] + votes;
+        const uint64_t less = (uint64_t)votes << shift[at];
         const int64_t first = chosen[at] * lanes, copy = rows * lanes;
         const int32_t *restrict from = in + first;
         const int64_t *restrict before = counted + (1 - valid[at]) * copy + first;

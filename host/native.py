@@ -31,7 +31,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
-    "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
@@ -101,8 +101,7 @@ class NativeKernel(Kernel):
         votes: bool,
     ) -> None:
         """As Kernel.count."""
-        by, base = _lines(shift, 1 if votes else None)
-        chosen = (rows.ctypes.data, len(rows), by.ctypes.data, base.ctypes.data, valid.ctypes.data)
+        chosen = (rows.ctypes.data, len(rows), shift.ctypes.data, votes, valid.ctypes.data)
         self._library.kernel_count(*_rows(lanes), *chosen, counted.ctypes.data, pending.ctypes.data)
 
     def scaled(self, values: Int64s, factor: float | Floats64) -> Floats32:

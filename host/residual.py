@@ -69,7 +69,11 @@ class Residual:
         """Their scales, shape (blocks,)."""
         self.sent_lanes: npt.NDArray[np.int64] = pages.sent_lanes
         """The codes of their lanes, shape (blocks,)."""
-        self._marks, self._sent_in = pages.settled.data, pages.sent_in.data  # faster, one by one
+        # faster, one by one
+        self._marks, self._counted_number = pages.settled.data, pages.counted_number.data
+        self._sent_in, self._sent_lanes, self._sent_number = (
+            array.data for array in (pages.sent_in, pages.sent_lanes, pages.sent_number)
+        )
         self.pending: Fixed = self._gradients - self._counted() - self._discarded()
         self.discard_late()  # what an earlier process had no time for
         if not feedback:
@@ -178,21 +182,22 @@ class Residual:
                 self._check_sent(result)
                 counted.append(block)
         if counted:
-            self._count(np.array(counted))
+            self._count(counted)
         for block, mark in news:
             marks[block] = mark
             self._settled_as(block, mark)
 
-    def _count(self, blocks: Integers) -> None:
+    def _count(self, blocks: Sequence[int]) -> None:
         """What was sent of these is counted, once their marks say so."""
-        pages = self._pages
-        valid = 1 - (pages.settled[blocks] & 1)
-        pages.counted_number[valid, blocks] = pages.counted_number[1 - valid, blocks] + pages.sent_number[blocks]
-        scale, lanes = self.sent_scale[blocks], self.sent_lanes[blocks]
-        for code in set(lanes.tolist()):
-            alike = slice(None) if (lanes == code).all() else lanes == code
-            into = (blocks[alike], valid[alike], pages.counted, self.pending)
-            count_sent(self._codecs[code], self.sent, scale[alike], *into)
+        marks, number, brought, lanes = self._marks, self._counted_number, self._sent_number, self._sent_lanes
+        for block in blocks:
+            valid = 1 - (marks[block] & 1)
+            number[valid, block] = number[1 - valid, block] + brought[block]
+        codes = {lanes[block] for block in blocks}
+        for code in codes:
+            alike = np.array([block for block in blocks if lanes[block] == code] if len(codes) > 1 else blocks)
+            into = (alike, 1 - (self._pages.settled[alike] & 1), self._pages.counted, self.pending)
+            count_sent(self._codecs[code], self.sent, self.sent_scale[alike], *into)
 
     def _settled_as(self, block: int, mark: int) -> None:
         """What is thrown away now that this is in the books."""

@@ -169,7 +169,7 @@ class Transport:
         loop, rings_s = self._loop, pacer.rings_s
         if loop is None or self._socket.fileno() < 0:
             return
-        reads = rings_s is None or rings_s > loop.time() + PAUSE_S
+        reads = rings_s is None or rings_s > loop.time() + 2 * PAUSE_S
         if reads and not self._reads:
             loop.add_reader(self._socket, self._readable)
         elif self._reads and not reads:

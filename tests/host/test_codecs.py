@@ -204,6 +204,29 @@ def test_native_code_refuses_and_converts_as_numpy(gradient):
         assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
 
 
+@given(votes=st.booleans(), chance=st.randoms(use_true_random=False), lanes=st.sampled_from([1, 64, 300]))
+def test_native_code_counts_as_numpy(votes, chance, lanes):
+    random = np.random.default_rng(chance.getrandbits(32))
+    sent = random.integers(*((0, 2) if votes else (-(2**31), 2**31)), (5, lanes)).astype(np.int32)
+    rows = random.permutation(5)[:3]
+    shift, valid = random.integers(0, 30, 3), random.integers(0, 2, 3)
+    counted, pending = (random.integers(-(2**61), 2**61, shape) for shape in ((2, 5, lanes), (5, lanes)))
+
+    def step(one):
+        after = counted.copy(), pending.copy()
+        one.count(sent, rows, shift, valid, *after, votes=votes)
+        return after
+
+    ours, natively = both(step)
+    assert np.array_equal(ours[0], natively[0]) and np.array_equal(ours[1], natively[1])
+    for at, (row, which) in enumerate(zip(rows, valid, strict=True)):
+        own = (sent[row].astype(np.int64) * (2 if votes else 1) - votes) << shift[at]
+        assert np.array_equal(ours[0][which, row], counted[1 - which, row] + own)
+        assert np.array_equal(ours[1][row], pending[row] - own)
+    others = np.setdiff1d(np.arange(5), rows)
+    assert np.array_equal(ours[0][:, others], counted[:, others]) and np.array_equal(ours[1][others], pending[others])
+
+
 @pytest.mark.parametrize("chosen", [kernel.NUMPY, kernel.native()], ids=["numpy", "native"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
 def test_bad_gradients_are_refused_by_either(chosen, bad):

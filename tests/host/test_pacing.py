@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host.datagrams import Packet
 from host.flights import Flights
 from host.instructions import Instruction, Send
 from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, PAUSE_S, Pacer, TokenBucket, bucket_for
@@ -19,8 +20,8 @@ from host.protocol import Protocol
 from host.shape import Shape
 from host.slot_rules import SlotRules
 from host.timeout import PATIENCE_MIN_S
-from host.transport import Transport
-from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header, decode_header
+from host.transport import Transport, udp_socket
+from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header, decode_header, encode
 from sim.clock import Clock, Handle
 
 BURST = 4000
@@ -102,6 +103,53 @@ def test_a_burst_is_a_few_packets_or_what_leaves_while_a_timer_is_late() -> None
         assert bucket.due_s(int(burst), 0.0) == 0
         assert bucket.due_s(int(burst) + packet, 0.0) > 0
     assert bucket_for(0.0, 1) is None
+
+
+@pytest.mark.parametrize(("words", "most"), [(32, 45), (1, 45)])
+def test_a_wake_up_lets_go_what_is_due_by_then(words: int, most: int) -> None:
+    """10 Mbit at 100 Mbit/s: every 2 ms, and more than one packet each time."""
+    size = FRAME_BYTES + HEADER_BYTES + words * WORD_BYTES
+    clock, left, times = LateClock(0.001), list[int](), list[float]()
+    bucket = bucket_for(100.0, words)
+    assert bucket is not None
+    pacer = Pacer[int](bucket, clock, left.extend, lambda: times.append(clock.time()))
+    packets = 10_000_000 // (8 * size)
+    pacer.send([(number, size - FRAME_BYTES) for number in range(packets)])
+    clock.run()
+    assert left == list(range(packets))
+    assert len(times) <= most
+    assert times[-1] <= 0.1 + 0.001, "timers that are late lose no rate"
+
+
+def test_what_comes_while_packets_wait_is_read_when_they_leave() -> None:
+    """At 100 Mbit/s a timer rings soon; at 1 Mbit/s what has come is not kept waiting."""
+
+    async def test(mbps: float) -> tuple[int, int]:
+        taken, reads = list[int](), 0
+        with udp_socket("127.0.78.254", PORT) as switch:
+            transport = Transport("127.0.78.254", local="127.0.78.1", bucket=bucket_for(mbps, 32))
+
+            def take(packets: list[Packet]) -> None:
+                nonlocal reads
+                reads += 1
+                taken.extend(header.block for header, _ in packets)
+
+            transport.listen(asyncio.get_running_loop(), take, print)
+            leaves = transport.send([(Header(block=block, words=32), bytes(32 * WORD_BYTES)) for block in range(30)])
+            assert any(leaves)
+            for block in range(5):
+                switch.sendto(encode(Header(kind=2, block=block), bytes(WORD_BYTES)), ("127.0.78.1", PORT))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            soon = len(taken)
+            while len(taken) < 5:
+                await asyncio.sleep(0.001)
+            transport.close()
+        assert taken == list(range(5))
+        return soon, reads
+
+    assert asyncio.run(test(100.0)) == (0, 1)
+    assert asyncio.run(test(1.0))[0] > 0
 
 
 def test_a_socket_that_is_closed_sends_nothing_that_waits() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from host.compress import FixedPoint
 from host.errors import ProtocolError
 from host.history import BlockId, Result
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from host.lanes import pack, unpack
 from host.pages import Pages
 from host.protocol import Protocol
@@ -442,3 +442,34 @@ def test_a_network_that_became_slower_is_learnt():
     assert repeated[:4] == [0] * 4
     assert 0 < repeated[4] < 90
     assert repeated[5:] == [0] * 3
+
+
+def test_answers_that_come_together_are_as_those_that_come_one_after_another():
+    """At one moment: what is delivered, in flight and due afterwards is the same."""
+
+    def flown(together):
+        p = protocol(blocks=40, window=8, slots=16)
+        p.begin(1, 0.0)
+        ready = [(block, Packed(bytes(256), 3, 0, 1)) for block in range(40)]
+        sent = p.contribute_all(ready, now=0.0)
+        delivered = []
+        for moment in range(1, 20):
+            now = moment / 100
+            sent += p.timer(now)
+            chosen = [one.header.block for one in sent if (one.header.block + moment) % 3][:6]
+            kinds = [Kind.RESULT, Kind.LATE, Kind.RESULT, Kind.STALE, Kind.LATE, Kind.REFUSED]
+            packets = [
+                (answer(iteration=1, block=b, kind=k, scale=3), bytes(256)) for b, k in zip(chosen, kinds, strict=False)
+            ]
+            batches = [packets] if together else [[packet] for packet in packets]
+            found = [instruction for batch in batches for instruction in p.packets_in(batch, now)]
+            delivered += [one.result for one in found if isinstance(one, Deliver)]
+            sent += [one for one in found if isinstance(one, Send)]
+            sent = [one for one in sent if one.header.block in p.missing]
+        flights = {block: (f.order, f.sent, f.deadline, f.attempts) for block, f in p._flights.by_block.items()}
+        return delivered, p.missing, flights, p.deadline, p.statistics
+
+    one_by_one = flown(False)
+    assert one_by_one == flown(True)
+    assert one_by_one[4].retransmissions and one_by_one[4].stale
+    assert len(one_by_one[0]) > 20

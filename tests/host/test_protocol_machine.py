@@ -70,6 +70,17 @@ class ProtocolMachine(RuleBasedStateMachine):
             if self.world.bag:
                 self.deliver(each)
 
+    @precondition(lambda self: any(packet.to != SWITCH for packet in self.world.bag))
+    @rule(which=choice)
+    def deliver_together(self, which):
+        """All that is on its way to one worker: it finds it in its socket."""
+        found = [packet.to for packet in self.world.bag if packet.to != SWITCH]
+        rank = found[which % len(found)]
+        together = [packet for packet in self.world.bag if packet.to == rank]
+        self.world.bag = [packet for packet in self.world.bag if packet.to != rank]
+        STEPS["delivered together"] += len(together) > 1
+        self.world.deliver_together(rank, together)
+
     @precondition(lambda self: self.world.bag)
     @rule(which=choice)
     def lose(self, which):
@@ -178,5 +189,16 @@ def test_whatever_the_network_does():
     ProtocolMachine.TestCase.settings = settings(max_examples=max(400, settings().max_examples))
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
-    wanted = ("gradients", "delivered", "lost", "duplicated", "stale", "refused", "pulls", "peers answered", "resumed")
+    wanted = (
+        "gradients",
+        "delivered",
+        "delivered together",
+        "lost",
+        "duplicated",
+        "stale",
+        "refused",
+        "pulls",
+        "peers answered",
+        "resumed",
+    )
     assert all(STEPS[name] for name in (*wanted, "discarded", "given up", "hints"))

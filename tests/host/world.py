@@ -262,6 +262,12 @@ class World:
         self.follow(packet.to, worker.protocol.packet_in(packet.header, packet.values, self.now))
         self.advance(packet.to)
 
+    def deliver_together(self, rank: int, packets: list[Packet]) -> None:
+        """A worker takes packets (already taken from the bag) at once."""
+        taken = [(packet.header, packet.values) for packet in packets]
+        self.follow(rank, self.workers[rank].protocol.packets_in(taken, self.now))
+        self.advance(rank)
+
     def time_out(self, rank: int) -> None:
         """Time passes until the worker's earliest deadline."""
         protocol = self.workers[rank].protocol

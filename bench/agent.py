@@ -1,0 +1,198 @@
+"""What an all-reduce in the network costs a worker: its processor time, over loopback.
+
+    python -m bench.agent
+    python -m bench.agent --words 32 --elements 10000000 --codec int8 --mbps 100 --rounds 5 --json
+
+One worker reduces against a parameter server in a process of its own, whose answers are a switch's: `worker_ms` is the
+processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered.
+`of_bare`: what it takes to send and receive as many packets of that size through a socket without looking at them,
+divided by that. `of_ring`: what an all-reduce of the same gradient takes a worker of a ring of two over TCP, who sends
+and receives as many numbers in float32, divided by that. Medians over rounds, in which all three take turns.
+"""
+
+import argparse
+import contextlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.tables import Row, say, show
+from host.collective import Floats
+from host.errors import HostError
+from host.in_network import InNetwork
+from host.pacing import bucket_for
+from host.ring import Ring
+from host.transport import Transport, udp_socket
+from host.wire import HEADER_BYTES, WORD_BYTES, WORDS_MAX
+from run.compression import Compress
+from run.config import Job
+
+OWN, SERVER, PORT, RING_PORT = "127.0.92.1", "127.0.92.2", 19301, 19302
+AT_ONCE = 64
+"""Packets on their way: as many as are in flight by default."""
+
+
+@contextlib.contextmanager
+def served() -> Iterator[None]:
+    """A server for the worker."""
+    command = [sys.executable, "-m", "host.server", "--address", SERVER, "--worker", OWN, "--port", str(PORT)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise HostError(f"no server at {SERVER}:{PORT}")
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+class Worker:
+    """The one that is measured."""
+
+    def __init__(self, gradient: Floats, words: int, codec: str, mbps: float) -> None:
+        transport = Transport(SERVER, OWN, port=PORT, bucket=bucket_for(mbps, words))
+        job, compress = Job(workers=1, words=words), Compress(codec=codec)
+        self._gradient = gradient
+        self._collective = InNetwork(0, gradient.size, job=job, transport=transport, compress=compress)
+        shape = self._collective.agent.protocol.shape
+        self.packets, self.payload = shape.total, HEADER_BYTES + shape.words * WORD_BYTES
+
+    def close(self) -> None:
+        """Give its socket back."""
+        self._collective.close()
+
+    def cpu_s(self) -> float:
+        """Of an all-reduce."""
+        begin = time.process_time()
+        self._collective.all_reduce([self._gradient])
+        return time.process_time() - begin
+
+
+@dataclass
+class Bare:
+    """A socket whose packets nobody looks at, and its other end."""
+
+    packets: int
+    payload: int
+    _ends: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Open both ends."""
+        self._ends = [udp_socket(address, RING_PORT) for address in (OWN, SERVER)]
+        for end, other in zip(self._ends, (SERVER, OWN), strict=True):
+            end.connect((other, RING_PORT))
+
+    def close(self) -> None:
+        """Give both back."""
+        for end in self._ends:
+            end.close()
+
+    def cpu_s(self) -> float:
+        """Of as many packets as an all-reduce has, out and in."""
+        return sum(self._turn(min(AT_ONCE, self.packets - at)) for at in range(0, self.packets, AT_ONCE))
+
+    def _turn(self, count: int) -> float:
+        """One end's; what the other one does meanwhile does not count."""
+        (one, other), packet, buffer = self._ends, bytes(self.payload), bytearray(self.payload)
+        begin = time.thread_time()
+        for _ in range(count):
+            one.send(packet)
+        sent = time.thread_time()
+        for _ in range(count):
+            other.recv_into(buffer)
+            other.send(packet)
+        turned = time.thread_time()
+        for _ in range(count):
+            one.recv_into(buffer)
+        return sent - begin + time.thread_time() - turned
+
+
+class Rings:
+    """Two workers of a ring, each in a thread."""
+
+    def __init__(self, gradient: Floats) -> None:
+        self._gradient, self._pool = gradient, ThreadPoolExecutor(2)
+        addresses = [f"{address}:{RING_PORT}" for address in (OWN, SERVER)]
+        self._rings = list(self._pool.map(lambda rank: Ring(rank, addresses), range(2)))
+
+    def close(self) -> None:
+        """Part."""
+        for ring in self._rings:
+            ring.close()
+        self._pool.shutdown()
+
+    def cpu_s(self) -> float:
+        """Of the first one's all-reduce."""
+        return next(iter(self._pool.map(self._reduce, self._rings)))
+
+    def _reduce(self, ring: Ring) -> float:
+        begin = time.thread_time()
+        ring.all_reduce([self._gradient])
+        return time.thread_time() - begin
+
+
+def measured(gradient: Floats, words: int, codec: str, mbps: float, rounds: int) -> Row:
+    """A row of the table."""
+    say(f"{codec}, {words} words")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(served())
+        worker = Worker(gradient, words, codec, mbps)
+        stack.callback(worker.close)
+        bare, rings = Bare(worker.packets, worker.payload), Rings(gradient)
+        stack.callback(bare.close)
+        stack.callback(rings.close)
+        turns = [(worker.cpu_s(), bare.cpu_s(), rings.cpu_s()) for _ in range(rounds + 1)][1:]
+    taken = statistics.median(turn[0] for turn in turns)
+    return {
+        "codec": codec,
+        "words": words,
+        "packets": worker.packets,
+        "worker_ms": 1e3 * taken,
+        "packet_us": 1e6 * taken / worker.packets,
+        "of_bare": statistics.median(bare / own for own, bare, _ in turns),
+        "of_ring": statistics.median(ring / own for own, _, ring in turns),
+    }
+
+
+def main() -> None:
+    """Measure and print the table."""
+    options = _options()
+    gradient = np.random.default_rng(1).normal(size=options.elements).astype(np.float32)
+    rows = [
+        measured(gradient, words, codec, options.mbps, options.rounds)
+        for codec in options.codec
+        for words in options.words
+    ]
+    paced = f", paced at {options.mbps:g} Mbit/s" if options.mbps else ""
+    show({f"an all-reduce of {options.elements:,} elements{paced}": rows}, as_json=options.json)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
+    parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
+    parser.add_argument("--codec", nargs="+", default=["int32"], help="as compress.codec")
+    parser.add_argument("--mbps", type=float, default=0.0, help="as compress.pace_mbps (default 0: not paced)")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not all(1 <= words <= WORDS_MAX for words in options.words) or min(options.elements, options.rounds) < 1:
+        parser.error("--words is 1 to 32, --elements and --rounds at least 1")
+    if options.mbps < 0:
+        parser.error("--mbps is 0 or more")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (HostError, OSError) as error:
+        sys.exit(f"bench.agent: {error}")
