@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from switch.engine import GROUP_MAX, Engine
+from switch.copy_controls import GROUP_MAX
+from switch.engine import Engine
 from switch.p4runtime.cells import UpdateType
 from switch.p4runtime.numbered import check_write, selected
 from switch.p4runtime.refusal import invalid, unimplemented

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from finsy.proto import p4r
 
-from switch.engine import INSTANCE_MAX
+from switch.copy_controls import INSTANCE_MAX
 from switch.entries import Replica
 from switch.p4runtime.bytestring import decode, encode
 from switch.p4runtime.refusal import invalid, unimplemented
