@@ -3,13 +3,12 @@
 import ctypes
 from collections.abc import Sequence
 
-from switch.compiler.program import PORTS
+from switch.compiler.program import PORT_MAX
 from switch.controls import Controls
 from switch.entries import CloneSession, Replica
 from switch.errors import EntryNotFound, InvalidEntry
 from switch.native import CReplica
 
-PORT_MAX = PORTS - 1
 GROUP_MAX = 0xFFFF
 INSTANCE_MAX = 0xFFFF
 SESSION_MAX = 0x7FFF

@@ -11,9 +11,9 @@ from threading import Event
 
 from switch.cell_controls import CellControls
 from switch.compiler.codegen import generate
-from switch.compiler.program import DROP_PORT, Target
+from switch.compiler.program import DROP_PORT, PORT_MAX, Target
 from switch.compiler.reader import read_program
-from switch.copy_controls import PORT_MAX, CopyControls
+from switch.copy_controls import CopyControls
 from switch.entries import Stats
 from switch.errors import InvalidEntry, PortError, SwitchError
 from switch.faults import FaultRule
