@@ -78,6 +78,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
             changed(lambda root: root["pipelines"][0]["tables"][0].update(entries=[ENTRY])),
             r"table .* has an entry with a key of \['exact'\]; its own is \[\]",
         ),
+        (
+            changed(lambda root: root["pipelines"][0]["tables"][0].update(max_size="many")),
+            r"contradicts its format: TypeError\(\"Table.size is 'many'",
+        ),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
