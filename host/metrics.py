@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -34,10 +35,12 @@ class Metrics:
         """One line."""
         self._file.write(json.dumps(fields) + "\n")
 
-    def close(self, books: Books, results: Fixed) -> None:
-        """The arrays that conservation is checked with, int64 in units of 2**-40, shape (elements,)."""
+    def close(self, books: Books | None, results: Fixed) -> None:
+        """Where there are books, what conservation is checked with: int64 in units of 2**-40, shape (elements,)."""
         self._file.close()
-        np.savez_compressed(
+        if books is None:
+            return
+        _save(
             self._books_path,
             gradients=books.gradients,
             counted=books.counted,
@@ -47,6 +50,14 @@ class Metrics:
         )
 
 
+def _save(path: Path, **arrays: Fixed) -> None:
+    """As numpy.savez_compressed, with less effort: a fifth of its time, and hardly a larger file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
 def norm2(values: Floats) -> float:
     """The sum of squares, in float64."""
     return float(np.sum(np.square(values, dtype=np.float64)))
@@ -54,4 +65,4 @@ def norm2(values: Floats) -> float:
 
 def fingerprint(parameters: Floats) -> str:
     """64 bits of a hash over the parameters' bytes: equal on two replicas when they are bit-identical."""
-    return hashlib.blake2b(parameters.tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(parameters.data, digest_size=8).hexdigest()

@@ -44,11 +44,16 @@ class Counts:
 
 
 class Server:
-    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port."""
+    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port.
 
-    def __init__(self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str]) -> None:
+    With `learns` it goes by the generation of the first packet that comes from one of them.
+    """
+
+    def __init__(
+        self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str], *, learns: bool = False
+    ) -> None:
         self.counts = Counts()
-        self._socket, self._rules, self._job = opened, rules, job
+        self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
         self._port = opened.getsockname()[1]
         self._places = [place_of(address) for address in addresses]
         self._many = datagrams(opened, senders=True)
@@ -88,24 +93,24 @@ class Server:
             self._refuse(error)
             return
         for rank, answer, values in self._answers(header, datagram[HEADER_BYTES:], sender):
+            self.counts.sent += 1  # before: who has its answer may end this process
             try:
                 self._socket.sendto(wire.encode(answer, values), (address_of(self._places[rank]), self._port))
             except OSError as error:
                 self._not_sent(rank, error)
-            else:
-                self.counts.sent += 1
 
     def _send(self, many: Datagrams, answers: Sequence[Answer]) -> None:
         """Answers leave, each to its worker."""
         packets = [(header, values) for _, header, values in answers]
+        self.counts.sent += len(packets)  # before: who has its answer may end this process
         left, error = many.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
         for (rank, _, _), went in zip(answers, left, strict=True):
             if not went:
                 self._not_sent(rank, OSError(error, os.strerror(error)))
-        self.counts.sent += sum(left)
 
     def _not_sent(self, rank: int, error: OSError) -> None:
         """As on any network it is lost, and asked for again."""
+        self.counts.sent -= 1
         self.counts.send_failures += 1
         if self.counts.send_failures == 1:
             place = f"{address_of(self._places[rank])}:{self._port}"
@@ -139,6 +144,8 @@ class Server:
         brings = 1 <= header.gradients <= GRADIENTS_MAX or header.kind == Kind.PULL
         if header.count != 1 or not brings:
             return "BAD_COUNT"
+        if self._learns:
+            self._rules.generation, self._learns = header.generation, False
         if header.generation != self._rules.generation:
             return "OLD_GENERATION"
         if header.lanes >= len(Lanes):
@@ -162,10 +169,12 @@ def address_of(place: int) -> str:
 @click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
 @click.option("--job", type=click.IntRange(1, 255), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
-@click.option("--generation", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the slots.")
+@click.option(
+    "--generation", type=click.IntRange(0, 2**32 - 1), help="Of the slots.  [default: that of the first packet]"
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
 def main(
-    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int, port: int
+    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int | None, port: int
 ) -> None:
     """A parameter server: sums as the switch does, at a host, until it is ended (SIGTERM).
 
@@ -177,9 +186,9 @@ def main(
         if k > len(workers):
             raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
         rules = SlotRules(workers=len(workers), k=k, slots=slots)
-        rules.generation = generation
+        rules.generation = generation or 0
         opened = udp_socket(address, port)
-        server = Server(opened, rules, job, workers)
+        server = Server(opened, rules, job, workers, learns=generation is None)
     except (HostError, OSError) as error:
         sys.exit(f"kofn server: {address}:{port}: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from run.collectives import check_collective
 from run.config import SLOTS, WORKERS_MAX, Config
 from run.errors import ConfigError
 from run.events import check_story
@@ -61,6 +62,7 @@ def _check_alone(job: JobPlan, passes: str) -> None:
             check_objective(objective, job.config.job.workers, passes)
         job.config.check()
         check_story(job.config.event, job.config.job)
+        check_collective(job.config)
     except ConfigError as error:
         raise ConfigError(f"{job.source}: {error}") from None
 
@@ -74,10 +76,11 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
             raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
-    if sum(workers) > WORKERS_MAX:
+    servers = sum(job.config.job.collective == "server" for job in jobs)
+    if sum(workers) + servers > WORKERS_MAX:
         raise ConfigError(
-            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX} together are allowed, "
-            "every one is a port of the switch"
+            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX - servers} together are allowed, "
+            "every one is a port of the switch" + (", and so is every parameter server" if servers else "")
         )
     slots = [job.config.job.slots for job in jobs]
     if (end := slots_end(slots)) > SLOTS:

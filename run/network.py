@@ -15,6 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from run.errors import LeftoversError, RunError
+from run.links import LinkBytes, interface_bytes
 from run.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -163,6 +164,11 @@ class Network:
         """Change the rate of a host's link in both directions; None takes the limit away.  One at a time."""
         await self._send(do="shape", host=host, mbps=mbps)
         await self._wait("shaped", "", timeout_s)
+
+    def link_bytes(self) -> LinkBytes:
+        """So far, as the kernel has counted them at the switch's ends of the links."""
+        counted = interface_bytes()
+        return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
     async def check(self, timeout_s: float = 60.0) -> list[Check]:
         """Verify reachability and link rates."""

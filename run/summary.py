@@ -1,14 +1,15 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.table import Table
 
+from run.cells import by_worker, counts, integer, link_bytes, milliseconds, ratio, seconds, shares, traffic
 from run.compressed import Compressed, compressed_rows
+from run.config import PEER_TO_PEER
 from run.table import plain_table
 
 
@@ -33,8 +34,10 @@ class PassSummary:
     discarded_by_worker: tuple[int, ...]
     """Blocks of gradients that were thrown away because they came too late."""
     bytes_sent: int
+    """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
     bytes_received: int
     packets_sent: int
+    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""
     packets_received: int
     retransmissions: int
     k_iterations: dict[int, int]
@@ -55,16 +58,28 @@ class PassSummary:
     conservation_unchecked: str | None
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
+    collective: str = "switch"
+    """As job.collective."""
+    times_s: dict[str, float] = field(default_factory=dict)
+    """Where an iteration's time went (run.metrics.Iteration: compute, encode, ... step): means over all workers'
+    iterations but their first."""
+    link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of Ethernet frames in the whole pass, by host: to the switch and from it, as the kernel has counted them."""
 
     @property
     def broken(self) -> list[str]:
         """What is wrong with the training whatever it reached: replicas that differ, gradients that are lost."""
         return [error for error in (self.identity_error, self.conservation_error) if error]
 
-    def failures(self, target: float) -> list[str]:
-        """Why this pass does not count, one sentence each."""
+    @property
+    def books(self) -> bool:
+        """Whether its workers kept books: where they sum among themselves nothing can be left over."""
+        return self.collective not in PEER_TO_PEER
+
+    def failures(self, target: float | None) -> list[str]:
+        """Why this pass does not count, one sentence each; without a target only what is wrong."""
         reasons = self.broken
-        if self.time_to_target_s is None:
+        if target is not None and self.time_to_target_s is None:
             reasons.append(
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
             )
@@ -87,7 +102,8 @@ class Summary:
     """One job's whole run; the last pass is the baseline."""
 
     job: int
-    target_accuracy: float
+    target_accuracy: float | None
+    """None where there is none to be reached."""
     passes: tuple[PassSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
@@ -127,34 +143,56 @@ class Summary:
 
     def rows(self) -> list[list[str]]:
         """The table: a label and a cell for each pass."""
-        target = f"time to {self.target_accuracy:.1%} accuracy"
         return [
-            [target, *(_seconds(entry.time_to_target_s) for entry in self.passes)],
-            ["baseline / this", *(_ratio(self.passes[-1], entry) for entry in self.passes)],
-            ["iterations to target", *(_integer(entry.iterations_to_target) for entry in self.passes)],
-            ["iterations in all", *(_integer(entry.iterations) for entry in self.passes)],
-            ["median iteration time", *(_milliseconds(entry.median_iteration_s) for entry in self.passes)],
-            ["mean iteration time", *(_milliseconds(entry.mean_iteration_s) for entry in self.passes)],
-            ["as predicted", *(_milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
-            ["k used (iterations)", *(_counts(entry.k_iterations) for entry in self.passes)],
-            ["late contributions", *(_by_worker(entry.late_by_worker) for entry in self.passes)],
+            *self._target(),
+            ["iterations in all", *(integer(entry.iterations) for entry in self.passes)],
+            ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.passes)],
+            ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.passes)],
+            *self._times(),
+            ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
+            ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.passes)],
+            ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.passes)],
             *self._discarded(),
-            ["sent", *(_traffic(entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
-            ["received", *(_traffic(entry.bytes_received, entry.packets_received) for entry in self.passes)],
+            ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
+            ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.passes)],
+            *self._links(),
             *(compressed_rows([entry.compressed for entry in self.passes]) if self.compresses else []),
-            ["retransmissions", *(_integer(entry.retransmissions) for entry in self.passes)],
+            ["retransmissions", *(integer(entry.retransmissions if entry.books else None) for entry in self.passes)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.passes)],
-            ["peer fetches", *(_integer(entry.peer_fetches) for entry in self.passes)],
+            ["peer fetches", *(integer(entry.peer_fetches) for entry in self.passes)],
             ["recoveries", *(_recoveries(entry) for entry in self.passes)],
             ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.passes)],
             ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.passes)],
             ["gradients conserved", *(_conserved(entry) for entry in self.passes)],
         ]
 
+    def _target(self) -> list[list[str]]:
+        """Rows on the way to the target, where there is one."""
+        if self.target_accuracy is None:
+            return []
+        target = f"time to {self.target_accuracy:.1%} accuracy"
+        return [
+            [target, *(seconds(entry.time_to_target_s) for entry in self.passes)],
+            ["baseline / this", *(_against(self.passes[-1], entry) for entry in self.passes)],
+            ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.passes)],
+        ]
+
+    def _times(self) -> list[list[str]]:
+        """A row where the workers say where their time went."""
+        if not any(entry.times_s for entry in self.passes):
+            return []
+        return [["compute/code/packets/wait/step", *(shares(entry.times_s) for entry in self.passes)]]
+
+    def _links(self) -> list[list[str]]:
+        """A row where somebody has counted."""
+        if not any(entry.link_bytes for entry in self.passes):
+            return []
+        return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.passes)]]
+
     def _discarded(self) -> list[list[str]]:
         """A row where anything was thrown away."""
-        counts = [entry.discarded_by_worker for entry in self.passes]
-        return [["late blocks discarded", *map(_by_worker, counts)]] if any(map(any, counts)) else []
+        discarded = [entry.discarded_by_worker for entry in self.passes]
+        return [["late blocks discarded", *map(by_worker, discarded)]] if any(map(any, discarded)) else []
 
     def headings(self) -> list[str]:
         """The table's first row: the objectives, the baseline marked."""
@@ -198,30 +236,12 @@ class RunSummary:
         return [job.table(f"job {job.job}") for job in self.jobs]
 
 
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
+def _against(baseline: PassSummary, entry: PassSummary) -> str:
+    return ratio(baseline.time_to_target_s, entry.time_to_target_s)
 
 
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value * 1e3:.1f} ms"
-
-
-def _integer(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _ratio(baseline: PassSummary, entry: PassSummary) -> str:
-    if entry.time_to_target_s is None or baseline.time_to_target_s is None:
-        return "-"
-    return f"{baseline.time_to_target_s / entry.time_to_target_s:.2f}"
-
-
-def _counts(counts: dict[int, int]) -> str:
-    return ", ".join(f"{k} ({count})" for k, count in counts.items())
-
-
-def _by_worker(counts: Sequence[int]) -> str:
-    return f"{sum(counts):,} ({', '.join(map(str, counts))})"
+def _traffic(entry: PassSummary, size: int, packets: int) -> str:
+    return traffic(size, packets if entry.books else None)
 
 
 def _corrupted(entry: PassSummary) -> str:
@@ -230,15 +250,13 @@ def _corrupted(entry: PassSummary) -> str:
 
 
 def _recoveries(entry: PassSummary) -> str:
-    counts = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
-    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts if count) or "none"
+    numbers = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
+    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in numbers if count) or "none"
 
 
 def _conserved(entry: PassSummary) -> str:
+    if not entry.books:
+        return "not applicable"
     if entry.conservation_error:
         return "NO"
     return "as far as known" if entry.conservation_unchecked else "exactly"
-
-
-def _traffic(size: int, packets: int) -> str:
-    return f"{size / 1e6:.1f} MB in {packets:,} packets"

@@ -34,6 +34,7 @@ from switch.compiler.reader_expressions import header_width, read_expression
 from switch.compiler.reader_headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
 from switch.compiler.reader_meters import read_direct_meters, read_meters
 from switch.compiler.reader_tables import Attached, read_pipeline
+from switch.compiler.typed import check_types
 from switch.errors import ProgramError
 
 UNUSED = {
@@ -55,7 +56,9 @@ def read_program(document: bytes) -> Program:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
     with contradictions():
         _refuse_unused(root)
-        return _read(root)
+        program = _read(root)
+        check_types(program)
+        return program
 
 
 def _refuse_unused(root: Json) -> None:
