@@ -1,5 +1,6 @@
 """`python -m host`: one worker, inside its host's network namespace."""
 
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from rpc.errors import SecurityError
 from run.collectives import check_collective
 from run.config import PEER_TO_PEER, Config
 from run.errors import ConfigError
+
+OBJECTS = 50_000
+"""That are made before a look for cycles among them: packets are made of many, none of which is ever in one."""
 
 
 @click.command(
@@ -53,6 +57,8 @@ def main(
     not with ring or gloo, which end with the first worker that is gone.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    gc.freeze()  # what is there by now stays
+    gc.set_threshold(OBJECTS)
     try:
         config = Config.load(config_path)
         if rank >= config.job.workers:

@@ -22,8 +22,12 @@ class Clock(Protocol):
         """Call later."""
 
 
+POSTPONED_S = 1e-3
+"""By so much a deadline is later than the one that was set before if that is worth another timer."""
+
+
 class Alarm:
-    """Calls `ring` when the earliest deadline that was set has passed, once: a later one than needed never stays."""
+    """Calls `ring` once when the deadline that was set last has passed, or up to POSTPONED_S before."""
 
     def __init__(self, ring: Callable[[], object]) -> None:
         self._ring = ring
@@ -31,8 +35,8 @@ class Alarm:
         self._timer: Timer | None = None
 
     def set(self, deadline: float | None, clock: Clock) -> None:
-        """Ring at this moment of the clock or before; None: there is no deadline."""
-        if deadline is None or deadline >= self._due:
+        """Ring at this moment of the clock, or a little before; None: whenever it was, or not at all."""
+        if deadline is None or self._due <= deadline < self._due + POSTPONED_S:
             return
         self.cancel()
         self._due, self._timer = deadline, clock.call_at(deadline, self._passed)

@@ -226,7 +226,7 @@ def count_sent(
 ) -> None:
     """move() of host.kernel of what rows of lanes (B, L) stand for at scales (N,), in one pass where it can be."""
     if type(codec) is FixedPoint or type(codec) is OneBit:
-        kernel().count(lanes, rows, _shift(scale), valid, counted, pending, votes=not codec.signed)
+        kernel().count(lanes, rows, FRACTION_BITS - scale, valid, counted, pending, votes=not codec.signed)
     else:
         move(codec.decode(lanes[rows], scale[:, None], 1), rows, valid, counted, pending)
 
