@@ -143,7 +143,8 @@ class InNetwork:
             raise CollectiveError(
                 f"{form} with {form.elements:,} elements: this job has room for {self._coding.elements:,}"
             )
-        gradient = np.zeros(self._coding.elements, np.float32)
+        gradient = np.empty(self._coding.elements, np.float32)
+        gradient[form.elements :] = 0
         try:
             form.join(arrays, gradient)
         except CollectiveError as error:

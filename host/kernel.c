@@ -96,6 +96,17 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
+/* The first of `before`, `after` and `pending`, which have `room`. */
+void kernel_enter(const int64_t *restrict values, int64_t size, int64_t room, const int64_t *restrict before,
+                  int64_t *restrict after, int64_t *restrict pending) {
+    for (int64_t i = 0; i < size; i++) {
+        after[i] = (int64_t)((uint64_t)before[i] + (uint64_t)values[i]);
+        pending[i] = (int64_t)((uint64_t)pending[i] + (uint64_t)values[i]);
+    }
+    for (int64_t i = size; i < room; i++)
+        after[i] = before[i];
+}
+
 /* Of the chosen rows: what their lanes, or votes of one each, stand for (`shift` by place among the chosen) is taken from
  * `pending`, and written, added to the other copy, to copy `valid` of `counted`, which has two one after the other. */
 void kernel_count(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *chosen, int64_t count,

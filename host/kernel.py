@@ -36,7 +36,7 @@ PIECE = 1 << 18
 
 
 class Kernel:
-    """Every step in NumPy.  Arguments are never changed; results are new arrays."""
+    """Every step in NumPy.  Arguments are never changed, unless it is said; results are new arrays."""
 
     name = "numpy"
 
@@ -74,6 +74,15 @@ class Kernel:
         """
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
+    def enter(self, values: Int64s, before: Int64s, after: Int64s, pending: Int64s) -> None:
+        """Values (N,) added to the first of `before` go to `after`, with the rest of it, and are added to `pending`.
+
+        Of these, of one shape and C order, it changes the latter two.
+        """
+        after[...] = before
+        after.reshape(-1)[: values.size] += values
+        pending.reshape(-1)[: values.size] += values
+
     def count(
         self,
         lanes: Values,
@@ -87,7 +96,7 @@ class Kernel:
     ) -> None:
         """move() of what some rows of lanes (B, L) stand for; `shift`, (N,), as in spread(); `votes`: each lane is one.
 
-        Unlike the other steps it changes what it is given.
+        As there, the latter two are changed.
         """
         move(self.spread(lanes[rows], shift[:, None], 1 if votes else None), rows, valid, counted, pending)
 

@@ -31,6 +31,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
+    "kernel_enter": (None, [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
     "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
@@ -88,6 +89,15 @@ class NativeKernel(Kernel):
         values = np.empty(lanes.shape, np.int64)
         self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
         return values
+
+    def enter(self, values: Int64s, before: Int64s, after: Int64s, pending: Int64s) -> None:
+        """As Kernel.enter."""
+        if values.size > pending.size:
+            return super().enter(values, before, after, pending)
+        values = np.ascontiguousarray(values, np.int64)
+        places = (before.ctypes.data, after.ctypes.data, pending.ctypes.data)
+        self._library.kernel_enter(values.ctypes.data, values.size, pending.size, *places)
+        return None
 
     def count(
         self,

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed
 from host.errors import ProtocolError
 from host.history import Result
+from host.kernel import kernel
 from host.lanes import pack, width_of
 from host.pages import Integers, Pages
 from host.wire import GRADIENTS_MAX, Values
@@ -109,11 +110,8 @@ class Residual:
     def add(self, gradient: Fixed, iteration: int) -> None:
         """Enter an iteration's gradient, shape (elements,) with elements <= blocks * lanes."""
         valid = 1 - (int(self._pages.marks[1]) & 1)
-        after = self._pages.gradients[valid]
-        after[:] = self._gradients
-        after.reshape(-1)[: gradient.size] += gradient
+        kernel().enter(gradient, self._gradients, self._pages.gradients[valid], self.pending)
         self._pages.gradients_number[valid] = self._pages.gradients_number[1 - valid] + 1
-        self.pending.reshape(-1)[: gradient.size] += gradient
         self._pages.marks[1] = iteration << 1 | valid
 
     def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> dict[int, bytes]:

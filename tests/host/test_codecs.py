@@ -204,6 +204,23 @@ def test_native_code_refuses_and_converts_as_numpy(gradient):
         assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
 
 
+@given(chance=st.randoms(use_true_random=False), size=st.integers(0, 15))
+def test_native_code_enters_as_numpy(chance, size):
+    random = np.random.default_rng(chance.getrandbits(32))
+    before, pending = random.integers(-(2**61), 2**61, (2, 3, 5))
+    values = random.integers(-(2**61), 2**61, size)
+
+    def step(one):
+        after = np.zeros_like(before), pending.copy()
+        one.enter(values, before, *after)
+        return after
+
+    ours, natively = both(step)
+    assert np.array_equal(ours[0], natively[0]) and np.array_equal(ours[1], natively[1])
+    padded = np.concatenate([values, np.zeros(15 - size, np.int64)]).reshape(3, 5)
+    assert np.array_equal(ours[0], before + padded) and np.array_equal(ours[1], pending + padded)
+
+
 @given(votes=st.booleans(), chance=st.randoms(use_true_random=False), lanes=st.sampled_from([1, 64, 300]))
 def test_native_code_counts_as_numpy(votes, chance, lanes):
     random = np.random.default_rng(chance.getrandbits(32))

@@ -234,13 +234,18 @@ def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: floa
     faults = Faults((), rank=0, direction="send", seed=1)
     link = Link(clock, MBPS, faults, answered)
     bucket = bucket_for(pace_mbps, GRADIENT // 256)
-    pacer = Pacer[int](bucket, clock, lambda block: link.send(Header(block=block), bytes(GRADIENT))) if bucket else None
+
+    def leave(blocks: list[int]) -> None:
+        for block in blocks:
+            link.send(Header(block=block), bytes(GRADIENT))
+
+    pacer = Pacer[int](bucket, clock, leave) if bucket else None
     for block in range(BLOCKS):
         rate.sent(block, wire_bytes=size, gradient_bytes=GRADIENT)
         if pacer is None:
-            link.send(Header(block=block), bytes(GRADIENT))
+            leave([block])
         else:
-            pacer.send(block, HEADER_BYTES + GRADIENT)
+            pacer.send([(block, HEADER_BYTES + GRADIENT)])
     clock.after(BLOCKS / 2 * size * 8e-6 / MBPS, link.shape, MBPS / 4)
     clock.run()
     assert seen[BLOCKS // 2 - 1] == (pytest.approx(MBPS, rel=0.01), 1)
