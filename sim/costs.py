@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Self
@@ -19,6 +19,7 @@ from controller.measure import Report
 from host import wire
 from host.aggregate import aggregate
 from host.coding import Coding
+from host.datagrams import Packet, datagrams
 from host.encoder import Encoder
 from host.history import BlockId, Result
 from host.instructions import Packed, Send
@@ -38,6 +39,9 @@ repeated: nothing of it is in the caches. From the CPU time of workers in runs o
 
 SLEEP_S = 0.003
 """How long is slept to see how late one wakes up."""
+
+TOGETHER = 8
+"""Packets that are sent, or have come, at a time."""
 
 DECISIONS = 32
 """That are timed."""
@@ -129,24 +133,42 @@ def _packet_s(coding: Coding) -> float:
     plan, shape = coding.planner.first(), coding.shape
     blocks = plan.blocks.tolist()
     protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
-    values = bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES)
+    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, 1)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
     with receiving, sending:
         receiving.bind(("127.0.0.1", 0))
         sending.connect(receiving.getsockname())
+        exchange = _exchange(sending, receiving)
 
         def iterate() -> None:
             protocol.begin(next(numbers), 0.0, blocks, plan.lanes)
-            for block in blocks:
-                for instruction in protocol.contribute(block, values, scale=1, lanes=plan.lanes, gradients=1, now=0.0):
-                    if isinstance(instruction, Send):
-                        answer = instruction.header._replace(kind=wire.Kind.RESULT, members=1)
-                        sending.send(wire.encode(answer, instruction.values))
-                datagram = receiving.recv(1 << 16)
-                protocol.packet_in(wire.decode_header(datagram), datagram[wire.HEADER_BYTES :], 0.0)
+            for begin in range(0, len(blocks), TOGETHER):
+                ready = [(block, packed) for block in blocks[begin : begin + TOGETHER]]
+                sent = [one for one in protocol.contribute_all(ready, now=0.0) if isinstance(one, Send)]
+                answers = [(header._replace(kind=wire.Kind.RESULT, members=1), values) for header, values in sent]
+                protocol.packets_in(exchange(answers), 0.0)
 
         return _median_s(iterate) / (2 * len(blocks))
+
+
+def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
+    """Sends packets and receives them, as a worker does."""
+    out, back = datagrams(sending), datagrams(receiving)
+
+    def together(packets: Sequence[Packet]) -> Sequence[Packet]:
+        assert out is not None
+        assert back is not None
+        out.send(packets)
+        return back.receive().packets
+
+    def one_by_one(packets: Sequence[Packet]) -> Sequence[Packet]:
+        for header, values in packets:
+            sending.send(wire.encode(header, values))
+        come = [receiving.recv(1 << 16) for _ in packets]
+        return [(wire.decode_header(datagram), datagram[wire.HEADER_BYTES :]) for datagram in come]
+
+    return one_by_one if out is None else together
 
 
 def _power_of_two(blocks: int) -> int:
