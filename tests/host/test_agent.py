@@ -83,11 +83,14 @@ class Cluster:
 
 
 @pytest.fixture(
-    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("scapy", 0, 0.0)],
-    ids=["fast", "fast-lossy", "fast-lossy-paced", "scapy"],
+    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("one by one", 15, 4.0), ("scapy", 0, 0.0)],
+    ids=["fast", "fast-lossy", "fast-lossy-paced", "one-by-one-lossy-paced", "scapy"],
 )
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     packets, lose, pace_mbps = request.param
+    if packets == "one by one":
+        packets = "fast"
+        monkeypatch.setattr("host.transport.datagrams", lambda opened: None)
     job = Job(workers=3, words=1, slots=32, window=8, packets=packets)
     running = Cluster(job, k=2, lose=lose, pace_mbps=pace_mbps)
     yield running

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host import wire
-from host.datagrams import BATCH, Datagrams, Packet, datagrams
+from host.datagrams import BATCH, Datagrams, Packet, _library, datagrams
 from host.errors import ChecksumError
 from host.transport import udp_socket
 from host.wire import HEADER_BYTES, WORD_BYTES, Header
@@ -101,3 +101,14 @@ def test_each_goes_to_its_place_and_what_cannot_is_passed_over() -> None:
         assert sent.error
         assert [wire.decode_header(other.recv(9000)).block for _ in range(2)] == [0, 3]
         assert wire.decode_header(one.recv(9000)).block == 2
+
+
+def test_where_there_is_no_compiler_packets_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    _library.cache_clear()
+    try:
+        with udp_socket(ONE, PORT) as one:
+            assert datagrams(one) is None
+    finally:
+        monkeypatch.undo()
+        _library.cache_clear()
