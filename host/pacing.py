@@ -64,10 +64,10 @@ class Pacer(Generic[T]):
         bucket: TokenBucket,
         clock: Clock,
         take: Callable[[list[T]], object],
-        rang: Callable[[], object] = lambda: None,
+        rings: Callable[[], object] = lambda: None,
     ) -> None:
-        """`rang` is called when something that waited has left."""
-        self._bucket, self._clock, self._take, self._rang = bucket, clock, take, rang
+        """`rings` is called before something that has waited leaves, and may have more of it."""
+        self._bucket, self._clock, self._take, self._rings = bucket, clock, take, rings
         self.rings_s: float | None = None
         """When something that waits leaves; None: nothing does."""
         self._queue: deque[tuple[T, int]] = deque()
@@ -104,6 +104,7 @@ class Pacer(Generic[T]):
 
     def _release(self) -> None:
         """Everything that may go by now."""
+        self._rings()
         self._timer = self.rings_s = None
         now, going = self._clock.time(), list[T]()
         while self._queue and self._bucket.due_s(self._queue[0][1], now) <= now:
@@ -112,7 +113,6 @@ class Pacer(Generic[T]):
             self._bucket.take(size, now)
             going.append(packet)
         self._go(going, now)
-        self._rang()
 
     def _go(self, going: list[T], now: float) -> None:
         """These leave; if others wait, see to it that some of them do after a pause, or all as soon as they may."""

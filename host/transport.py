@@ -142,7 +142,7 @@ class Transport:
         self._loop, self._take, self._refuse, self._packets = loop, take, refuse, packets
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
-        self._pacer = Pacer(self._bucket, loop, self._leave, self._left) if self._bucket else None
+        self._pacer = Pacer(self._bucket, loop, self._leave_paced, self._rings) if self._bucket else None
         self._many = datagrams(self._socket) if packets is wire else None
         self._reads = True
         loop.add_reader(self._socket, self._readable)
@@ -151,24 +151,28 @@ class Transport:
         """Let packets go, only after listen(): each now (None), or in its turn, with the time when that will be."""
         if self._pacer is not None:
             leave_s = self._pacer.send([(packet, HEADER_BYTES + len(packet[1])) for packet in packets])
-            self._read_or_wait(self._pacer)
+            self._read_or_wait()
             return leave_s
         self._leave(packets)
         return [None] * len(packets)
 
-    def _left(self) -> None:
-        """Something that waited has left."""
+    def _rings(self) -> None:
+        """Packets that have waited leave now, and what has come may let others leave with them."""
         if not self._reads and self._socket.fileno() >= 0:
             self._readable()
-        if self._pacer is not None:
-            self._read_or_wait(self._pacer)
 
-    def _read_or_wait(self, pacer: Pacer[Packet]) -> None:
+    def _leave_paced(self, packets: Sequence[Packet]) -> None:
+        """It is their turn."""
+        self._leave(packets)
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
         """What comes while packets wait is read when the next of them leave, if that is soon: it cannot let any leave
         before, and would only wake this worker once more."""
-        loop, rings_s = self._loop, pacer.rings_s
-        if loop is None or self._socket.fileno() < 0:
+        loop, pacer = self._loop, self._pacer
+        if loop is None or pacer is None or self._socket.fileno() < 0:
             return
+        rings_s = pacer.rings_s
         reads = rings_s is None or rings_s > loop.time() + 2 * PAUSE_S
         if reads and not self._reads:
             loop.add_reader(self._socket, self._readable)
