@@ -39,8 +39,15 @@ CLASSES = 10
 """Of the images that workers train on: the ten digits."""
 
 Late = Literal["finish", "abort", "drop"]
-Average = Literal["gradients", "contributors"]
 """Finish it and stash it; stop computing it at once; finish it and throw it away."""
+
+Average = Literal["gradients", "contributors"]
+
+CollectiveName = Literal["switch", "server", "ring", "gloo"]
+"""What sums gradients: the switch, a parameter server at a host, or the workers themselves over TCP."""
+
+PEER_TO_PEER: tuple[CollectiveName, ...] = ("ring", "gloo")
+"""Collectives of workers alone: float32 over TCP, all of them in every sum, no books."""
 
 
 class Network(Section, frozen=True):
@@ -84,6 +91,7 @@ class Job(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
     id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
+    collective: CollectiveName = "switch"  # what sums the gradients (docs/ARCHITECTURE.md, Collectives)
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
@@ -115,7 +123,8 @@ class Policy(Section, frozen=True):
 class Model(Section, frozen=True):
     """The multilayer perceptron on scikit-learn's digits."""
 
-    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (64,)
+    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (64,)  # [960, 960]: a million parameters
+    replay: str | None = None  # a folder of .npy files that are the gradients, from the TOML file on; None: train
     batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
@@ -225,9 +234,11 @@ class Run(Section, frozen=True):
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
-    passes: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"
+    passes: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
+    # that where job.collective is not "switch"
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
     accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # iterations that an accuracy is the mean of
+    evaluate_every: PositiveInt = 1  # iterations; the accuracy of those between is not known
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
@@ -251,10 +262,10 @@ class Config(Section, frozen=True):
     event: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
-        """Passes are always known."""
+        """Passes are always known: where the switch does not sum, nothing chooses k."""
         if not self.run.passes:
-            passes = tuple(dict.fromkeys((self.policy.objective, "all")))
-            force_setattr(self, "run", replace(self.run, passes=passes))
+            chosen = (self.policy.objective,) if self.job.collective == "switch" else ()
+            force_setattr(self, "run", replace(self.run, passes=tuple(dict.fromkeys((*chosen, "all")))))
 
     @property
     def owned(self) -> list[int]:
@@ -287,7 +298,14 @@ class Config(Section, frozen=True):
             config.check()
         except (msgspec.ValidationError, ConfigError) as error:
             raise ConfigError(f"{path}: {error}") from error
-        return config
+        return config._at(path.parent)
+
+    def _at(self, folder: Path) -> Self:
+        """With the paths in it that every process needs, from this folder on."""
+        if self.model.replay is None:
+            return self
+        replay = str((folder / self.model.replay).resolve())
+        return replace(self, model=replace(self.model, replay=replay))
 
     def check(self) -> None:
         """Bounds that types cannot say, or that span fields."""

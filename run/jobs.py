@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from run.collectives import check_collective
 from run.config import SLOTS, WORKERS_MAX, Config
 from run.errors import ConfigError
 from run.events import check_story
@@ -61,6 +62,7 @@ def _check_alone(job: JobPlan, passes: str) -> None:
             check_objective(objective, job.config.job.workers, passes)
         job.config.check()
         check_story(job.config.event, job.config.job)
+        check_collective(job.config)
     except ConfigError as error:
         raise ConfigError(f"{job.source}: {error}") from None
 

@@ -30,12 +30,20 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     computed: bool = True
     loss: float | None = None
-    accuracy: float | None = None
+    accuracy: float | None = None  # none where it was not evaluated (run.evaluate_every)
     owned_accuracy: float | None = None  # on the classes that one worker alone holds; none without [[shard]]
     params: str
     first_block_s: float | None = None
     iteration_s: float | None = None
     blocking_s: float | None = None
+    compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the iteration's time
+    encode_s: float | None = None  # this and the next five: host.collective.Times
+    send_s: float | None = None
+    wait_s: float | None = None
+    receive_s: float | None = None
+    sum_s: float | None = None
+    decode_s: float | None = None
+    step_s: float | None = None  # the update of the parameters, their evaluation and what is written down
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
     discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"

@@ -1,7 +1,7 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,13 @@ class PassSummary:
     conservation_unchecked: str | None
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
+    collective: str = "switch"
+    """As job.collective."""
+    times_s: dict[str, float] = field(default_factory=dict)
+    """Where an iteration's time went (run.metrics.Iteration: compute, encode, ... step): means over all workers'
+    iterations but their first."""
+    link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of Ethernet frames in the whole pass, by host: to the switch and from it, as the kernel has counted them."""
 
     @property
     def broken(self) -> list[str]:
