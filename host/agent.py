@@ -11,7 +11,8 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
@@ -27,13 +28,14 @@ from host.encoder import Encoder, Finished, Packed
 from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
-from host.holders import Holders, settle
+from host.holders import Holders, check_settled, settle
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pages import Pages
 from host.plan import Plan
 from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
+from host.residual import Books
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
@@ -201,6 +203,39 @@ class Agent:
 
     # -- for the management network, on the event loop
 
+    @property
+    def generation(self) -> int:
+        """Of the slots that it speaks to."""
+        return self.protocol.generation
+
+    async def join_first(self, iteration: int, generation: int, holders: Holders) -> None:
+        """As Reducer; AgentError where the books are an earlier run's."""
+        if self.residual.begun:
+            raise AgentError(
+                f"the job starts, but this worker's books are in iteration {self.residual.begun} of an earlier run:"
+                " remove the file, or give another --metrics"
+            )
+        await self.start(iteration, generation, holders)
+
+    async def join_running(self, generation: int, holders: Holders, ask: Callable[[], Awaitable[State]]) -> State:
+        """As Reducer: what this worker had sent before it died is settled first."""
+        state, begun = await ask(), self.residual.begun
+        if begun:
+            async for results in holders.fetch(begun - 1, begun):
+                for result in results:
+                    self.residual.settle(result)
+                    self.residual.reconcile(result)
+        if begun <= state.iteration:
+            check_settled(self.residual, begun)
+        self.protocol.statistics.resyncs += 1
+        log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)
+        await self.start(state.iteration + 1, generation, holders, reached=begun, state=state)
+        return state
+
+    def held(self, first: int, last: int) -> Iterable[Result]:
+        """As Reducer."""
+        return self.protocol.results(first, last)
+
     def regroup(self, generation: int) -> None:
         """The switch has lost the job's slots: be silent until resume()."""
         self.protocol.regroup(generation)
@@ -216,6 +251,17 @@ class Agent:
                 self._take_results(results)
         if generation == self.protocol.generation:  # else another regroup has begun
             self._follow(self.protocol.resume(asyncio.get_running_loop().time()))
+
+    # -- in the end
+
+    def statistics(self) -> dict[str, int]:
+        """Of the socket, the protocol and the encoder."""
+        traffic = asdict(self._transport.traffic)
+        return traffic | asdict(self.protocol.statistics) | {"wire_bytes": self.encoder.sent_bytes}
+
+    def books(self) -> Books:
+        """As Reducer."""
+        return self.residual.books()
 
     # -- on the event loop
 

@@ -29,11 +29,11 @@ class Aggregate:
     """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
 
     `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, elements of a block); 0 where
-    nothing was sent.  `missed` counts the blocks that this worker is not in. `ks`: the least and the most k that closed
-    one; they differ only while k changes.  `gradients` and `contributors`: how many are in a block's sum, mean over the
-    blocks.  `least`: the fewest contributors that a block has.  `notes`: what workers say beside their gradients
-    (host.note), by rank.  `plan`: the next iteration's.  `encoding`: what came of this worker's gradient; None where it
-    had no part.
+    nothing was sent, and empty where there are no books (host.direct).  `missed` counts the blocks that this worker is
+    not in. `ks`: the least and the most k that closed one; they differ only while k changes.  `gradients` and
+    `contributors`: how many are in a block's sum, mean over the blocks.  `least`: the fewest contributors that a block
+    has.  `notes`: what workers say beside their gradients (host.note), by rank.  `plan`: the next iteration's.
+    `encoding`: what came of this worker's gradient; None where it had no part.
     """
 
     iteration: int

@@ -39,3 +39,7 @@ class RateError(HostError):
 
 class CollectiveError(HostError):
     """An all-reduce that cannot be done: a peer is gone or too late, or gives something else than this worker."""
+
+
+class ReplayError(HostError):
+    """Recorded gradients that cannot be used; names the file."""

@@ -11,11 +11,10 @@ from collections.abc import Coroutine, Iterable
 
 import grpc
 
-from host.agent import Agent
 from host.coordinator import Coordinator
 from host.errors import AgentError
-from host.holders import check_settled
 from host.peer import Peers, PeerService
+from host.reducer import Reducer
 from host.replica import Replica, State
 from rpc import kofn_pb2, kofn_pb2_grpc
 from rpc.security import Credentials, add_port, grpc_server
@@ -31,7 +30,7 @@ class Member:
 
     def __init__(
         self,
-        agent: Agent,
+        reducer: Reducer,
         replica: Replica,
         *,
         job: int,
@@ -40,13 +39,13 @@ class Member:
         controller: str,
         credentials: Credentials | None,
     ) -> None:
-        self._agent, self._replica, self._job, self._rank = agent, replica, job, rank
+        self._reducer, self._replica, self._job, self._rank = reducer, replica, job, rank
         self._peers = Peers(job, rank, credentials)
         self._coordinator = Coordinator(
-            controller, credentials, hello=self._hello, hear=self._hear, fail=self._agent.fail
+            controller, credentials, hello=self._hello, hear=self._hear, fail=self._reducer.fail
         )
         self._server: grpc.aio.Server = grpc_server(credentials)
-        kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, agent.protocol.results, replica.state), self._server)
+        kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, reducer.held, replica.state), self._server)
         self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -55,12 +54,12 @@ class Member:
         await self._server.start()
         welcome = await self._coordinator.attach()
         self._know(welcome.peers)
-        self._agent.decision = welcome.decision
+        self._reducer.decision = welcome.decision
         if welcome.running:
             await self._join_running(welcome.generation)
         else:
             await self._join_first(welcome)
-        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._agent.iteration))
+        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._reducer.iteration))
 
     async def report(self, report: kofn_pb2.Report) -> None:
         """One iteration's times."""
@@ -74,36 +73,20 @@ class Member:
         """Without a trace."""
         for task in self._tasks:
             task.cancel()
-        await self._agent.close()
+        await self._reducer.close()
         await self._coordinator.close()
         await self._peers.close()
         await self._server.stop(grace=0)
 
     async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
         """All begin together, with the same parameters."""
-        if self._agent.residual.begun:
-            raise AgentError(
-                f"job {self._job} starts, but this worker's books are in iteration {self._agent.residual.begun} of an"
-                " earlier run: remove the file, or give another --metrics"
-            )
+        await self._reducer.join_first(welcome.first_iteration, welcome.generation, self._peers)
         self._replica.start(welcome.first_iteration - 1)
-        await self._agent.start(welcome.first_iteration, welcome.generation, self._peers)
 
     async def _join_running(self, generation: int) -> None:
-        """Take a peer's replica; what this worker had sent before it died is settled first."""
-        state = await self._state_of_a_peer()
-        residual, begun = self._agent.residual, self._agent.residual.begun
-        if begun:
-            async for results in self._peers.fetch(begun - 1, begun):
-                for result in results:
-                    residual.settle(result)
-                    residual.reconcile(result)
-        if begun <= state.iteration:
-            check_settled(residual, begun)
+        """Take a peer's replica."""
+        state = await self._reducer.join_running(generation, self._peers, self._state_of_a_peer)
         self._replica.restore(state)
-        self._agent.protocol.statistics.resyncs += 1
-        log.info("joined: parameters after iteration %d; own books were in iteration %d", state.iteration, begun)
-        await self._agent.start(state.iteration + 1, generation, self._peers, reached=begun, state=state)
 
     async def _state_of_a_peer(self) -> State:
         """Ask until a peer gives its replica; AgentError when none does for half a minute."""
@@ -119,13 +102,12 @@ class Member:
 
     def _hello(self) -> kofn_pb2.Hello:
         """Who and where this worker is now."""
-        protocol = self._agent.protocol
         return kofn_pb2.Hello(
             job=self._job,
             rank=self._rank,
             peer_address=self._address,
-            iteration=protocol.iteration,
-            generation=protocol.generation,
+            iteration=self._reducer.iteration,
+            generation=self._reducer.generation,
         )
 
     def _know(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
@@ -137,27 +119,27 @@ class Member:
         match message.WhichOneof("message"):
             case "welcome":  # of a controller that was away
                 self._know(message.welcome.peers)
-                self._agent.decision = message.welcome.decision
+                self._reducer.decision = message.welcome.decision
                 self._spawn(self._attached_again(message.welcome.generation))
             case "peers":
                 self._know(message.peers.peers)
             case "decision":
-                self._agent.decision = message.decision.number
-                log.info("k = %d is in force, heard in iteration %d", message.decision.k, self._agent.iteration)
+                self._reducer.decision = message.decision.number
+                log.info("k = %d is in force, heard in iteration %d", message.decision.k, self._reducer.iteration)
             case "regroup":
-                self._agent.regroup(message.regroup.generation)
+                self._reducer.regroup(message.regroup.generation)
                 log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
                 answer = kofn_pb2.Regrouped(generation=message.regroup.generation)
                 self._spawn(self._coordinator.say(regrouped=answer))
             case "resume":
-                self._spawn(self._agent.resume(message.resume.generation))
+                self._spawn(self._reducer.resume(message.resume.generation))
 
     async def _attached_again(self, generation: int) -> None:
         """Go on; after a regroup that this worker was not there for, only with what the others have."""
-        if generation > self._agent.protocol.generation:
-            self._agent.regroup(generation)
-            await self._agent.resume(generation)
-        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._agent.iteration))
+        if generation > self._reducer.generation:
+            self._reducer.regroup(generation)
+            await self._reducer.resume(generation)
+        await self._coordinator.say(ready=kofn_pb2.Ready(iteration=self._reducer.iteration))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         """Do it beside everything else."""

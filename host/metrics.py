@@ -34,9 +34,11 @@ class Metrics:
         """One line."""
         self._file.write(json.dumps(fields) + "\n")
 
-    def close(self, books: Books, results: Fixed) -> None:
-        """The arrays that conservation is checked with, int64 in units of 2**-40, shape (elements,)."""
+    def close(self, books: Books | None, results: Fixed) -> None:
+        """Where there are books, what conservation is checked with: int64 in units of 2**-40, shape (elements,)."""
         self._file.close()
+        if books is None:
+            return
         np.savez_compressed(
             self._books_path,
             gradients=books.gradients,

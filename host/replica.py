@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from host.compress import Fixed
 from host.errors import AgentError
-from host.evaluation import Evaluation, Evaluator
+from host.evaluation import Evaluates, Evaluation
 from host.model import Floats, Momentum
 from host.plan import Plan
 
@@ -36,7 +36,7 @@ class Replica:
     `results`: elements of all blocks.
     """
 
-    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluator, results: int, plan: Plan) -> None:
+    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluates, results: int, plan: Plan) -> None:
         self._lock = threading.Lock()
         self._optimizer, self._evaluator = optimizer, evaluator
         self._iteration: int | None = None

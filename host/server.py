@@ -41,11 +41,16 @@ class Counts:
 
 
 class Server:
-    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port."""
+    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port.
 
-    def __init__(self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str]) -> None:
+    With `learns` it goes by the generation of the first packet that comes from one of them.
+    """
+
+    def __init__(
+        self, opened: socket.socket, rules: SlotRules, job: int, addresses: Sequence[str], *, learns: bool = False
+    ) -> None:
         self.counts = Counts()
-        self._socket, self._rules, self._job = opened, rules, job
+        self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
         port = opened.getsockname()[1]
         self._places = [(address, port) for address in addresses]
         self._buffer = memoryview(bytearray(PACKET_BYTES_MAX + 1))
@@ -103,6 +108,8 @@ class Server:
         brings = 1 <= header.gradients <= GRADIENTS_MAX or header.kind == Kind.PULL
         if header.count != 1 or not brings:
             return "BAD_COUNT"
+        if self._learns:
+            self._rules.generation, self._learns = header.generation, False
         if header.generation != self._rules.generation:
             return "OLD_GENERATION"
         if header.lanes >= len(Lanes):
@@ -116,10 +123,12 @@ class Server:
 @click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
 @click.option("--job", type=click.IntRange(1, 255), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
-@click.option("--generation", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the slots.")
+@click.option(
+    "--generation", type=click.IntRange(0, 2**32 - 1), help="Of the slots.  [default: that of the first packet]"
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
 def main(
-    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int, port: int
+    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int | None, port: int
 ) -> None:
     """A parameter server: sums as the switch does, at a host, until it is ended (SIGTERM).
 
@@ -131,11 +140,11 @@ def main(
         if k > len(workers):
             raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
         rules = SlotRules(workers=len(workers), k=k, slots=slots)
-        rules.generation = generation
+        rules.generation = generation or 0
         opened = udp_socket(address, port)
     except (HostError, OSError) as error:
         sys.exit(f"kofn server: {address}:{port}: {error}")
-    server = Server(opened, rules, job, workers)
+    server = Server(opened, rules, job, workers, learns=generation is None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"serving job {job} at {address}:{port}: {k} of {len(workers)} workers complete a block", flush=True)
     with opened:

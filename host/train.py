@@ -1,7 +1,8 @@
-"""Data-parallel training of one worker: gradient, all-reduce through the switch, step; until the target is reached.
+"""Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
 
-Every replica applies the same aggregates in the same order, so all of them see the same held-out accuracy at the same
-iteration and stop together, without a word to each other.
+Who reduces is a Reducer's to know: the switch, a server, or the workers among themselves.  Every replica applies the
+same aggregates in the same order, so all of them see the same held-out accuracy at the same iteration and stop
+together, without a word to each other.
 
 With policy.late = "abort" a worker whose iteration ended elsewhere stops computing, contributes nothing to it and goes
 to the current one.
@@ -12,19 +13,22 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from host.agent import Agent
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
 from host.coding import Coding
-from host.evaluation import Evaluation, Evaluator
+from host.collective import Times
+from host.evaluation import Evaluation
 from host.metrics import Metrics, norm2
-from host.model import Floats, Momentum, Perceptron, load_shard
+from host.model import Floats, Momentum
+from host.reducer import Reducer
 from host.replica import Replica, State
 from host.stragglers import Blocking
+from host.workload import load_workload
 from rpc import kofn_pb2
-from run.config import Config
+from run.config import PEER_TO_PEER, Config
+from run.metrics import PARTS
 
-OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2")
+OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", *PARTS)
 """Fields of a metrics line that only a worker has that computed the iteration."""
 
 
@@ -32,7 +36,7 @@ OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradien
 class Work:
     """A gradient and what it took; `gradient` is None where it is not contributed, as when it was `aborted`."""
 
-    loss: float
+    loss: float | None
     gradient: Floats | None
     norm2: float
     blocking_s: float
@@ -47,6 +51,7 @@ class Step:
     started: float
     first_block_s: float  # until it gave up, where it did
     work: Work | None  # None: the gradient was computed before a restart
+    spent: "Spent | None" = None  # None: in virtual time
 
     @property
     def contributed(self) -> bool:
@@ -64,7 +69,21 @@ class Step:
             "iteration_s": now - self.started,
             "blocking_s": self.work.blocking_s,
             "gradient_norm2": self.work.norm2,
+            **(self.spent.fields() if self.spent else {}),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where an iteration's time has gone up to its step, which began at `reduced_s` (time.monotonic)."""
+
+    compute_s: float
+    times: Times
+    reduced_s: float
+
+    def fields(self) -> dict[str, float]:
+        """Its part of a metrics line."""
+        return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in asdict(self.times).items()}}
 
 
 class Training:
@@ -73,24 +92,21 @@ class Training:
     def __init__(self, config: Config, rank: int) -> None:
         self._config, self._late = config, config.policy.late
         self._blocking = Blocking(config, rank)
-        self._shard = load_shard(rank, config.job.workers, config.run.seed, config.shard)
-        self._model = Perceptron(config.model.hidden, config.run.seed)
-        self._evaluator = Evaluator(self._model, self._shard.held_out, config.owned, over=config.run.accuracy_over)
-        optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
-        self.parameters = len(self._model.parameters)
+        self._workload = workload = load_workload(config, rank)
+        optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
+        self.parameters = len(workload.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.coding = Coding.of(config.job, config.compress, self.parameters)
-        self.replica = Replica(
-            self._model.parameters, optimizer, self._evaluator, self.coding.padded, self.coding.planner.first()
-        )
+        results = 0 if config.job.collective in PEER_TO_PEER else self.coding.padded
+        self.replica = Replica(workload.parameters, optimizer, workload.evaluator, results, self.coding.planner.first())
 
-    def run(self, agent: Agent, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
+    def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
-        reason = self._over(agent.iteration - 1) or self._follow(agent.catch_up(), None, metrics)
+        reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
-            decision, ready = agent.decision, time.monotonic()  # heard before this iteration began
-            step, updates = self._step(agent, ready)
+            decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
+            step, updates = self._step(reducer, ready)
             self._direction = None
             reason = self._follow(updates, step, metrics)
             if step.work is not None:
@@ -98,19 +114,22 @@ class Training:
                 report(_report(step, step.work, updates, self._direction, spent_s, decision))
         return reason
 
-    def _step(self, agent: Agent, ready: float) -> tuple[Step, list[Aggregate | State]]:
+    def _step(self, reducer: Reducer, ready: float) -> tuple[Step, list[Aggregate | State]]:
         """The current iteration: contribute to it, or give up where it is over."""
-        iteration, started = agent.iteration, time.time()
-        work = None if agent.entered else self._work(agent, iteration, ready)
+        iteration, started = reducer.iteration, time.time()
+        work = None if reducer.entered else self._work(reducer, iteration, ready)
+        computed = handed = time.monotonic()
         if work is not None and work.gradient is None:
-            handed = time.monotonic()
-            updates = agent.skip()
+            updates = reducer.skip()
         else:
-            handed, updates = agent.all_reduce(None if work is None else work.gradient)
-        return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work), updates
+            handed, updates = reducer.all_reduce(None if work is None else work.gradient)
+        spent = Spent(compute_s=computed - ready, times=reducer.times, reduced_s=time.monotonic())
+        return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
-        """Apply what has finished, in order, up to the end of the training."""
+        """Apply what has finished, in order, up to the end of the training, and write it down."""
+        lines: list[dict[str, Any]] = []
+        reason = None
         for update in updates:
             if isinstance(update, State):
                 self.replica.restore(update)
@@ -118,28 +137,33 @@ class Training:
                 reason = self._over(update.iteration)
             else:
                 own = step is not None and step.iteration == update.iteration
-                reason = self._apply(update, step if own else None, metrics)
+                line, reason = self._apply(update, step if own else None)
+                lines.append(line)
             if reason is not None:
-                return reason
-        return None
+                break
+        for line in lines:
+            if step is not None and step.spent is not None and line["computed"]:
+                line["step_s"] = time.monotonic() - step.spent.reduced_s  # of all that has finished
+            metrics.write(**line)
+        return reason
 
     def _over(self, iteration: int) -> str | None:
         """Why the training ends with the parameters after this iteration, if it does."""
-        return self._reason(iteration, self._evaluator.accuracy(iteration))
+        return self._reason(iteration, self._workload.evaluator.accuracy(iteration))
 
-    def _reason(self, iteration: int, accuracy: float) -> str | None:
+    def _reason(self, iteration: int, accuracy: float | None) -> str | None:
         """The goal that is reached."""
-        if accuracy >= self._config.run.target_accuracy:
+        if accuracy is not None and accuracy >= self._config.run.target_accuracy:
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
-    def _work(self, agent: Agent, iteration: int, ready: float) -> Work:
+    def _work(self, reducer: Reducer, iteration: int, ready: float) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
-        loss, gradient = self._model.gradient(self._shard.batch(iteration, self._config.model.batch))
+        loss, gradient = self._workload.gradient(iteration)
         blocking_s = self._blocking.blocking_s(iteration)
         floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
-        aborted = self._pause(agent, floor_s + blocking_s)
-        passed_over = self._late == "drop" and agent.iteration != iteration  # a peer's later parameters were taken
+        aborted = self._pause(reducer, floor_s + blocking_s)
+        passed_over = self._late == "drop" and reducer.iteration != iteration  # a peer's later parameters were taken
         return Work(
             loss=loss,
             gradient=None if aborted or passed_over else gradient,
@@ -148,25 +172,24 @@ class Training:
             aborted=aborted,
         )
 
-    def _pause(self, agent: Agent, seconds: float) -> bool:
+    def _pause(self, reducer: Reducer, seconds: float) -> bool:
         """Sleep; whether it was cut short because the iteration is over."""
         if self._late == "abort":
-            return agent.over.wait(seconds)
+            return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False
 
-    def _apply(self, aggregate: Aggregate, step: Step | None, metrics: Metrics) -> str | None:
-        """Update the parameters, write the iteration down, and say why to stop if it is time to."""
+    def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
+        """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
         evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
         direction = self._alignment.direction(aggregate.mean)
         if step:
             self._direction = direction
-        metrics.write(
-            **iteration_line(aggregate, step, time.time(), direction, evaluation),
-            injected_mean_s=self._blocking.mean_s(aggregate.iteration),
-            discarded=discarded(aggregate, step, self._late),
-        )
-        return self._reason(aggregate.iteration, evaluation.accuracy)
+        line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
+            "injected_mean_s": self._blocking.mean_s(aggregate.iteration),
+            "discarded": discarded(aggregate, step, self._late),
+        }
+        return line, self._reason(aggregate.iteration, evaluation.accuracy)
 
 
 def iteration_line(

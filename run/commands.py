@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from host.wire import PORT
-from run.config import Network
+from run.config import Job, Network
 from run.folder import PassFolder
 from switch.faults import FaultRule
 
@@ -64,8 +64,8 @@ class Commands:
             *self._certs(),
         ]
 
-    def worker(self, config: Path, rank: int, address: str, metrics: Path) -> list[str]:
-        """Finds the controller in the management network."""
+    def worker(self, config: Path, rank: int, address: str, metrics: Path, summed: Iterable[str] = ()) -> list[str]:
+        """Finds the controller in the management network; `summed`: flags that say who sums, where not the switch."""
         return [
             *(sys.executable, "-m", "host"),
             *("--config", str(config.resolve())),
@@ -73,7 +73,19 @@ class Commands:
             *("--controller", self.management()),
             *("--address", address),
             *("--metrics", str(metrics.resolve())),
+            *summed,
             *self._certs(),
+        ]
+
+    def server(self, job: Job, address: str, workers: Sequence[str], k: int) -> list[str]:
+        """A parameter server at this address, for workers at these."""
+        return [
+            *(sys.executable, "-m", "host.server"),
+            *("--address", address),
+            *(part for worker in workers for part in ("--worker", worker)),
+            *("--k", str(k)),
+            *("--job", str(job.id)),
+            *("--slots", str(job.slots)),
         ]
 
     def management(self) -> str:

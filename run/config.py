@@ -276,11 +276,13 @@ class Config(Section, frozen=True):
     def pace_mbps(self) -> float:
         """At which rate a worker's packets leave, in Mbit/s; 0: as they come.
 
+        The workers of a parameter server share its link (source: the rate-adaptive compression document, B / n).
         The links of a topology of your own are known to that alone, so without compress.pace_mbps nothing is paced.
         """
         if self.compress.pace_mbps is not None:
             return self.compress.pace_mbps
-        return (self.network.link_mbps or 0.0) if self.network.topology is None else 0.0
+        sharing = self.job.workers if self.job.collective == "server" else 1
+        return (self.network.link_mbps or 0.0) / sharing if self.network.topology is None else 0.0
 
     @classmethod
     def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:

@@ -10,6 +10,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   PASS/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
   PASS/status.jsonl             the controller's view, about twice a second
   PASS/events.jsonl             what was killed, started and set in mid-run
+  PASS/links.json               what went over each host's link
   PASS/decisions.jsonl          the controller's journal
   PASS/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
@@ -54,6 +55,11 @@ class PassFolder:
     def decisions(self) -> Path:
         """The controller's journal, one JSON object a line."""
         return self.shared / "decisions.jsonl"
+
+    @property
+    def links(self) -> Path:
+        """Bytes to and from the switch by host, JSON; missing where nobody counts."""
+        return self.path / "links.json"
 
     @property
     def events(self) -> Path:

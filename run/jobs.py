@@ -76,10 +76,11 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
             raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
-    if sum(workers) > WORKERS_MAX:
+    servers = sum(job.config.job.collective == "server" for job in jobs)
+    if sum(workers) + servers > WORKERS_MAX:
         raise ConfigError(
-            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX} together are allowed, "
-            "every one is a port of the switch"
+            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX - servers} together are allowed, "
+            "every one is a port of the switch" + (", and so is every parameter server" if servers else "")
         )
     slots = [job.config.job.slots for job in jobs]
     if (end := slots_end(slots)) > SLOTS:

@@ -29,6 +29,7 @@ class WorkerView:
     target: float
     last: Iteration | None = None
     loss: float | None = None
+    accuracy: float | None = None
     late: int = 0
     finished: str = ""
     process: str = ""
@@ -46,6 +47,7 @@ class WorkerView:
             self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
             self.late += line.late
             self.loss = line.loss if line.loss is not None else self.loss
+            self.accuracy = line.accuracy if line.accuracy is not None else self.accuracy
         return news
 
     @property
@@ -68,7 +70,7 @@ class WorkerView:
     @property
     def _at_goal(self) -> bool:
         """It has trained to the end, and waits for the others'."""
-        return self.last is not None and (self.last.accuracy or 0.0) >= self.target
+        return (self.accuracy or 0.0) >= self.target
 
 
 class PassView:
@@ -167,6 +169,11 @@ class PassView:
             return []
         return [worker.rank for worker in self.workers if worker.rank not in newest.members]
 
+    def accuracy(self) -> float | None:
+        """The latest that the fastest replica knows."""
+        newest = self.newest
+        return next((worker.accuracy for worker in self.workers if newest and worker.last is newest), None)
+
     def loss(self) -> float | None:
         """The mean of the workers' latest losses."""
         losses = [worker.loss for worker in self.workers if worker.loss is not None]
@@ -183,7 +190,7 @@ class PassView:
         if newest is None:
             return "  ".join([*parts, "waiting for the workers' first iteration"])
         parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
-        parts += [f"accuracy {_percent(newest.accuracy)}", f"k {newest.k} of {len(self.workers)}"]
+        parts += [f"accuracy {_percent(self.accuracy())}", f"k {newest.k} of {len(self.workers)}"]
         if (expected := self.expected_s()) is not None:
             parts.append(f"E_k[T] {expected * 1e3:.1f} ms")
         return "  ".join(parts + self._compression())

@@ -18,6 +18,9 @@ from run.errors import RunError
 from run.events import killed_for_good, never_started, read_happenings
 from run.folder import PassFolder, RunFolder
 
+PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
+"""Fields of an iteration that its time is split into."""
+
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     """One iteration as one worker saw it; times in seconds, clocks in Unix time.

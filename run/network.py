@@ -19,8 +19,15 @@ from run.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
+NET_DEV = Path("/proc/net/dev")
+"""Of this namespace, where the switch's ends of all links are; /sys may be another namespace's."""
+
 ROOT = "root"
 """The node name of the root namespace."""
+
+
+LinkBytes = dict[str, tuple[int, int]]
+"""By host: bytes of Ethernet frames to the switch and from it."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -76,6 +83,13 @@ async def listens(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+def interface_bytes() -> dict[str, tuple[int, int]]:
+    """Received and sent bytes of every interface of this network namespace."""
+    rows = (line.partition(":") for line in NET_DEV.read_text().splitlines()[2:])
+    fields = {name.strip(): numbers.split() for name, _, numbers in rows}
+    return {name: (int(numbers[0]), int(numbers[8])) for name, numbers in fields.items()}
 
 
 class Network:
@@ -163,6 +177,11 @@ class Network:
         """Change the rate of a host's link in both directions; None takes the limit away.  One at a time."""
         await self._send(do="shape", host=host, mbps=mbps)
         await self._wait("shaped", "", timeout_s)
+
+    def link_bytes(self) -> LinkBytes:
+        """So far, as the kernel has counted them at the switch's ends of the links."""
+        counted = interface_bytes()
+        return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
     async def check(self, timeout_s: float = 60.0) -> list[Check]:
         """Verify reachability and link rates."""

@@ -43,14 +43,17 @@ class Pass:
         self._entries = folder.passes[number]
         self._limits = configs[0].run
         self._processes = Processes(network)
-        hosts = iter(network.ready.hosts.items())
+        hosts = list(network.ready.hosts.items())
+        workers = iter(hosts)  # of each job in turn; and then a server for each job that has one
+        servers = iter(hosts[sum(config.job.workers for config in configs) :])
         self._trainings = [
             Training(
                 config,
                 entry,
                 self._processes,
                 network,
-                hosts=[next(hosts) for _ in range(config.job.workers)],
+                hosts=[next(workers) for _ in range(config.job.workers)],
+                server=next(servers) if config.job.collective == "server" else None,
                 prefix=_prefix(folder, config.job.id),
                 title=title,
             )
@@ -68,6 +71,7 @@ class Pass:
                 await self._start_control_plane(inspector)
                 if check:
                     await self._check()
+                servers = await self._start_servers()
                 await self._train(inspector, quiet=quiet)
         except TimeoutError:
             raise RunError(
@@ -76,6 +80,7 @@ class Pass:
             ) from None
         finally:
             self._processes.forget()
+        await self._network.end(servers)
         await self._network.end(["controller"])
         await self._network.end(["switch"])
 
@@ -86,11 +91,19 @@ class Pass:
         if pcap is not None:
             pcap.mkdir(parents=True, exist_ok=True)
         argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
-        await self._launch("switch", argv)
-        await self._until_up("switch", self._switch_listens(), "the switch's P4Runtime server")
+        switch = await self._launch("switch", argv)
+        await self._until_up(switch, self._switch_listens(), "the switch's P4Runtime server")
         configs = [job.effective for job in self._folder.jobs]
-        await self._launch("controller", self._commands.controller(configs, self._entries[0]))
-        await self._until_up("controller", inspector.ready(), "the controller and its switch")
+        controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
+        await self._until_up(controller, inspector.ready(), "the controller and its switch")
+
+    async def _start_servers(self) -> list[str]:
+        """The parameter servers of those jobs that have one; their names."""
+        programs = [program for training in self._trainings if (program := training.server(self._commands))]
+        for program in programs:
+            await self._processes.launch(program)
+            await self._until_up(program, _serves(program), f"the parameter server at {program.node}")
+        return [program.name for program in programs]
 
     async def _check(self) -> None:
         checks = await self._network.check()
@@ -100,6 +113,7 @@ class Pass:
             raise RunError(f"the network is not as configured: {', '.join(failed)}")
 
     async def _train(self, inspector: Inspector, *, quiet: bool) -> None:
+        before = self._network.link_bytes()
         for training, job in zip(self._trainings, self._folder.jobs, strict=True):
             await training.start(self._commands, job)
         followers = [asyncio.create_task(training.follow(inspector)) for training in self._trainings]
@@ -110,6 +124,9 @@ class Pass:
             for task in followers:
                 task.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
+        after = self._network.link_bytes()
+        for training in self._trainings:
+            training.count_links(before, after)
 
     async def _supervise(
         self, inspector: Inspector, followers: Sequence["asyncio.Task[None]"], display: Display
@@ -130,13 +147,13 @@ class Pass:
     def _excuse(self, name: str) -> bool:
         return any(training.excuse(name) for training in self._trainings)
 
-    async def _launch(self, name: str, argv: Sequence[str]) -> None:
+    async def _launch(self, name: str, argv: Sequence[str]) -> Program:
         log = self._entries[0].shared_log(name)
-        await self._processes.launch(
-            Program(name=name, node=ROOT, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT, endless=True)
-        )
+        program = Program(name=name, node=ROOT, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT, endless=True)
+        await self._processes.launch(program)
+        return program
 
-    async def _until_up(self, name: str, up: AsyncIterator[bool], what: str) -> None:
+    async def _until_up(self, program: Program, up: AsyncIterator[bool], what: str) -> None:
         """Until `up` yields True; RunError if a process ends before that, or it takes too long."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -145,12 +162,17 @@ class Pass:
                         return
                     await self._processes.ended(POLL_S)
         except TimeoutError:
-            log = self._entries[0].shared_log(name)
-            raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {log}") from None
+            raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {program.log}") from None
 
     async def _switch_listens(self) -> AsyncIterator[bool]:
         while True:
             yield await listens(self._commands.network.p4runtime_port)
+
+
+async def _serves(server: Program) -> AsyncIterator[bool]:
+    """Whether it says so."""
+    while True:
+        yield server.log.exists() and b"serving job" in server.log.read_bytes()
 
 
 def _prefix(folder: RunFolder, job: int) -> str:

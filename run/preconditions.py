@@ -3,11 +3,15 @@
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-from run.config import Network
-from run.errors import RunError
+from host.errors import HostError
+from host.replay import load_gradients
+from run.config import Config, Network
+from run.errors import ConfigError, RunError
 from run.network import BOOT, SYSTEM_PYTHON
 
 TCP_LISTEN = "0A"
@@ -17,6 +21,20 @@ def check_machine(target: str) -> None:
     """Raise RunError for the first thing that is missing."""
     _check_root()
     _check_tools(target)
+
+
+def check_needs(config: Config) -> None:
+    """Raise ConfigError for what a job asks for that is not there: PyTorch, or recorded gradients."""
+    if config.job.collective == "gloo" and find_spec("torch") is None:
+        raise ConfigError(
+            f"job.collective is 'gloo', which is PyTorch's, and {sys.executable} has no module torch: "
+            "pip install torch, or use 'ring'"
+        )
+    if config.model.replay is not None:
+        try:
+            load_gradients(Path(config.model.replay))
+        except HostError as error:
+            raise ConfigError(f"model.replay: {error}") from error
 
 
 def check_ports(network: Network) -> None:

@@ -69,9 +69,10 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> list[str]:
 
 
 def figures(passes: Sequence[PassSeries], target: float, *, compresses: bool) -> list[Figure]:
-    """Accuracy, iteration time and compression, where there is any, of all passes, then blocking and k of each."""
+    """Accuracy and compression, where there are such, and iteration time of all passes; blocking and k of each."""
     compression = [compression_figure(passes)] if compresses and any(entry.compression for entry in passes) else []
-    return [accuracy_figure(passes, target), iteration_figure(passes), *compression, *map(lambda_figure, passes)]
+    accuracy = [accuracy_figure(passes, target)] if any(entry.accuracy.x.size for entry in passes) else []
+    return [*accuracy, iteration_figure(passes), *compression, *map(lambda_figure, passes)]
 
 
 def svg(figure: Figure) -> str:

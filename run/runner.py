@@ -31,7 +31,7 @@ from run.metrics import merge
 from run.network import Network
 from run.options import set_option
 from run.passes import Pass
-from run.preconditions import check_machine, check_ports
+from run.preconditions import check_machine, check_needs, check_ports
 from run.signals import cancel_on_signal, deferred, stopped_by
 from run.state import hold
 from run.summarise import summarise
@@ -159,7 +159,14 @@ def carry_out(plan: Plan, console: Console) -> int:
 def execute(plan: Plan, console: Console) -> RunFolder:
     """Everything up to the last worker's end; the results as files."""
     check_machine(plan.shared.network.target)
-    topology = wanted_topology(plan.shared, plan.jobs[0].source, hosts=sum(one.job.workers for one in plan.configs))
+    for config in plan.configs:
+        check_needs(config)
+    topology = wanted_topology(
+        plan.shared,
+        plan.jobs[0].source,
+        hosts=sum(one.job.workers for one in plan.configs),
+        servers=sum(one.job.collective == "server" for one in plan.configs),
+    )
     remove_certificates()
     with hold(plan.folder):
         check_ports(plan.shared.network)

@@ -2,15 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
 
+import msgspec
 import numpy as np
 
-from run.checks import conservation, identity
+from run.checks import Conservation, conservation, identity
 from run.compressed import Compressed
-from run.config import Config
+from run.config import PEER_TO_PEER, Config
 from run.events import read_happenings
 from run.folder import JobFolder, PassFolder
-from run.metrics import Iteration, WorkerMetrics, read_pass
+from run.metrics import PARTS, Iteration, WorkerMetrics, read_pass
 from run.prediction import predicted_iteration_s
 from run.recoveries import read_statuses, recoveries
 from run.summary import PassSummary, Summary
@@ -18,22 +21,25 @@ from run.summary import PassSummary, Summary
 
 def summarise(folder: JobFolder, config: Config) -> Summary:
     """Read every pass's files and compute everything; RunError if a file is missing or damaged."""
-    passes = tuple(
-        summarise_pass(entry, read_pass(entry, config.job.workers), config.run.target_accuracy)
-        for entry in folder.passes
-    )
+    passes = tuple(summarise_pass(entry, read_pass(entry, config.job.workers), config) for entry in folder.passes)
     return Summary(
         job=folder.id,
-        target_accuracy=config.run.target_accuracy,
+        target_accuracy=target_of(config),
         passes=passes,
         compresses=config.compress.compresses,
     )
 
 
-def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target: float) -> PassSummary:
+def target_of(config: Config) -> float | None:
+    """The accuracy that a pass has to reach; None where recorded gradients are replayed, which train nothing."""
+    return config.run.target_accuracy if config.model.replay is None else None
+
+
+def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], config: Config) -> PassSummary:
     """One pass from its workers' lines and sums."""
     lines = [line for worker in workers for line in worker.iterations]
     begin = start(workers)
+    target = config.run.target_accuracy
     reached = min((line for line in lines if (line.accuracy or 0.0) >= target), key=_time, default=None)
     finished = first_finishes(workers)
     times = [line.time for line in finished]
@@ -42,7 +48,8 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
     happenings = read_happenings(folder.events)
     statuses = read_statuses(folder.status)
     recovered = recoveries(statuses, happenings)
-    conserved = conservation(folder, len(workers))
+    books = config.job.collective not in PEER_TO_PEER
+    conserved = conservation(folder, len(workers)) if books else Conservation()
     return PassSummary(
         objective=folder.objective,
         time_to_target_s=None if reached is None else reached.time - begin,
@@ -75,7 +82,21 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], target:
         conservation_error=conserved.error,
         conservation_unchecked=conserved.unchecked,
         compressed=Compressed.of(lines),
+        collective=config.job.collective,
+        times_s=mean_times(workers),
+        link_bytes=read_links(folder.links),
     )
+
+
+def mean_times(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
+    """Where an iteration's time went, seconds: means over what all workers say but their first; empty if nothing."""
+    lines = [line for worker in workers for line in worker.iterations[1:] if line.compute_s is not None]
+    return {name.removesuffix("_s"): fmean(getattr(line, name) for line in lines) for name in PARTS} if lines else {}
+
+
+def read_links(path: Path) -> dict[str, tuple[int, int]]:
+    """What links.json holds; nothing where there is none."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]]) if path.exists() else {}
 
 
 def start(workers: Sequence[WorkerMetrics]) -> float:

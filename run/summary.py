@@ -1,6 +1,6 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import msgspec
 from rich.table import Table
 
 from run.compressed import Compressed, compressed_rows
+from run.config import PEER_TO_PEER
 from run.table import plain_table
 
 
@@ -33,8 +34,10 @@ class PassSummary:
     discarded_by_worker: tuple[int, ...]
     """Blocks of gradients that were thrown away because they came too late."""
     bytes_sent: int
+    """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
     bytes_received: int
     packets_sent: int
+    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""
     packets_received: int
     retransmissions: int
     k_iterations: dict[int, int]
@@ -68,10 +71,15 @@ class PassSummary:
         """What is wrong with the training whatever it reached: replicas that differ, gradients that are lost."""
         return [error for error in (self.identity_error, self.conservation_error) if error]
 
-    def failures(self, target: float) -> list[str]:
-        """Why this pass does not count, one sentence each."""
+    @property
+    def books(self) -> bool:
+        """Whether its workers kept books: where they sum among themselves nothing can be left over."""
+        return self.collective not in PEER_TO_PEER
+
+    def failures(self, target: float | None) -> list[str]:
+        """Why this pass does not count, one sentence each; without a target only what is wrong."""
         reasons = self.broken
-        if self.time_to_target_s is None:
+        if target is not None and self.time_to_target_s is None:
             reasons.append(
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
             )
@@ -94,7 +102,8 @@ class Summary:
     """One job's whole run; the last pass is the baseline."""
 
     job: int
-    target_accuracy: float
+    target_accuracy: float | None
+    """None where there is none to be reached."""
     passes: tuple[PassSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
@@ -134,22 +143,21 @@ class Summary:
 
     def rows(self) -> list[list[str]]:
         """The table: a label and a cell for each pass."""
-        target = f"time to {self.target_accuracy:.1%} accuracy"
         return [
-            [target, *(_seconds(entry.time_to_target_s) for entry in self.passes)],
-            ["baseline / this", *(_ratio(self.passes[-1], entry) for entry in self.passes)],
-            ["iterations to target", *(_integer(entry.iterations_to_target) for entry in self.passes)],
+            *self._target(),
             ["iterations in all", *(_integer(entry.iterations) for entry in self.passes)],
             ["median iteration time", *(_milliseconds(entry.median_iteration_s) for entry in self.passes)],
             ["mean iteration time", *(_milliseconds(entry.mean_iteration_s) for entry in self.passes)],
+            *self._times(),
             ["as predicted", *(_milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
             ["k used (iterations)", *(_counts(entry.k_iterations) for entry in self.passes)],
             ["late contributions", *(_by_worker(entry.late_by_worker) for entry in self.passes)],
             *self._discarded(),
-            ["sent", *(_traffic(entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
-            ["received", *(_traffic(entry.bytes_received, entry.packets_received) for entry in self.passes)],
+            ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
+            ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.passes)],
+            *self._links(),
             *(compressed_rows([entry.compressed for entry in self.passes]) if self.compresses else []),
-            ["retransmissions", *(_integer(entry.retransmissions) for entry in self.passes)],
+            ["retransmissions", *(_integer(entry.retransmissions if entry.books else None) for entry in self.passes)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.passes)],
             ["peer fetches", *(_integer(entry.peer_fetches) for entry in self.passes)],
             ["recoveries", *(_recoveries(entry) for entry in self.passes)],
@@ -157,6 +165,28 @@ class Summary:
             ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.passes)],
             ["gradients conserved", *(_conserved(entry) for entry in self.passes)],
         ]
+
+    def _target(self) -> list[list[str]]:
+        """Rows on the way to the target, where there is one."""
+        if self.target_accuracy is None:
+            return []
+        target = f"time to {self.target_accuracy:.1%} accuracy"
+        return [
+            [target, *(_seconds(entry.time_to_target_s) for entry in self.passes)],
+            ["baseline / this", *(_ratio(self.passes[-1], entry) for entry in self.passes)],
+            ["iterations to target", *(_integer(entry.iterations_to_target) for entry in self.passes)],
+        ]
+
+    def _times(self) -> list[list[str]]:
+        """A row where the workers say where their time went."""
+        shares = [_shares(entry.times_s) for entry in self.passes]
+        return [["compute/code/packets/wait/step", *shares]] if any(entry.times_s for entry in self.passes) else []
+
+    def _links(self) -> list[list[str]]:
+        """A row where somebody has counted."""
+        if not any(entry.link_bytes for entry in self.passes):
+            return []
+        return [["links, to/from the switch", *(_link_bytes(entry.link_bytes) for entry in self.passes)]]
 
     def _discarded(self) -> list[list[str]]:
         """A row where anything was thrown away."""
@@ -242,10 +272,27 @@ def _recoveries(entry: PassSummary) -> str:
 
 
 def _conserved(entry: PassSummary) -> str:
+    if not entry.books:
+        return "not applicable"
     if entry.conservation_error:
         return "NO"
     return "as far as known" if entry.conservation_unchecked else "exactly"
 
 
-def _traffic(size: int, packets: int) -> str:
-    return f"{size / 1e6:.1f} MB in {packets:,} packets"
+def _traffic(entry: PassSummary, size: int, packets: int) -> str:
+    return f"{size / 1e6:.1f} MB" + (f" in {packets:,} packets" if entry.books else "")
+
+
+def _link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
+    """Of all hosts together."""
+    sent, received = (sum(counts) for counts in zip(*links.values(), strict=True)) if links else (0, 0)
+    return f"{sent / 1e6:.1f}/{received / 1e6:.1f} MB" if links else "-"
+
+
+def _shares(times_s: Mapping[str, float]) -> str:
+    """Where an iteration's time went, in per cent: coding is encode, sum and decode, packets are send and receive."""
+    if not times_s:
+        return "-"
+    whole = sum(times_s.values())
+    parts = (("compute",), ("encode", "sum", "decode"), ("send", "receive"), ("wait",), ("step",))
+    return "/".join(f"{sum(times_s[name] for name in part) / whole:.0%}".rstrip("%") for part in parts) + " %"

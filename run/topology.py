@@ -11,14 +11,14 @@ from run.network import BOOT, SYSTEM_PYTHON
 TIMEOUT_S = 30.0
 
 
-def wanted_topology(config: Config, source: Path, *, hosts: int) -> str:
+def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 0) -> str:
     """The text of topology.json: the configured file's content, or a star; ConfigError names file and field.
 
-    `hosts` are needed: one for each worker of each job, in this order.
+    `hosts` are needed: one for each worker of each job, in this order; and then one for each parameter server.
     """
     network = config.network
     path = None if network.topology is None else source.parent / network.topology
-    argv = [str(SYSTEM_PYTHON), str(BOOT), *_asked(config, path, hosts), "--management", network.management]
+    argv = [str(SYSTEM_PYTHON), str(BOOT), *_asked(config, path, hosts + servers), "--management", network.management]
     result = subprocess.run(
         [*argv, "--write-topology", "/dev/stdout"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -27,11 +27,12 @@ def wanted_topology(config: Config, source: Path, *, hosts: int) -> str:
         where = "" if detail.startswith("network.") or path is None else f"network.topology {path}: "
         raise ConfigError(f"{source}: {where}{detail}")
     there = len(json.loads(result.stdout)["hosts"])
-    if there != hosts:
+    if there != hosts + servers:
         workers = f"job.workers is {hosts}" if hosts == config.job.workers else f"job.workers of all jobs are {hosts}"
         raise ConfigError(
-            f"{source}: network.topology {path} has {there} hosts, {workers}: "
-            "they must be equal, every host is one worker"
+            f"{source}: network.topology {path} has {there} hosts, {workers}: {hosts + servers} hosts are needed, "
+            + "one for each worker"
+            + (f" and {servers} more for parameter servers" if servers else "")
         )
     return result.stdout
 

@@ -8,14 +8,15 @@ import msgspec
 
 from rpc.document import document
 from run.commands import ENVIRONMENT, Commands
-from run.config import CONTROL_PLANE, Config, Link
+from run.config import CONTROL_PLANE, PEER_TO_PEER, Config, Link
 from run.errors import RunError
 from run.events import Due, Happening, Schedule, action, late_joiners
 from run.folder import JobFolder, PassFolder
 from run.inspector import Inspector
 from run.live import PassView
 from run.logs import tail
-from run.network import Host, Network, Program
+from run.network import Host, LinkBytes, Network, Program
+from run.objectives import check_objective
 from run.port_faults import port_rules
 from run.processes import Processes, State
 from switch.faults import FaultRule
@@ -44,8 +45,12 @@ class Training:
         hosts: Sequence[tuple[str, Host]],
         prefix: str,
         title: str,
+        server: tuple[str, Host] | None = None,
     ) -> None:
-        """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's."""
+        """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's.
+
+        `server`: the host of the job's parameter server, if it has one.
+        """
         self.config, self.folder = config, folder
         self.view = PassView(
             folder,
@@ -57,7 +62,7 @@ class Training:
         self.neighbours: list[PassView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
         self._processes, self._network = processes, network
-        self._hosts = hosts
+        self._hosts, self._server = hosts, server
         self._schedule = Schedule([*config.event, *config.link])
         self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
         self._prefix = prefix
@@ -71,6 +76,36 @@ class Training:
         """What the switch is to do to this job's packets."""
         return port_rules(self.config.fault, [host.port for _, host in self._hosts])
 
+    def server(self, commands: Commands) -> Program | None:
+        """The parameter server's process, where there is one: it is to run before the workers, and after them."""
+        if self._server is None:
+            return None
+        node, host = self._server
+        workers = self.config.job.workers
+        k = check_objective(self.folder.objective, workers, "run.passes") or workers
+        argv = commands.server(self.config.job, host.ip, self._addresses, k)
+        name, log = self.process("server"), self.folder.log("server")
+        return Program(name=name, node=node, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT, endless=True)
+
+    @property
+    def _addresses(self) -> list[str]:
+        """The workers' on the data network, by rank."""
+        return [host.ip for _, host in self._hosts]
+
+    def _summed(self) -> list[str]:
+        """What tells a worker who sums, where it is not the switch."""
+        if self._server is not None:
+            return ["--service", self._server[1].ip]
+        if self.config.job.collective in PEER_TO_PEER:
+            return [part for address in self._addresses for part in ("--worker", address)]
+        return []
+
+    def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
+        """Write down what went over the links of this job's hosts between two countings."""
+        nodes = [node for node, _ in (*self._hosts, *([self._server] if self._server else []))]
+        counted = {node: [now - then for now, then in zip(after[node], before[node], strict=True)] for node in nodes}
+        self.folder.links.write_bytes(msgspec.json.encode(counted) + b"\n")
+
     async def start(self, commands: Commands, job: JobFolder) -> None:
         """Launch every worker that does not join late; links have their first rates again."""
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
@@ -79,7 +114,7 @@ class Training:
         late = late_joiners(self.config.event)
         for rank, (node, host) in enumerate(self._hosts):
             name = f"worker-{rank}"
-            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank))
+            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank), self._summed())
             log = self.folder.log(name)
             program = Program(name=self.process(name), node=node, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT)
             self._processes.keep(program)

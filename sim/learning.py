@@ -33,7 +33,14 @@ class Learning:
         self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes
         self.elements = len(self._model.parameters)
         optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
-        evaluator = Evaluator(self._model, self._shards[0].held_out, config.owned, over=config.run.accuracy_over)
+        evaluator = Evaluator(
+            self._model,
+            self._shards[0].held_out,
+            config.owned,
+            over=config.run.accuracy_over,
+            every=config.run.evaluate_every,
+            last=config.run.max_iterations,
+        )
         self.coding = Coding.of(job, config.compress, self.elements)
         first = self.coding.planner.first()
         self.replica = Replica(self._model.parameters, optimizer, evaluator, self.coding.padded, first)

@@ -108,7 +108,7 @@ class Student:
             injected_mean_s=self._blocking.mean_s(done.iteration),
             discarded=discarded(done, step, self._config.policy.late),
         )
-        if after.evaluation.accuracy >= run.target_accuracy:
+        if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
             return "target"
         return "iterations" if done.iteration >= run.max_iterations else None
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from host.aggregate import Aggregate
+from host.collective import Times
 from host.metrics import Metrics
 from host.model import Perceptron, load_shard
 from host.residual import Books
@@ -26,6 +27,7 @@ class FakeAgent:
     def __init__(self, training: Training, *, over: bool, after: int = 1) -> None:
         self.training, self.after = training, after
         self.entered, self.decision = False, 0
+        self.times = Times(wait=0.02)
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, [], False
         if over:
