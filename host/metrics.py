@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -39,7 +40,7 @@ class Metrics:
         self._file.close()
         if books is None:
             return
-        np.savez_compressed(
+        _save(
             self._books_path,
             gradients=books.gradients,
             counted=books.counted,
@@ -47,6 +48,14 @@ class Metrics:
             discarded=books.discarded,
             results=results,
         )
+
+
+def _save(path: Path, **arrays: Fixed) -> None:
+    """As numpy.savez_compressed, with less effort: a fifth of its time, and hardly a larger file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def norm2(values: Floats) -> float:

@@ -75,7 +75,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Where an iteration's time has gone up to its step, which began at `reduced_s` (time.monotonic)."""
+    """Where an iteration's time has gone up to its step, which began at `reduced_s` (time.monotonic).
+
+    compute_s: since the end of the step before, so what is written down of an iteration is in the next one's.
+    """
 
     compute_s: float
     times: Times
@@ -92,6 +95,7 @@ class Training:
     def __init__(self, config: Config, rank: int) -> None:
         self._config, self._late = config, config.policy.late
         self._blocking = Blocking(config, rank)
+        self._since_s = time.monotonic()  # the end of the latest step
         self._workload = workload = load_workload(config, rank)
         optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(workload.parameters)
@@ -103,6 +107,7 @@ class Training:
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
+        self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
@@ -118,12 +123,13 @@ class Training:
         """The current iteration: contribute to it, or give up where it is over."""
         iteration, started = reducer.iteration, time.time()
         work = None if reducer.entered else self._work(reducer, iteration, ready)
-        computed = handed = time.monotonic()
+        since, computed = self._since_s, time.monotonic()
+        handed = computed
         if work is not None and work.gradient is None:
             updates = reducer.skip()
         else:
             handed, updates = reducer.all_reduce(None if work is None else work.gradient)
-        spent = Spent(compute_s=computed - ready, times=reducer.times, reduced_s=time.monotonic())
+        spent = Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic())
         return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
@@ -141,9 +147,10 @@ class Training:
                 lines.append(line)
             if reason is not None:
                 break
+        self._since_s = time.monotonic()
         for line in lines:
             if step is not None and step.spent is not None and line["computed"]:
-                line["step_s"] = time.monotonic() - step.spent.reduced_s  # of all that has finished
+                line["step_s"] = self._since_s - step.spent.reduced_s  # of all that has finished
             metrics.write(**line)
         return reason
 

@@ -39,14 +39,14 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     first_block_s: float | None = None
     iteration_s: float | None = None
     blocking_s: float | None = None
-    compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the iteration's time
+    compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
     encode_s: float | None = None  # this and the next five: host.collective.Times
     send_s: float | None = None
     wait_s: float | None = None
     receive_s: float | None = None
     sum_s: float | None = None
     decode_s: float | None = None
-    step_s: float | None = None  # the update of the parameters, their evaluation and what is written down
+    step_s: float | None = None  # the update of the parameters, and their evaluation
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
     discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"

@@ -47,12 +47,13 @@ Examples:
   kofn run --pass round --pass fixed:2        other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
+  kofn run --pass all --set job.collective=ring     a ring of the workers in place of the switch's sums
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --json | jq .passes                the summary for another program
 
 \b
-Exit codes: 0 every pass reached its target and is consistent, 1 not so or a process failed,
-2 the configuration or the command line is wrong, 130 stopped by a signal.
+Exit codes: 0 every pass reached its target and is consistent (with model.replay: is consistent),
+1 not so or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
 """
 
 
@@ -109,7 +110,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train through the switch, once for each pass, and compare the passes.
+    """Train through the switch, or whatever job.collective says, once for each pass, and compare the passes.
 
     CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
     half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.

@@ -92,7 +92,8 @@ def command(
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, books, model and data are the real ones; links and the
     switch's slots are modelled, and what a worker's steps cost is measured on this machine first. Not simulated: kill
-    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs.
+    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, model.replay, and
+    every job.collective but the switch.
     """
     console = Console(stderr=as_json, quiet=quiet)
     with ending("simulate"):
@@ -136,6 +137,12 @@ def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFold
 
 def check(config: Config) -> None:
     """ConfigError for what virtual time has not."""
+    if config.job.collective != "switch":
+        raise ConfigError(
+            f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has all of them"
+        )
+    if config.model.replay is not None:
+        raise ConfigError("model.replay is given, which is not simulated: kofn run replays recorded gradients")
     for event in config.event:
         if event.objective is None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
