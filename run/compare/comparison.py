@@ -14,7 +14,7 @@ from run.compare.estimate import assumed
 from run.compare.evidence import Row, by_setting, measured
 from run.compare.models import Model, capture, large
 from run.compare.plan import Axes, Plan
-from run.compare.table import LEGEND, cells, headings, record
+from run.compare.table import LEGEND, cells, headings, medians, record
 from run.compare.verdicts import verdicts
 from run.conduct import Told, conclude, gone_through
 from run.display import say
@@ -95,10 +95,10 @@ class Comparison:
         for model, names in plan.contenders().items():
             say(self.console, f"{model}: {', '.join(names)}")
         both = sum(cell.scenario.name.startswith(switches.STEM) for cell in plan.cells)
-        extra = f" and {both} that compare the switches" if both else ""
+        extra = f" and {both} runs that compare the switches," if both else ""
         say(
             self.console,
-            f"{len(plan.cells) - both} runs ({self.axes.seeds} seeds){extra}, about {duration(plan.estimate_s)}; "
+            f"{len(plan.cells) - both} runs, seeds 1 to {self.axes.seeds},{extra}, about {duration(plan.estimate_s)}; "
             f"left: about {duration(plan.left_s)}; results in {self.folder}",
         )
 
@@ -134,7 +134,15 @@ def told(done: Sequence[Result], plan: Plan, notes: Sequence[str]) -> Told:
         legend=LEGEND,
         verdicts=said,
         failures=[reason for run in runs for reason in run.problems()],
-        document={"notes": list(notes), "runs": [record(run) for run in runs]},
+        document={
+            "notes": list(notes),
+            "rows": [
+                medians(row, {other.contender.name: other for other in several})
+                for several in by_setting(rows).values()
+                for row in several
+            ],
+            "runs": [record(run) for run in runs],
+        },
         write_report=write,
     )
 

@@ -189,6 +189,20 @@ def iteration_s(run: Measured) -> float:
     return run.iteration_s
 
 
+def reduce_s(run: Measured) -> float:
+    """For `Row.spread`."""
+    return run.reduce_s
+
+
+LINKS: tuple[Callable[[Measured], float], ...] = (
+    lambda run: run.up_bytes,
+    lambda run: run.down_bytes,
+    lambda run: run.server_up_bytes,
+    lambda run: run.server_down_bytes,
+)
+"""For `Row.spread`: bytes of an iteration over a worker's link to the switch, from it, and over the server's."""
+
+
 def time_s(run: Measured) -> float:
     """For `Row.spread`."""
     return run.time_s

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from run.compare.evidence import Row
+from run.compare.evidence import LINKS, Row
 from run.metrics import PARTS
 from run.plots import SIZE_INCHES, STYLE, WORKER_COLOURS, Floats, Series, running_mean
 
-PART_COLOURS = dict(zip(PARTS, WORKER_COLOURS, strict=True))
+PART_COLOURS = dict(zip(PARTS, WORKER_COLOURS, strict=True)) | {"wait_s": "#d5d8db"}
 BAR = 0.7
 LIMIT_COLOUR = "#222222"
 
@@ -47,12 +47,8 @@ def _draw_times(axes: Axes, places: Floats, rows: Sequence[Row]) -> None:
 
 def _draw_links(axes: Axes, places: Floats, rows: Sequence[Row]) -> None:
     """Four thin bars a contender."""
-    links = {
-        "worker, up": [row.spread(lambda run: run.up_bytes).median for row in rows],
-        "worker, down": [row.spread(lambda run: run.down_bytes).median for row in rows],
-        "server, up": [row.spread(lambda run: run.server_up_bytes).median for row in rows],
-        "server, down": [row.spread(lambda run: run.server_down_bytes).median for row in rows],
-    }
+    labels = ("worker, up", "worker, down", "server, up", "server, down")
+    links = {label: [row.spread(figure).median for row in rows] for label, figure in zip(labels, LINKS, strict=True)}
     height = BAR / len(links)
     for number, (label, sizes) in enumerate(links.items()):
         at = places + (number - (len(links) - 1) / 2) * height

@@ -1,29 +1,28 @@
 """The findings of a comparison as text: cells for the terminal and for the report alike, and lines of the CSV."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
-from run.compare.evidence import Measured, Row, iteration_s, time_s
+from run.compare.evidence import LINKS, Measured, Row, iteration_s, reduce_s, time_s
+from run.compare.points import FLOAT32
 from run.evidence import Spread
 
 LEGEND = (
     "Medians over the seeds; of each run the first iteration is left out. iteration: from one's end to the next one's; "
     "reduce: an all-reduce, from arrays to arrays; x limit: iteration over the time that the bytes of one gradient, as "
     "its codec sends it and without headers, take at the link's rate; goodput: the inverse, as a share; x ring, x "
-    "server: how many times faster than these a seed's run is (the server's with the same codec); up, down: bytes of "
-    "Ethernet frames in an iteration over a worker's link to the switch and from it, server: over that of the server, "
-    "both ways; to target: time to the target accuracy; off: by how much the parts of the iteration time miss it, most."
+    "server: how many times faster than these a seed's run is (the server's with the same codec); link up, down: bytes "
+    "of Ethernet frames in an iteration over a worker's link to the switch and from it, server's: over that of the "
+    "server, both ways together; to target: time to the target accuracy; off: by how much the parts of the iteration "
+    "time miss it, most."
 )
 
-REPLAY_HEADINGS = (
-    *("contender", "iteration", "min .. max", "reduce", "x limit", "goodput", "x ring", "x server"),
-    *("up", "down", "server", "off"),
-)
+ENDING = ("x ring", "x server", "link up, down", "server's", "off")
 
-TRAINED_HEADINGS = (
-    *("contender", "to target", "min .. max", "iterations", "iteration", "reduce", "x ring", "x server"),
-    *("up", "down", "server", "off", "reached"),
-)
+REPLAY_HEADINGS = ("contender", "iteration", "min .. max", "reduce", "x limit", "goodput", *ENDING)
+
+TRAINED_HEADINGS = ("contender", "to target", "min .. max", "iterations", "iteration", *ENDING, "reached")
 
 
 def headings(rows: Sequence[Row]) -> Sequence[str]:
@@ -39,47 +38,52 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
 
 def _replayed(row: Row) -> list[str]:
     iteration, over = row.spread(iteration_s), row.spread(lambda run: run.over_limit).median
-    return [_ms(iteration.median), _range_ms(iteration), _reduce(row), f"{over:.2f}", f"{1 / over:.0%}"]
+    reduce = _ms(row.spread(reduce_s).median)
+    return [_ms(iteration.median), _range_ms(iteration), reduce, f"{over:.2f}", f"{1 / over:.0%}"]
 
 
 def _trained(row: Row) -> list[str]:
     time, count = row.spread(time_s), row.spread(lambda run: run.iterations_to_target).median
     span = f"{_s(time.low)} .. {_s(time.high)}"
     iterations = "-" if math.isinf(count) else f"{count:,.0f}"
-    return [_s(time.median), span, iterations, _ms(row.spread(iteration_s).median), _reduce(row)]
+    return [_s(time.median), span, iterations, _ms(row.spread(iteration_s).median)]
 
 
 def _rest(row: Row, rows: dict[str, Row]) -> list[str]:
     """What both tables end with."""
-    server = rows.get(f"server-{row.contender.codec}")
-    if row.contender.codec == "float32":
-        server = rows.get("server-int32")
+    server = server_of(row, rows)
     off = max((run.added_up for run in row.runs), key=abs)
-    cells = [_faster(row, rows.get("ring")), _faster(row, server), *_bytes(row), f"{off:+.1%}"]
+    cells = [_ratio(row, rows.get("ring")), _ratio(row, server), *_bytes(row), f"{off:+.1%}"]
     return (
         [*cells, f"{sum(math.isfinite(run.time_s) for run in row.runs)} of {len(row.runs)}"] if row.trained else cells
     )
 
 
 def _bytes(row: Row) -> list[str]:
-    up, down = row.spread(lambda run: run.up_bytes).median, row.spread(lambda run: run.down_bytes).median
-    server = row.spread(lambda run: run.server_up_bytes + run.server_down_bytes).median
-    return [size(up), size(down), size(server) if server else "-"]
+    """Of a worker's link each way, and of the server's, both ways."""
+    up, down, server_up, server_down = (row.spread(figure).median for figure in LINKS)
+    return [_sizes(up, down), _sizes(server_up + server_down) if server_up else "-"]
 
 
-def _faster(row: Row, other: Row | None) -> str:
-    """In iterations where gradients are replayed, in time to the target where a model is trained."""
-    ratio = None if other is None else row.times_faster(other, time_s if row.trained else iteration_s)
+def _sizes(*counts: float) -> str:
+    """Bytes, for people, in a unit for all of them."""
+    unit, scale = ("MB", 1e6) if max(counts) >= 1e5 else ("kB", 1e3)
+    return f"{', '.join(f'{count / scale:.2f}' for count in counts)} {unit}"
+
+
+def server_of(row: Row, rows: Mapping[str, Row]) -> Row | None:
+    """The parameter server that a contender is compared with: of the same codec, int32 for float32."""
+    return rows.get(f"server-{'int32' if row.contender.codec == FLOAT32 else row.contender.codec}")
+
+
+def against(row: Row, other: Row | None) -> Spread | None:
+    """How many times faster than another: in iterations where gradients are replayed, else to the target accuracy."""
+    return None if other is None else row.times_faster(other, time_s if row.trained else iteration_s)
+
+
+def _ratio(row: Row, other: Row | None) -> str:
+    ratio = against(row, other)
     return "-" if ratio is None or not 0 < ratio.median < math.inf else f"{ratio.median:.2f}"
-
-
-def size(count: float) -> str:
-    """Bytes, for people."""
-    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
-def _reduce(row: Row) -> str:
-    return _ms(row.spread(lambda run: run.reduce_s).median)
 
 
 def _range_ms(spread: Spread) -> str:
@@ -128,6 +132,30 @@ def record(run: Measured) -> dict[str, object]:
         "best_accuracy": None if setting.model.replay is not None else summary.best_accuracy,
         "command": command(run),
     }
+
+
+def medians(row: Row, rows: Mapping[str, Row]) -> dict[str, object]:
+    """A contender of one setting over its seeds: compare.json's `rows`."""
+    figures: dict[str, Callable[[Measured], float]] = {
+        "iteration_s": iteration_s,
+        "reduce_s": reduce_s,
+        "times_limit": lambda run: run.over_limit,
+    }
+    figures |= {"time_to_target_s": time_s} if row.trained else {}
+    return {
+        "name": row.point.name,
+        "title": row.setting.title,
+        "contender": row.contender.name,
+        "seeds": [run.seed for run in row.runs],
+        **{name: asdict(row.spread(figure)) for name, figure in figures.items()},
+        "parts_s": row.parts_s(),
+        "times_faster_than_ring": _spread(against(row, rows.get("ring"))),
+        "times_faster_than_server": _spread(against(row, server_of(row, rows))),
+    }
+
+
+def _spread(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else asdict(spread)
 
 
 def command(run: Measured) -> str:

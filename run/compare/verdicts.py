@@ -49,11 +49,12 @@ def _replayed(rows: Mapping[str, Row]) -> Iterator[Verdict]:
 
 def _near_limit(row: Row) -> Verdict:
     ratio = row.spread(lambda run: run.over_limit)
+    reduce = row.spread(lambda run: run.reduce_s / run.point.limit_s).median
     return Verdict(
         claim=f"{row.setting.title}: {row.contender.name} within {LIMIT:g} times the link's limit",
         holds=ratio.median <= LIMIT,
         numbers=f"{_ms(row)} against {1e3 * row.point.limit_s:.1f} ms for {row.point.gradient_bytes / 1e6:.2f} MB: "
-        f"x {ratio.median:.2f} ({ratio.low:.2f} .. {ratio.high:.2f})",
+        f"x {ratio.median:.2f} ({ratio.low:.2f} .. {ratio.high:.2f}); the all-reduce alone x {reduce:.2f}",
     )
 
 
