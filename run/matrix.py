@@ -134,7 +134,7 @@ class Cell:
         if effective != to_toml(self.config):
             raise ConfigError(
                 f"{self.folder} holds the results of another configuration: choose another --out, "
-                "or the same scenario, --objective and --target as then"
+                "or the same options as then"
             )
         return passes
 

@@ -96,8 +96,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure(
     folder: Path, target: str, workers: Sequence[int], model: Model, carry_out: CarryOut, console: Console
-) -> Ceilings:
-    """Of each number of workers that is not known yet; RunError where one cannot be had."""
+) -> dict[int, Ceiling]:
+    """By number of workers, measured where they are not known yet; RunError where one cannot be had."""
     found = Ceilings.read(folder, target)
     for number in workers:
         if number not in found.known:
@@ -107,7 +107,7 @@ def measure(
             found = msgspec.structs.replace(found, known={**found.known, number: one})
             found.write(folder)
         say(console, found.known[number].words)
-    return found
+    return {number: found.known[number] for number in workers}
 
 
 def switch_alone(target: str, workers: int) -> float:

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from run.compare import switches
-from run.compare.ceiling import Ceiling, Ceilings, carried, measure
+from run.compare.ceiling import Ceiling, Ceilings, measure
 from run.compare.estimate import assumed
 from run.compare.evidence import Row, by_setting, measured
 from run.compare.models import Model, capture, large
@@ -40,10 +40,10 @@ class Comparison:
         """Say what would be run; nothing is, and what is not measured yet is assumed."""
         known = Ceilings.read(self.folder, self.axes.target).known
         ceilings = {workers: known.get(workers) or assumed(workers) for workers in self.axes.workers}
-        plan, notes = self._planned(ceilings)
+        plan = self._planned(ceilings)
         for workers, one in ceilings.items():
             say(self.console, f"{'' if workers in known else 'assumed, not measured yet: '}{one.words}")
-        self._tell(plan, notes)
+        self._tell(plan)
         if as_json:
             names = [cell.title for cell in plan.cells]
             click.echo(json.dumps({"runs": names, "estimate_s": plan.estimate_s, "left_s": plan.left_s}, indent=2))
@@ -61,14 +61,14 @@ class Comparison:
                 say(self.console, f"gradients of {model.title} captured in {model.replay}")
         say(self.console, "what this machine carries:")
         target, workers = self.axes.target, self.axes.workers
-        ceilings = measure(self.folder, target, workers, reference, execute, self.console).known
-        plan, notes = self._planned({number: ceilings[number] for number in workers})
-        self._tell(plan, notes)
+        ceilings = measure(self.folder, target, workers, reference, execute, self.console)
+        plan = self._planned(ceilings)
+        self._tell(plan)
         results = []
         for result in gone_through(plan.cells, self.folder, execute, self.console):
             _drop_books(result)
             results.append(result)
-        return self._conclude(plan, notes, results, as_json=as_json)
+        return self._conclude(plan, ceilings, results, as_json=as_json)
 
     def read(self, *, as_json: bool) -> int:
         """What is finished; the exit code."""
@@ -76,34 +76,35 @@ class Comparison:
         for workers in self.axes.workers:
             if workers not in known:
                 raise ConfigError(f"{self.folder}: no comparison of {workers} workers was begun there")
-        plan, notes = self._planned({number: known[number] for number in self.axes.workers})
-        return self._conclude(plan, notes, list(read_cells(plan.cells)), as_json=as_json)
+        ceilings = {number: known[number] for number in self.axes.workers}
+        plan = self._planned(ceilings)
+        return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
 
-    def _planned(self, ceilings: Mapping[int, Ceiling]) -> tuple[Plan, list[str]]:
-        """All cells, and what is to be said about them."""
-        rates, replaced = carried(self.axes.mbps, ceilings)
-        words = [one.words for one in ceilings.values()]
-        return Plan.of(self.axes, self.folder, self.models, rates, ceilings), [*self.notes, *words, *replaced]
+    def _planned(self, ceilings: Mapping[int, Ceiling]) -> Plan:
+        """All cells."""
+        return Plan.of(self.axes, self.folder, self.models, ceilings)
 
-    def _tell(self, plan: Plan, notes: Sequence[str]) -> None:
+    def _tell(self, plan: Plan) -> None:
         """The matrix, and how long it takes."""
-        for note in notes[len(self.notes) + len(self.axes.workers) :]:
-            say(self.console, note)
-        for note in self.notes:
+        for note in (*self.notes, *plan.notes):
             say(self.console, note)
         self.console.print(plain_table(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
         for model, names in plan.contenders().items():
             say(self.console, f"{model}: {', '.join(names)}")
-        both = sum(cell.scenario.name.startswith(switches.STEM) for cell in plan.cells)
-        extra = f" and {both} runs that compare the switches," if both else ""
+        both = len(plan.cells) - self.axes.seeds * len(plan.points)
+        seeds = f"{self.axes.seeds} seed{'s' * (self.axes.seeds > 1)}"
+        extra = f", and {both} runs that compare the switches" if both else ""
         say(
             self.console,
-            f"{len(plan.cells) - both} runs, seeds 1 to {self.axes.seeds},{extra}, about {duration(plan.estimate_s)}; "
-            f"left: about {duration(plan.left_s)}; results in {self.folder}",
+            f"{len(plan.cells) - both} runs ({seeds}){extra}: about {duration(plan.estimate_s)}, of which about "
+            f"{duration(plan.left_s)} are left; results in {self.folder}",
         )
 
-    def _conclude(self, plan: Plan, notes: Sequence[str], results: Sequence[Result], *, as_json: bool) -> int:
+    def _conclude(
+        self, plan: Plan, ceilings: Mapping[int, Ceiling], results: Sequence[Result], *, as_json: bool
+    ) -> int:
         """Tables, claims, CSV, JSON and report."""
+        notes = [*self.notes, *(one.words for one in ceilings.values()), *plan.notes]
 
         def tell(done: Sequence[Result]) -> Told:
             return told(done, plan, notes)

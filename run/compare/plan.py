@@ -5,8 +5,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
-from run.compare.ceiling import Ceiling
+from run.compare.ceiling import Ceiling, carried
 from run.compare.estimate import cell_s
 from run.compare.models import DIGITS, Model
 from run.compare.points import BLOCKED, COLLECTIVES, NONE, STRAGGLERS, Collective, Point, contenders, points
@@ -66,17 +67,16 @@ class Plan:
     cells: tuple[Cell, ...]
     points: Mapping[str, Point]
     """Of the contenders' cells, by scenario; the others compare the switches."""
+    notes: tuple[str, ...]
+    """Which links were asked for that this machine does not carry."""
 
     @classmethod
-    def of(
-        cls,
-        axes: Axes,
-        folder: Path,
-        found: Sequence[Model],
-        rates: Mapping[int, Sequence[float]],
-        ceilings: Mapping[int, Ceiling],
-    ) -> "Plan":
-        """Seed by seed, within it setting by setting: contenders that are compared run one after another."""
+    def of(cls, axes: Axes, folder: Path, found: Sequence[Model], ceilings: Mapping[int, Ceiling]) -> Self:
+        """Seed by seed, within it setting by setting: contenders that are compared run one after another.
+
+        `ceilings`: of each number of workers.  ConfigError names what does not fit.
+        """
+        rates, notes = carried(axes.mbps, ceilings)
         compared = contenders(axes.collectives, axes.codecs)
         wanted = [point for point in points(found, axes.stragglers, rates, compared, axes.k) if axes.wants(point)]
         by_name = {point.name: point for point in wanted}
@@ -89,7 +89,7 @@ class Plan:
             for cell in matrix
             for point in (by_name[cell.scenario.name],)
         ]
-        return cls(cells=(*_switches(axes, folder), *estimated), points=by_name)
+        return cls(cells=(*_switches(axes, folder), *estimated), points=by_name, notes=tuple(notes))
 
     def rows(self) -> list[list[str]]:
         """Of a table: each model with each straggler scenario and number of workers, the rates, and the contenders."""
