@@ -11,6 +11,7 @@ from run.compare.comparison import Comparison
 from run.compare.models import HIDDEN, models
 from run.compare.plan import QUICK, Axes, available
 from run.compare.points import COLLECTIVES, STRAGGLERS
+from run.compression import NAMES
 from run.conduct import wide_console
 from run.ending import ending
 from run.errors import ConfigError
@@ -49,7 +50,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     "--codec",
     "codecs",
     multiple=True,
-    metavar="NAME",
+    type=click.Choice(NAMES),
     help="As compress.codec, for all but ring and gloo, which send float32; may be repeated.  [default: int32, int8]",
 )
 @click.option(
