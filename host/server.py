@@ -83,14 +83,14 @@ class Server:
         values_sum = wire.sum_of(values)
         for rank, header, _ in answers:
             head = wire.encode_head(header, values_sum)
+            self.counts.sent += 1  # before: who has its answer may end this process
             try:
                 self._socket.sendmsg((head, values), (), 0, self._places[rank])
             except OSError as error:  # as on any network it is lost, and asked for again
+                self.counts.sent -= 1
                 self.counts.send_failures += 1
                 if self.counts.send_failures == 1:
                     log.warning("worker %d at %s: %s (further ones are only counted)", rank, self._places[rank], error)
-            else:
-                self.counts.sent += 1
 
     def _unwelcome(self, header: Header, sender: str) -> str | None:  # noqa: PLR0911  # one return for each reason
         """Why a packet is dropped, as the switch admits them; None where it is not."""

@@ -146,6 +146,24 @@ def test_an_accuracy_is_the_mean_over_the_last_iterations() -> None:
     np.testing.assert_allclose(means, expected)
 
 
+def test_a_model_is_looked_at_every_so_many_iterations_and_in_the_end() -> None:
+    """An accuracy is then the mean over evaluations, and is known until the next one."""
+    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
+    model.parameters[:] = 0
+    shares = [float(np.mean(held_out.labels == label)) for label in range(8)]
+    evaluator = Evaluator(model, held_out, [3], over=2, every=3, last=8)
+    seen = []
+    for label in range(8):
+        model.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        looked = evaluator.look(label + 1)
+        assert looked.params == fingerprint(model.parameters)
+        assert (looked.accuracy is None) == (looked.owned_accuracy is None)
+        seen.append((looked.accuracy, evaluator.accuracy(label + 1)))
+    known = {3: shares[2], 6: np.mean([shares[2], shares[5]]), 8: np.mean([shares[5], shares[7]])}
+    assert [accuracy for accuracy, _ in seen] == [known.get(iteration) for iteration in range(1, 9)]
+    assert [accuracy for _, accuracy in seen] == [0, 0, known[3], known[3], known[3], known[6], known[6], known[8]]
+
+
 def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
     """Its next accuracy is the same, though it has seen none of the iterations before."""
     replicas, evaluators = [], []

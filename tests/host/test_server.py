@@ -28,9 +28,9 @@ class Table:
 
     def __init__(self, k: int) -> None:
         self.sockets = [udp_socket(own, PORT) for own in [*ADDRESSES, OWN]]
-        rules = SlotRules(workers=3, k=k, slots=16)
-        rules.generation = 5
-        self.server = Server(self.sockets[-1], rules, 7, ADDRESSES)
+        self.rules = SlotRules(workers=3, k=k, slots=16)
+        self.rules.generation = 5
+        self.server = Server(self.sockets[-1], self.rules, 7, ADDRESSES)
 
     def take(self, sender: int = 0, values: bytes = VALUES, **fields: Any) -> dict[int, tuple[Header, bytes]]:
         """The answers to a packet, by rank."""
@@ -55,6 +55,17 @@ def table() -> Iterator[Table]:
     yield table
     for opened in table.sockets:
         opened.close()
+
+
+def test_a_server_goes_by_the_generation_of_the_first_packet_of_a_worker(table: Table) -> None:
+    """Not of a stranger's; from then on as if it had been told."""
+    table.server = Server(table.sockets[-1], table.rules, 7, ADDRESSES, learns=True)
+    table.take(0, generation=3, job=8)
+    table.take(0, generation=9, worker=1)
+    assert table.take(0, generation=6) == {}
+    assert table.take(1, generation=7) == {}
+    assert sorted(table.take(1, generation=6)) == [0, 1, 2]
+    assert table.server.counts.dropped == {"UNKNOWN_JOB": 1, "WRONG_PORT": 1, "OLD_GENERATION": 1}
 
 
 def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: Table) -> None:
