@@ -18,8 +18,11 @@ COMPUTE_S = 0.012
 TO_TARGET = 220
 """Iterations that it is trained for."""
 
+SERVER_COST = 2.0
+"""What the machine has to do for a byte through a parameter server, of that for one through the switch."""
+
 TCP_COST = 0.3
-"""What the machine has to do for a byte over TCP, of that for one through the switch."""
+"""The same for a byte over TCP."""
 
 
 def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
@@ -34,14 +37,11 @@ def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
 
 def reduce_s(point: Point, ceiling: Ceiling) -> float:
     """Of one all-reduce: what is longer, the busiest link or this machine."""
-    workers = point.setting.workers
-    copies, cost = 1.0, 1.0
-    if point.contender.collective == "server":
-        copies, cost = float(workers), 2.0
-    elif point.contender.collective in TCP:
-        copies = 2 * (workers - 1) / workers
-        cost = TCP_COST * copies
-    return max(copies * point.limit_s, cost * 8e-6 * point.gradient_bytes / ceiling.mbps)
+    collective, size = point.contender.collective, point.gradient_bytes
+    cost = SERVER_COST * size if collective == "server" else size
+    if collective in TCP:
+        cost = TCP_COST * point.busiest_bytes
+    return 8e-6 * max(point.busiest_bytes / point.setting.mbps, cost / ceiling.mbps)
 
 
 def _blocked_s(point: Point) -> float:

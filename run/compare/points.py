@@ -115,6 +115,16 @@ class Point:
         return 8e-6 * self.gradient_bytes / self.setting.mbps
 
     @property
+    def busiest_bytes(self) -> float:
+        """What has to go over the busiest link in one direction, without headers, for an all-reduce."""
+        workers = self.setting.workers
+        if self.contender.collective == "server":
+            return workers * self.gradient_bytes
+        if self.contender.collective in TCP:
+            return 2 * (workers - 1) / workers * self.gradient_bytes
+        return self.gradient_bytes
+
+    @property
     def objective(self) -> str:
         """What chooses k."""
         return {"adaptive": DEFAULT, "fixed": f"fixed:{self.k}"}.get(self.contender.collective, "all")

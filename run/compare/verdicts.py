@@ -60,13 +60,14 @@ def _near_limit(row: Row) -> Verdict:
 
 def _faster(row: Row, other: Row, bound: float, words: str) -> Verdict:
     ratio = row.times_faster(other, iteration_s)
+    allowed = other.point.busiest_bytes / row.point.busiest_bytes
     numbers = (
         "no seed in common" if ratio is None else f"{ratio.median:.2f} times ({ratio.low:.2f} .. {ratio.high:.2f})"
     )
     return Verdict(
         claim=f"{row.setting.title}: {row.contender.name} at least {words} times faster than {other.contender.name}",
         holds=ratio is not None and ratio.median >= bound,
-        numbers=f"{_ms(row)} against {_ms(other)}: {numbers}",
+        numbers=f"{_ms(row)} against {_ms(other)}: {numbers}; by the bytes of the busiest links {allowed:.2f}",
     )
 
 

@@ -231,10 +231,10 @@ def test_ring_and_server_are_compared_seed_by_seed() -> None:
     rows = [row("server-int32", 3.0, 6.0, 4.0), row("ring", 1.5, 3.2, 1.0), row("full-int32", 1.0, 2.0, 1.0)]
     ring = said(rows, "times faster than ring")
     assert ring.holds
-    assert ring.numbers.endswith("1.50 times (1.00 .. 1.60)")
+    assert ring.numbers.endswith("1.50 times (1.00 .. 1.60); by the bytes of the busiest links 1.50")
     server = said(rows, "0.8 n = 3.2 times faster than server-int32")
     assert not server.holds
-    assert server.numbers.endswith("3.00 times (3.00 .. 4.00)")
+    assert server.numbers.endswith("3.00 times (3.00 .. 4.00); by the bytes of the busiest links 4.00")
     assert said([row("server-int8", 3.2), row("full-int8", 1.0)], "server-int8").holds
     assert not [one for one in verdicts([row("server-int32", 3.0), row("full-int8", 1.0)]) if "server" in one.claim]
 
