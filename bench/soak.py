@@ -12,17 +12,15 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import logging
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.updates import Updates, connected
-from run.load.targets import Target, Turn, compile_into, new_namespace, read_turn, running
+from run.load.targets import Target, Turn, laboratory, read_turn, running
 
 GROWTH_MAX_MB = 2.0
 RATE_MIN = 0.95
@@ -149,12 +147,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Print what came of it; 1 when something is not as it should be."""
     options = parse()
-    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
-    new_namespace()
-    with tempfile.TemporaryDirectory() as folder:
-        compile_into(Path(folder))
-        with running("embedded", Path(folder), options.ports) as target:
-            result = asyncio.run(soak(target, options))
+    with laboratory() as folder, running("embedded", folder, options.ports) as target:
+        result = asyncio.run(soak(target, options))
     faults = list(result.faults())
     if options.json:
         print(json.dumps(dataclasses.asdict(result) | {"faults": faults}, indent=2))

@@ -17,16 +17,14 @@ values, 12 times BMv2 at 2048.
 import argparse
 import contextlib
 import json
-import logging
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from run.load.targets import TARGETS, Target, Turn, compile_into, layout, missing, new_namespace, running
+from run.load.targets import TARGETS, Target, Turn, laboratory, layout, missing, running
 
 PORTS = (2, 8)
 VALUES = (256, 2048)  # int32 in a packet
@@ -145,11 +143,8 @@ def show(progress: str) -> None:
 def main() -> int:
     """Print one table, or one JSON object; 1 when a goal is missed."""
     options = parse()
-    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
-    new_namespace()
-    with tempfile.TemporaryDirectory() as name:
-        compile_into(Path(name))
-        cases = [case for ports in options.ports for case in measure(ports, Path(name), options)]
+    with laboratory() as folder:
+        cases = [case for ports in options.ports for case in measure(ports, folder, options)]
     show("")
     missed = [text for case in cases for text in case.missed()]
     if options.json:

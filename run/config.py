@@ -237,7 +237,7 @@ class Run(Section, frozen=True):
     passes: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
     # that where job.collective is not "switch"
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # iterations that an accuracy is the mean of
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that an accuracy is the mean of
     evaluate_every: PositiveInt = 1  # iterations; the accuracy of those between is not known
     max_iterations: PositiveInt = 1000
     event_ms: Positive = 5.0  # tau: duration of one injected blocking event
@@ -355,6 +355,10 @@ class Config(Section, frozen=True):
 
     def _check_shards(self) -> None:
         """One shard a worker, one owner a class; and the other workers have the other classes."""
+        if self.shard and self.model.replay is not None:
+            raise ConfigError(
+                "shard is given, and model.replay: one of them is allowed, no image is looked at in a replay"
+            )
         owners: dict[int, int] = {}
         sharing = set(range(self.job.workers))
         for shard in self.shard:

@@ -37,8 +37,9 @@ def write_k(
 ) -> Path:
     """Write the report of `kofn experiment k`, of runs that are finished; its path."""
     parts: list[str] = []
+    finished = by_scenario(results)
     for one in found:
-        parts += _scenario(one, by_scenario(results)[one.scenario])
+        parts += _scenario(one, finished[one.scenario])
     return write_experiment(folder, "experiment k", "Is the chosen k the right one?", verdicts, failures, *parts)
 
 

@@ -4,7 +4,10 @@ JSON --compiler/--> C --cc--> library --native, loaded--> engine <--p4runtime/--
                                  |
                              runtime/: the fixed C part: ports, packet thread, tables, rings
 
-engine      the running switch as Python sees it; `loaded` its program, `tables`, `entries`, `value_sets` what is in it
+engine      the running switch as Python sees it: its program and ports; its other methods by what they are about:
+            `table_controls`, `cell_controls` (meters, counters, registers, value sets), `copy_controls` (multicast
+            groups, clone sessions), `outcomes` (digests, messages, packet-ins), all upon `controls`
+loaded      the running program; `tables`, `entries`, `value_sets` what is in it
 ports       its interfaces or the files in their place, captures, injected faults, counts
 native      the C functions of runtime/: core (packets, groups), ports (packet thread), instance (tables, arrays), ring,
             capture (pcap files), trace (ways as text)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from switch.compiler.program import DROP_PORT, PORTS
+from switch.compiler.program import DROP_PORT, PORT_MAX
 from switch.errors import SwitchError
 from switch.faults import FaultRule, parse_rule
 from switch.inside import EXAMPLES as INSIDE_EXAMPLES
 from switch.inside import HELP, Inside, add_arguments, ignored, joined, read
 from switch.tls import Tls
 
-PORT_MAX = PORTS - 1
 UNIX = "unix:"
 TARGET_FLAGS = (
     *(f"--grpc-server-{name}" for name in ("addr", "ssl", "cert", "key", "cacert", "with-client-auth")),

@@ -5,9 +5,10 @@ from ctypes import CDLL
 
 from switch.compiler.layout import limbs
 from switch.compiler.matching import words
-from switch.compiler.program import Program, ValueSet
-from switch.errors import InvalidEntry, SwitchError, TableFull, UnknownObject
+from switch.compiler.program import Program
+from switch.errors import InvalidEntry, SwitchError, TableFull
 from switch.native import limbs_array
+from switch.rows import named
 
 
 class ValueSets:
@@ -21,12 +22,11 @@ class ValueSets:
 
     def get(self, name: str) -> tuple[int, ...]:
         """See Engine.value_set."""
-        self._find(name)
-        return self._keys[name]
+        return named(self._keys, "value set", name)
 
     def replace(self, name: str, keys: Sequence[int]) -> None:
         """See Engine.set_value_set."""
-        number, values = self._find(name)
+        number, values = named(self._sets, "value set", name)
         own = tuple(dict.fromkeys(keys))
         if len(own) > values.size:
             raise TableFull(f"value set {name} holds {values.size} keys, not {len(own)}")
@@ -37,8 +37,3 @@ class ValueSets:
         if self._native.value_set_replace(self._core, self._instance, number, limbs_array(cells), len(own)) < 0:
             raise SwitchError(f"not enough memory for {len(own)} keys of {limbs(values.width)} words")
         self._keys[name] = own
-
-    def _find(self, name: str) -> tuple[int, ValueSet]:
-        if name not in self._sets:
-            raise UnknownObject(f"the program has no value set {name}; it has {', '.join(self._sets) or 'none'}")
-        return self._sets[name]

@@ -8,12 +8,9 @@ ends with the process.
 
 import argparse
 import json
-import logging
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 
-from run.load.targets import TARGETS, compile_into, new_namespace, running
+from run.load.targets import TARGETS, laboratory, running
 
 WINDOW = 32
 """Blocks in flight of each worker."""
@@ -22,15 +19,9 @@ WINDOW = 32
 def main() -> None:
     """Measure and print."""
     options = _options()
-    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
-    new_namespace()
-    with tempfile.TemporaryDirectory() as name:
-        compile_into(Path(name), ("switch_loop",))
-        with running(options.target, Path(name), options.workers) as target:
-            turns = [
-                target.turn(seconds=options.seconds, size=4 * options.values, window=WINDOW)
-                for _ in range(options.turns)
-            ]
+    with laboratory() as folder, running(options.target, folder, options.workers) as target:
+        size = 4 * options.values
+        turns = [target.turn(seconds=options.seconds, size=size, window=WINDOW) for _ in range(options.turns)]
     print(json.dumps({"turns": [asdict(turn) for turn in turns]}))
 
 

@@ -1,16 +1,18 @@
 """What is put under load: switches and a reflector of frames, each between veth pairs of its own.
 
-Everything is in the network namespace that `new_namespace` makes, and ends with this process.
+Everything is in the network namespace that `laboratory` makes, and ends with this process.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,14 +81,24 @@ def missing() -> list[str]:
     return [name for name, command in COMMANDS.items() if not shutil.which(command[0])]
 
 
-def compile_into(folder: Path, names: Sequence[str] = ("switch_loop", "reflector")) -> None:
+@contextlib.contextmanager
+def laboratory() -> Iterator[Path]:
+    """A namespace for the rest of this process; gives a folder with what is compiled.  SystemExit: no right to."""
+    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
+    _new_namespace()
+    with tempfile.TemporaryDirectory() as folder:
+        _compile_into(Path(folder))
+        yield Path(folder)
+
+
+def _compile_into(folder: Path) -> None:
     """The workers and the reflector."""
-    for name in names:
+    for name in ("switch_loop", "reflector"):
         subprocess.run(["cc", "-O2", "-march=native", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
 
 
-def new_namespace() -> None:
-    """A network namespace for this process and its children.  SystemExit without the right to."""
+def _new_namespace() -> None:
+    """For this process and its children."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
         raise SystemExit(f"a network namespace needs root: {os.strerror(ctypes.get_errno())}")
 

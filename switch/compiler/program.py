@@ -10,7 +10,8 @@ from switch.compiler.expressions import Expression, FieldOf
 
 WIDTH_MAX = 2048  # bits of a field, p4c's own limit
 PORTS = 512  # v1model's ports are bit<9>
-DROP_PORT = PORTS - 1  # the port that drops, unless told otherwise
+PORT_MAX = PORTS - 1
+DROP_PORT = PORT_MAX  # the port that drops, unless told otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

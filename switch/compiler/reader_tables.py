@@ -69,6 +69,7 @@ def _table(
 ) -> Table:
     _check_kind(item, place)
     _check_actions(item, place)
+    _check_entries(item, place)
     key = tuple(_key_field(field, headers, stacks, place) for field in item["key"])
     own = [actions[number] for number in item["action_ids"]]
     default = item.get("default_entry") or {"action_id": None}
@@ -118,6 +119,15 @@ def _check_actions(item: Json, place: Place) -> None:
             raise ProgramError(
                 f"{place}: table {item['name']} uses action {used['action_id']}; its own are {item['action_ids']}"
             )
+
+
+def _check_entries(item: Json, place: Place) -> None:
+    """The program's own entries are matched as the table's key is, field by field."""
+    own = [field["match_type"] for field in item["key"]]
+    for entry in item.get("entries", []):
+        kinds = [part["match_type"] for part in entry["match_key"]]
+        if [KINDS.get(kind) for kind in kinds] != [KINDS.get(kind) for kind in own]:
+            raise ProgramError(f"{place}: table {item['name']} has an entry with a key of {kinds}; its own is {own}")
 
 
 def _key_field(field: Json, headers: Headers, stacks: Stacks, place: Place) -> KeyField:

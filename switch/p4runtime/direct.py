@@ -1,13 +1,13 @@
 """DirectCounterEntry and DirectMeterEntry: what stands beside the entries of tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from finsy.proto import p4r
 
 from switch.engine import Engine
 from switch.p4runtime.cells import UpdateType, count, decode_config, refuse_colours
 from switch.p4runtime.match import decode_key
-from switch.p4runtime.p4info import P4Info, Table
+from switch.p4runtime.p4info import DirectCounter, DirectMeter, P4Info, Table
 from switch.p4runtime.refusal import invalid, unimplemented
 from switch.p4runtime.tables import Tables, priority_of
 
@@ -50,45 +50,44 @@ class Direct:
 
     def read_counts(self, query: p4r.DirectCounterEntry) -> Iterator[p4r.DirectCounterEntry]:
         """The counters of the entries that the query's table_entry selects; table id 0: of all tables that count."""
-        table_id = query.table_entry.table_id
-        if table_id:
-            self._p4info.check_counted(self._p4info.tables.get(table_id))
-        wanted = p4r.TableEntry()
-        wanted.CopyFrom(query.table_entry)
-        wanted.counter_data.SetInParent()
-        for number in [table_id] if table_id else [counter.table_id for counter in self._p4info.direct_counters]:
-            for entry in self._read(number, wanted):
-                counted = p4r.DirectCounterEntry(data=entry.counter_data)
-                counted.table_entry.CopyFrom(_bare(entry))
-                yield counted
+        if query.table_entry.table_id:
+            self._p4info.check_counted(self._p4info.tables.get(query.table_entry.table_id))
+        for entry in self._read(query.table_entry, "counter_data", self._p4info.direct_counters):
+            yield p4r.DirectCounterEntry(table_entry=_bare(entry), data=entry.counter_data)
 
     def read_meters(self, query: p4r.DirectMeterEntry) -> Iterator[p4r.DirectMeterEntry]:
         """The meters of the entries that the query's table_entry selects; table id 0: of all tables with meters."""
         refuse_colours(query.HasField("counter_data"), "a direct meter")
-        table_id = query.table_entry.table_id
-        if table_id:
-            self._p4info.metered(self._p4info.tables.get(table_id))
-        wanted = p4r.TableEntry()
-        wanted.CopyFrom(query.table_entry)
-        wanted.meter_config.SetInParent()
-        for number in [table_id] if table_id else [meter.table_id for meter in self._p4info.direct_meters]:
-            for entry in self._read(number, wanted):
-                config = entry.meter_config if entry.HasField("meter_config") else None
-                metered = p4r.DirectMeterEntry(config=config)
-                metered.table_entry.CopyFrom(_bare(entry))
-                yield metered
+        if query.table_entry.table_id:
+            self._p4info.metered(self._p4info.tables.get(query.table_entry.table_id))
+        for entry in self._read(query.table_entry, "meter_config", self._p4info.direct_meters):
+            config = entry.meter_config if entry.HasField("meter_config") else None
+            yield p4r.DirectMeterEntry(table_entry=_bare(entry), config=config)
 
-    def _read(self, table_id: int, wanted: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
+    def _read(
+        self, query: p4r.TableEntry, field: str, everywhere: Iterable[DirectCounter | DirectMeter]
+    ) -> Iterator[p4r.TableEntry]:
+        """The entries that the query selects, with that field; table id 0: of the tables that have those beside."""
+        wanted = p4r.TableEntry()
+        wanted.CopyFrom(query)
+        getattr(wanted, field).SetInParent()
+        for table_id in [query.table_id] if query.table_id else [one.table_id for one in everywhere]:
+            wanted.table_id = table_id
+            yield from self._read_table(wanted)
+
+    def _read_table(self, wanted: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
         """The entries of one table; NOT_FOUND when there is none of the key that is asked for."""
-        wanted.table_id = table_id
         found = list(self._tables.read(wanted))
         if wanted.match and not found:
-            table = self._p4info.tables.get(table_id)
+            table = self._p4info.tables.get(wanted.table_id)
             self._engine.entry(table.name, decode_key(table, wanted.match), wanted.priority)
         yield from found
 
 
 def _bare(entry: p4r.TableEntry) -> p4r.TableEntry:
+    """The entry alone, without what stands beside it."""
+    bare = p4r.TableEntry()
+    bare.CopyFrom(entry)
     for name in ("action", "counter_data", "meter_config"):
-        entry.ClearField(name)
-    return entry
+        bare.ClearField(name)
+    return bare

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-import grpc
 from finsy.proto import p4r
 
-from switch.engine import GROUP_MAX, Engine
+from switch.copy_controls import GROUP_MAX
+from switch.engine import Engine
 from switch.p4runtime.cells import UpdateType
-from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
+from switch.p4runtime.numbered import check_write, selected
+from switch.p4runtime.refusal import invalid, unimplemented
 from switch.p4runtime.replicas import decode_replicas, encode_replicas
 from switch.p4runtime.sessions import Sessions
 
@@ -40,13 +41,7 @@ class Groups:
 
     def _write_group(self, kind: UpdateType, entry: p4r.MulticastGroupEntry) -> None:
         group = entry.multicast_group_id
-        if not 1 <= group <= GROUP_MAX:
-            raise invalid(f"multicast group {group} is not possible; 1 to {GROUP_MAX} is allowed")
-        exists = group in self._engine.groups()
-        if kind == p4r.Update.INSERT and exists:
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"multicast group {group} exists already; MODIFY it")
-        if kind != p4r.Update.INSERT and not exists:
-            raise not_found(f"there is no multicast group {group}; there are {sorted(self._engine.groups())}")
+        check_write(kind, "multicast group", group, self._engine.groups(), GROUP_MAX)
         if kind == p4r.Update.DELETE:
             self._engine.delete_group(group)
             return
@@ -55,8 +50,7 @@ class Groups:
         self._engine.set_group(group, decode_replicas(f"multicast group {group}", entry.replicas))
 
     def _read_groups(self, wanted: int) -> Iterator[p4r.MulticastGroupEntry]:
-        groups = {wanted: self._engine.group(wanted)} if wanted else self._engine.groups()
-        for group, replicas in sorted(groups.items()):
+        for group, replicas in selected("multicast group", wanted, self._engine.groups()):
             yield p4r.MulticastGroupEntry(multicast_group_id=group, replicas=encode_replicas(replicas))
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from finsy.proto import p4r
 
+from switch.copy_controls import INSTANCE_MAX
 from switch.entries import Replica
 from switch.p4runtime.bytestring import decode, encode
 from switch.p4runtime.refusal import invalid, unimplemented
 
 PORT_BITS = 9
-INSTANCE_MAX = 0xFFFF
 
 
 def decode_replicas(what: str, messages: Iterable[p4r.Replica]) -> tuple[Replica, ...]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
-import grpc
 from finsy.proto import p4r
 
-from switch.engine import SESSION_MAX, Engine
+from switch.copy_controls import SESSION_MAX
+from switch.engine import Engine
 from switch.entries import CloneSession
 from switch.p4runtime.cells import UpdateType
-from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented
+from switch.p4runtime.numbered import check_write, selected
+from switch.p4runtime.refusal import invalid, unimplemented
 from switch.p4runtime.replicas import decode_replicas, encode_replicas
 
 
@@ -22,13 +23,7 @@ class Sessions:
     def write(self, kind: UpdateType, entry: p4r.CloneSessionEntry) -> None:
         """INSERT, MODIFY or DELETE a session; raises SwitchError."""
         number = entry.session_id
-        if not 1 <= number <= SESSION_MAX:
-            raise invalid(f"clone session {number} is not possible; 1 to {SESSION_MAX} is allowed")
-        exists = number in self._engine.sessions()
-        if kind == p4r.Update.INSERT and exists:
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"clone session {number} exists already; MODIFY it")
-        if kind != p4r.Update.INSERT and not exists:
-            raise self._absent(number)
+        check_write(kind, "clone session", number, self._engine.sessions(), SESSION_MAX)
         if kind == p4r.Update.DELETE:
             self._engine.delete_session(number)
         else:
@@ -36,16 +31,9 @@ class Sessions:
 
     def read(self, number: int) -> Iterator[p4r.CloneSessionEntry]:
         """One session (NOT_FOUND), or all for number 0."""
-        sessions = self._engine.sessions()
-        if number and number not in sessions:
-            raise self._absent(number)
-        for found, session in sorted(sessions.items()):
-            if number in (0, found):
-                replicas = encode_replicas(session.replicas)
-                yield p4r.CloneSessionEntry(session_id=found, replicas=replicas, packet_length_bytes=session.length)
-
-    def _absent(self, number: int) -> Refused:
-        return not_found(f"there is no clone session {number}; there are {sorted(self._engine.sessions())}")
+        for found, session in selected("clone session", number, self._engine.sessions()):
+            replicas = encode_replicas(session.replicas)
+            yield p4r.CloneSessionEntry(session_id=found, replicas=replicas, packet_length_bytes=session.length)
 
 
 def _session(entry: p4r.CloneSessionEntry) -> CloneSession:

@@ -1,8 +1,8 @@
 """Statements on headers, stacks and unions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from switch.compiler.expressions import FieldOf, StackOf, UnionOf, UnionStackOf
+from switch.compiler.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
 from switch.reference.call import Call
 from switch.reference.packet import Instance, undefined
 
@@ -54,42 +54,30 @@ def _copy_header(call: Call, target: str, source: Instance) -> None:
 
 
 def _assign_stack(call: Call) -> None:
-    target, source = call.arguments
-    if not isinstance(target, StackOf) or not isinstance(source, StackOf):
-        undefined(target)
-    stacks, following = call.around.program.stacks, call.packet.headers.next
-    following[target.stack] = following[source.stack]
-    for to, origin in zip(stacks[target.stack].members, stacks[source.stack].members, strict=True):
-        _copy_header(call, to, call.packet.headers[origin])
+    """All headers, and where the next one goes; also for a stack of unions."""
+    (target, rows), (source, others) = (_rows(call, stack) for stack in call.arguments)
+    following = call.packet.headers.next
+    following[target] = following[source]
+    for row, other in zip(rows, others, strict=True):
+        _copy_headers(call, row, other)
 
 
 def _assign_union(call: Call) -> None:
     target, source = call.arguments
     if not isinstance(target, UnionOf) or not isinstance(source, UnionOf):
         undefined(target)
-    _copy_union(call, target.union, source.union)
-
-
-def _copy_union(call: Call, target: str, source: str) -> None:
     unions = call.around.program.unions
-    pairs = zip(unions[target].members.values(), unions[source].members.values(), strict=True)
-    for to, origin in pairs:
-        _copy_header(call, to, call.packet.headers[origin])
+    _copy_headers(call, unions[target.union].members.values(), unions[source.union].members.values())
 
 
-def _assign_union_stack(call: Call) -> None:
-    target, source = call.arguments
-    if not isinstance(target, UnionStackOf) or not isinstance(source, UnionStackOf):
-        undefined(target)
-    stacks, following = call.around.program.union_stacks, call.packet.headers.next
-    following[target.stack] = following[source.stack]
-    for to, origin in zip(stacks[target.stack].unions, stacks[source.stack].unions, strict=True):
-        _copy_union(call, to, origin)
+def _copy_headers(call: Call, targets: Iterable[str], sources: Iterable[str]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        _copy_header(call, target, call.packet.headers[source])
 
 
-def _rows(call: Call) -> tuple[str, list[list[str]]]:
-    """The headers of each place of a stack."""
-    program, stack = call.around.program, call.arguments[0]
+def _rows(call: Call, stack: Expression) -> tuple[str, list[list[str]]]:
+    """The name of a stack, and the headers of each of its places."""
+    program = call.around.program
     match stack:
         case StackOf(name):
             return name, [[member] for member in program.stacks[name].members]
@@ -100,7 +88,7 @@ def _rows(call: Call) -> tuple[str, list[list[str]]]:
 
 def _push(call: Call) -> None:
     """Every header moves on by n places, from the back; those in the first n places become invalid."""
-    name, rows = _rows(call)
+    name, rows = _rows(call, call.arguments[0])
     count = min(call.value(1), len(rows))
     for place in reversed(range(count, len(rows))):
         _exchange(call, rows[place], rows[place - count])
@@ -110,7 +98,7 @@ def _push(call: Call) -> None:
 
 def _pop(call: Call) -> None:
     """Every header moves back by n places, from the front; those in the last n places become invalid."""
-    name, rows = _rows(call)
+    name, rows = _rows(call, call.arguments[0])
     count = min(call.value(1), len(rows))
     for place in range(len(rows) - count):
         _exchange(call, rows[place], rows[place + count])
@@ -138,7 +126,7 @@ HEADER_STATEMENTS: Mapping[str, Callable[[Call], None]] = {
     "assign_header": _assign_header,
     "assign_header_stack": _assign_stack,
     "assign_union": _assign_union,
-    "assign_union_stack": _assign_union_stack,
+    "assign_union_stack": _assign_stack,
     "add_header": _add_header,
     "remove_header": _remove_header,
     "push": _push,

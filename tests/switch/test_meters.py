@@ -8,21 +8,7 @@ from switch.engine import Engine
 from switch.entries import Entry, MeterConfig, Ternary
 from switch.errors import InvalidEntry
 from switch.idle import IdleTimeouts
-from tests.switch.every_table import MISS, PROGRAM, exact, probe
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Engine:
-    engine = Engine({})
-    engine.load(PROGRAM.read_bytes())
-    return engine
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Engine:
-    loaded.load(PROGRAM.read_bytes())
-    return loaded
-
+from tests.switch.every_table import MISS, exact, probe
 
 # Meters
 

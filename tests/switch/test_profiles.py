@@ -15,20 +15,7 @@ from switch.entries import (
     WeightedAction,
 )
 from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, SwitchError, TableFull
-from tests.switch.every_table import NOTHING, PROGRAM, entry, exact, probe
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Engine:
-    engine = Engine({})
-    engine.load(PROGRAM.read_bytes())
-    return engine
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Engine:
-    loaded.load(PROGRAM.read_bytes())
-    return loaded
+from tests.switch.every_table import NOTHING, entry, exact, probe
 
 
 def member(number: int, result: int, profile: str = "chosen") -> Member:

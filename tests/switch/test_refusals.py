@@ -45,6 +45,10 @@ def with_variable_field(root: dict[str, Any], **more: Any) -> None:
     root["header_types"][1].update(max_length=12, **more)
 
 
+ENTRY = {
+    "match_key": [{"match_type": "exact", "key": "0x01"}],
+    "action_entry": {"action_id": 0, "action_data": []},
+}
 MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None}
 
 
@@ -69,6 +73,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
         (
             changed(lambda root: root["pipelines"][0]["tables"][0].update(action_ids=[])),
             r"table .* uses action 0; its own are \[\]",
+        ),
+        (
+            changed(lambda root: root["pipelines"][0]["tables"][0].update(entries=[ENTRY])),
+            r"table .* has an entry with a key of \['exact'\]; its own is \[\]",
         ),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),

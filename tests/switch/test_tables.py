@@ -10,20 +10,6 @@ from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Terna
 from switch.errors import EntryNotFound
 from tests.switch.every_table import MISS, NOTHING, PROGRAM, probe
 
-
-@pytest.fixture(scope="module")
-def loaded() -> Engine:
-    engine = Engine({})
-    engine.load(PROGRAM.read_bytes())
-    return engine
-
-
-@pytest.fixture
-def engine(loaded: Engine) -> Engine:
-    loaded.load(PROGRAM.read_bytes())
-    return loaded
-
-
 FIELDS = {"by_lpm": ("c", "a"), "by_ternary": ("c", "b", "a"), "by_range": ("b", "a", "wide")}
 WIDTHS = {"a": 8, "b": 16, "c": 32, "wide": 128}
 STEPS, PACKETS = 60, 40

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -231,6 +231,14 @@ async def primary(target: Target, *, push: bool = True) -> AsyncIterator[Primary
 
 def update(kind: str, entity: p4r.Entity) -> p4r.Update:
     return p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity)
+
+
+async def check_refused(client: Primary, wrong: Mapping[str, tuple[str, p4r.Entity, str, str]]) -> None:
+    """Each is refused; by its name: kind of update, entity, code, words of the message."""
+    for name, (kind, entity, code, words) in wrong.items():
+        ((found, message),) = await client.outcomes(update(kind, entity))
+        assert found == code, f"{name}: {message}"
+        assert words in message, name
 
 
 def action(name: str, *values: bytes) -> p4r.TableAction:

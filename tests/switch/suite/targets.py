@@ -23,11 +23,12 @@ DIGESTS_S = 5  # until one that is missing is missed
 
 @dataclass(kw_only=True)
 class Injected:
-    """A switch that processes one packet after the other."""
+    """A switch that processes one packet after the other; see Target."""
 
     control: Executor
     ports: frozenset[int]
-    _sent: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    ordered: bool = True
+    _sent: dict[int, list[list[bytes]]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def program(self) -> Program:
@@ -35,11 +36,13 @@ class Injected:
         return self.control.program
 
     def send(self, port: int, packet: bytes) -> None:
+        became: dict[int, list[bytes]] = defaultdict(list)
         for to, data in self.control.inject(port, packet):
-            if to in self.ports:
-                self._sent[to].append(data)
+            became[to].append(data)
+        for to in self.ports & became.keys():
+            self._sent[to].append(became[to])
 
-    def sent(self) -> dict[int, list[bytes]]:
+    def sent(self) -> dict[int, list[list[bytes]]]:
         return dict(self._sent)
 
     def digests(self, expected: int) -> list[Digest]:
@@ -71,7 +74,7 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
     with running() as switch:
         text_format.Parse(json.with_suffix(".p4info.txtpb").read_text(), switch.info)
         switch.load(json.read_bytes())
-        yield Injected(control=switch, ports=ports_of(statements))
+        yield Injected(control=switch, ports=ports_of(statements), ordered=False)
 
 
 TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}

@@ -44,4 +44,5 @@ def test_reference_does_as_bmv2(_target: str) -> None:
             for executor in (reference, switch):
                 program.prepare(executor)
             for packet in program.packets(20):
-                assert sent(switch, packet) == sent(reference, packet), (seed, packet)
+                # sorted: BMv2's threads may let a clone overtake its original
+                assert sorted(sent(switch, packet)) == sorted(sent(reference, packet)), (seed, packet)

@@ -10,8 +10,10 @@ from switch.entries import Ternary
 from switch.executor import Executor
 from switch.reference import ReferenceEngine
 from tests.switch.suite.names import entry
+from tests.switch.suite.runner import Run
 from tests.switch.suite.script import run_script
 from tests.switch.suite.stf import Add, AddMember, Call, Command, Expect, Packet, Rates, ScriptError, SetDefault, parse
+from tests.switch.suite.targets import Injected
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -68,6 +70,33 @@ def test_expectations(pattern: str, packet: str, fits: bool) -> None:
     (expect,) = parse(f"expect 1 {pattern}")
     assert isinstance(expect, Expect)
     assert (expect.differs(bytes.fromhex(packet)) == "") is fits
+
+
+class Copies(ReferenceEngine):
+    """Sends two packets for one: the one that came in, and before it one that is greater by 1."""
+
+    def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
+        return [(port, bytes([packet[0] + 1])), (port, packet)]
+
+
+@pytest.mark.parametrize(
+    ("expected", "ordered", "passes"),
+    [
+        (("02", "01", "06", "05"), True, True),
+        (("01", "02", "05", "06"), True, False),
+        (("01", "02", "05", "06"), False, True),
+        (("0*", "02", "05", "0*"), False, True),
+        (("01", "03", "05", "06"), False, False),
+        (("01", "01", "05", "06"), False, False),
+        (("01", "05", "02", "06"), False, False),  # what different packets become stays apart
+        (("01", "02", "05"), False, False),
+        (("01", "02", "05", "06", "0*"), False, False),
+    ],
+)
+def test_order_of_what_one_packet_becomes(expected: tuple[str, ...], ordered: bool, passes: bool) -> None:
+    lines = [*(f"expect 1 {pattern}" for pattern in expected), "packet 1 01", "packet 1 05"]
+    run = Run(Injected(control=Copies(), ports=frozenset({1}), ordered=ordered))
+    assert (run.execute(parse("\n".join(lines))) == []) is passes
 
 
 def added(line: str) -> object:

@@ -1,0 +1,34 @@
+"""What clients give numbers to themselves: multicast groups and clone sessions."""
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+import grpc
+from finsy.proto import p4r
+
+from switch.p4runtime.cells import UpdateType
+from switch.p4runtime.refusal import Refused, invalid, not_found
+
+T = TypeVar("T")
+
+
+def check_write(kind: UpdateType, what: str, number: int, present: Collection[int], most: int) -> None:
+    """Refuse numbers that are not 1..most, an INSERT of what is there, and MODIFY and DELETE of what is not."""
+    if not 1 <= number <= most:
+        raise invalid(f"{what} {number} is not possible; 1 to {most} is allowed")
+    if kind != p4r.Update.INSERT:
+        _check_present(what, number, present)
+    elif number in present:
+        raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{what} {number} exists already; MODIFY it")
+
+
+def selected(what: str, number: int, present: Mapping[int, T]) -> list[tuple[int, T]]:
+    """The one of that number (NOT_FOUND), or all for 0, by their numbers."""
+    if number:
+        _check_present(what, number, present)
+    return [(found, present[found]) for found in ([number] if number else sorted(present))]
+
+
+def _check_present(what: str, number: int, present: Collection[int]) -> None:
+    if number not in present:
+        raise not_found(f"there is no {what} {number}; there are {sorted(present)}")
