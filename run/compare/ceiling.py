@@ -22,7 +22,6 @@ from run.conduct import gone_through
 from run.display import say
 from run.errors import ConfigError, RunError
 from run.folder import RunFolder
-from run.load.targets import Turn
 from run.matrix import CarryOut, Cell, cells
 from run.runner import Plan
 from run.training import PROJECT
@@ -122,8 +121,7 @@ def switch_alone(target: str, workers: int) -> float:
         raise RunError(f"the switch's ceiling was not known after {TIMEOUT_S:.0f} s") from None
     if ended.returncode:
         raise RunError(f"the switch's ceiling could not be measured: {ended.stderr.strip()[-400:]}")
-    turns = msgspec.convert(json.loads(ended.stdout)["turns"], list[Turn])
-    return statistics.median(turn.rate for turn in turns)
+    return float(statistics.median(turn["rate"] for turn in json.loads(ended.stdout)["turns"]))
 
 
 def ceiling_cell(folder: Path, target: str, workers: int, model: Model) -> tuple[Point, Cell]:

@@ -140,6 +140,7 @@ def _axes(given: dict[str, Any]) -> tuple[Axes, list[str]]:
     collectives, notes = available(given["collectives"])
     base = QUICK if given["quick"] else Axes()
     said = {name: value for name, value in given.items() if name != "no_switches" and value not in (None, (), False)}
-    axes = replace(base, **{**said, "collectives": collectives, "switches": not given["no_switches"]})
+    once = {name: tuple(dict.fromkeys(value)) for name, value in said.items() if isinstance(value, tuple)}
+    axes = replace(base, **{**said, **once, "collectives": collectives, "switches": not given["no_switches"]})
     axes.check()
     return axes, notes

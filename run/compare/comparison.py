@@ -38,8 +38,7 @@ class Comparison:
 
     def show(self, *, as_json: bool) -> None:
         """Say what would be run; nothing is, and what is not measured yet is assumed."""
-        known = Ceilings.read(self.folder, self.axes.target).known
-        ceilings = {workers: known.get(workers) or assumed(workers) for workers in self.axes.workers}
+        known, ceilings = Ceilings.read(self.folder, self.axes.target).known, self._ceilings()
         plan = self._planned(ceilings)
         for workers, one in ceilings.items():
             say(self.console, f"{'' if workers in known else 'assumed, not measured yet: '}{one.words}")
@@ -53,7 +52,7 @@ class Comparison:
         if running() is not None:
             raise another_run()
         check_machine(self.axes.target)
-        Ceilings.read(self.folder, self.axes.target)
+        self._planned(self._ceilings())  # what does not fit is said before anything is measured
         self.folder.mkdir(parents=True, exist_ok=True)
         reference = large(self.folder)
         for model in {model.name: model for model in (reference, *self.models)}.values():
@@ -79,6 +78,11 @@ class Comparison:
         ceilings = {number: known[number] for number in self.axes.workers}
         plan = self._planned(ceilings)
         return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
+
+    def _ceilings(self) -> dict[int, Ceiling]:
+        """By number of workers, assumed where they are not measured yet."""
+        known = Ceilings.read(self.folder, self.axes.target).known
+        return {workers: known.get(workers) or assumed(workers) for workers in self.axes.workers}
 
     def _planned(self, ceilings: Mapping[int, Ceiling]) -> Plan:
         """All cells."""

@@ -79,6 +79,8 @@ class Plan:
         rates, notes = carried(axes.mbps, ceilings)
         compared = contenders(axes.collectives, axes.codecs)
         wanted = [point for point in points(found, axes.stragglers, rates, compared, axes.k) if axes.wants(point)]
+        if not wanted:
+            raise ConfigError("--quick leaves nothing of what was chosen: choose something else, or do without --quick")
         by_name = {point.name: point for point in wanted}
         scenarios = [
             point.scenario(target=axes.target, iterations=axes.iterations, settings=axes.settings) for point in wanted

@@ -478,6 +478,8 @@ def test_a_plan_is_told_and_nothing_is_done(made_up: Runs, tmp_path: Path) -> No
         (["--workers", "1"], "1 is not in the range 2<=x<=64"),
         (["--mbps", "0"], "0.0 is not in the range"),
         (["--k", "5"], "--k is 5: 1 to 4, the least of --workers, is allowed"),
+        (["--codec", "int4", "--workers", "8"], "its 4-bit lanes leave no bits for the sum of 8 workers"),
+        (["--quick", "--straggler", "none", "--model", "digits"], "--quick leaves nothing of what was chosen"),
         (["--replay", "nowhere"], "'nowhere' does not exist"),
         (["--set", "job.window=4096"], "job.window is 4096"),
         (["--report-only"], "--report-only needs --out with the folder of a comparison, not none"),
@@ -497,6 +499,14 @@ def test_gloo_is_compared_where_there_is_pytorch(made_up: Runs, monkeypatch: pyt
     without = invoke("--dry-run", "--quick").output
     assert "gloo is left out: PyTorch is not installed here" in without
     assert "ring, gloo" not in without
+
+
+def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(made_up: Runs, tmp_path: Path) -> None:
+    twice = ["--workers", "4", "--workers", "4", "--mbps", "100", "--mbps", "100", "--codec", "int8", "--codec", "int8"]
+    told = json.loads(invoke("--dry-run", "--model", "1m", *twice, "--seeds", "1", "--json").stdout)
+    assert len(told["runs"]) == len(set(told["runs"])) == 2 * 5
+    refused = invoke("--codec", "int4", "--out", tmp_path / "out")
+    assert (refused.exit_code, made_up.seen) == (2, [])
 
 
 @pytest.mark.root
