@@ -49,7 +49,8 @@ def main(
 ) -> None:
     """One worker of a job: trains on its shard and aggregates as job.collective says.
 
-    Started by `kofn run` in each host of the topology. Killed and started again the same way, it goes on where it was.
+    Started by `kofn run` in each host of the topology. Killed and started again the same way, it goes on where it was;
+    not with ring or gloo, which end with the first worker that is gone.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:

@@ -15,19 +15,13 @@ from typing import Any, Self
 import msgspec
 
 from run.errors import LeftoversError, RunError
+from run.links import LinkBytes, interface_bytes
 from run.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
-NET_DEV = Path("/proc/net/dev")
-"""Of this namespace, where the switch's ends of all links are; /sys may be another namespace's."""
-
 ROOT = "root"
 """The node name of the root namespace."""
-
-
-LinkBytes = dict[str, tuple[int, int]]
-"""By host: bytes of Ethernet frames to the switch and from it."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -83,13 +77,6 @@ async def listens(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-def interface_bytes() -> dict[str, tuple[int, int]]:
-    """Received and sent bytes of every interface of this network namespace."""
-    rows = (line.partition(":") for line in NET_DEV.read_text().splitlines()[2:])
-    fields = {name.strip(): numbers.split() for name, _, numbers in rows}
-    return {name: (int(numbers[0]), int(numbers[8])) for name, numbers in fields.items()}
 
 
 class Network:

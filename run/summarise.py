@@ -2,10 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
-import msgspec
 import numpy as np
 
 from run.checks import Conservation, conservation, identity
@@ -13,6 +11,7 @@ from run.compressed import Compressed
 from run.config import PEER_TO_PEER, Config
 from run.events import read_happenings
 from run.folder import JobFolder, PassFolder
+from run.links import read_links
 from run.metrics import PARTS, Iteration, WorkerMetrics, read_pass
 from run.prediction import predicted_iteration_s
 from run.recoveries import read_statuses, recoveries
@@ -92,11 +91,6 @@ def mean_times(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
     """Where an iteration's time went, seconds: means over what all workers say but their first; empty if nothing."""
     lines = [line for worker in workers for line in worker.iterations[1:] if line.compute_s is not None]
     return {name.removesuffix("_s"): fmean(getattr(line, name) for line in lines) for name in PARTS} if lines else {}
-
-
-def read_links(path: Path) -> dict[str, tuple[int, int]]:
-    """What links.json holds; nothing where there is none."""
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]]) if path.exists() else {}
 
 
 def start(workers: Sequence[WorkerMetrics]) -> float:

@@ -1,6 +1,5 @@
 """What the passes of a run achieved, compared: a pass that misses its target or a check makes the run fail."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from run.cells import by_worker, counts, integer, link_bytes, milliseconds, ratio, seconds, shares, traffic
 from run.compressed import Compressed, compressed_rows
 from run.config import PEER_TO_PEER
 from run.table import plain_table
@@ -145,21 +145,21 @@ class Summary:
         """The table: a label and a cell for each pass."""
         return [
             *self._target(),
-            ["iterations in all", *(_integer(entry.iterations) for entry in self.passes)],
-            ["median iteration time", *(_milliseconds(entry.median_iteration_s) for entry in self.passes)],
-            ["mean iteration time", *(_milliseconds(entry.mean_iteration_s) for entry in self.passes)],
+            ["iterations in all", *(integer(entry.iterations) for entry in self.passes)],
+            ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.passes)],
+            ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.passes)],
             *self._times(),
-            ["as predicted", *(_milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
-            ["k used (iterations)", *(_counts(entry.k_iterations) for entry in self.passes)],
-            ["late contributions", *(_by_worker(entry.late_by_worker) for entry in self.passes)],
+            ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
+            ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.passes)],
+            ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.passes)],
             *self._discarded(),
             ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
             ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.passes)],
             *self._links(),
             *(compressed_rows([entry.compressed for entry in self.passes]) if self.compresses else []),
-            ["retransmissions", *(_integer(entry.retransmissions if entry.books else None) for entry in self.passes)],
+            ["retransmissions", *(integer(entry.retransmissions if entry.books else None) for entry in self.passes)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.passes)],
-            ["peer fetches", *(_integer(entry.peer_fetches) for entry in self.passes)],
+            ["peer fetches", *(integer(entry.peer_fetches) for entry in self.passes)],
             ["recoveries", *(_recoveries(entry) for entry in self.passes)],
             ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.passes)],
             ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.passes)],
@@ -172,26 +172,27 @@ class Summary:
             return []
         target = f"time to {self.target_accuracy:.1%} accuracy"
         return [
-            [target, *(_seconds(entry.time_to_target_s) for entry in self.passes)],
-            ["baseline / this", *(_ratio(self.passes[-1], entry) for entry in self.passes)],
-            ["iterations to target", *(_integer(entry.iterations_to_target) for entry in self.passes)],
+            [target, *(seconds(entry.time_to_target_s) for entry in self.passes)],
+            ["baseline / this", *(_against(self.passes[-1], entry) for entry in self.passes)],
+            ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.passes)],
         ]
 
     def _times(self) -> list[list[str]]:
         """A row where the workers say where their time went."""
-        shares = [_shares(entry.times_s) for entry in self.passes]
-        return [["compute/code/packets/wait/step", *shares]] if any(entry.times_s for entry in self.passes) else []
+        if not any(entry.times_s for entry in self.passes):
+            return []
+        return [["compute/code/packets/wait/step", *(shares(entry.times_s) for entry in self.passes)]]
 
     def _links(self) -> list[list[str]]:
         """A row where somebody has counted."""
         if not any(entry.link_bytes for entry in self.passes):
             return []
-        return [["links, to/from the switch", *(_link_bytes(entry.link_bytes) for entry in self.passes)]]
+        return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.passes)]]
 
     def _discarded(self) -> list[list[str]]:
         """A row where anything was thrown away."""
-        counts = [entry.discarded_by_worker for entry in self.passes]
-        return [["late blocks discarded", *map(_by_worker, counts)]] if any(map(any, counts)) else []
+        discarded = [entry.discarded_by_worker for entry in self.passes]
+        return [["late blocks discarded", *map(by_worker, discarded)]] if any(map(any, discarded)) else []
 
     def headings(self) -> list[str]:
         """The table's first row: the objectives, the baseline marked."""
@@ -235,30 +236,12 @@ class RunSummary:
         return [job.table(f"job {job.job}") for job in self.jobs]
 
 
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
+def _against(baseline: PassSummary, entry: PassSummary) -> str:
+    return ratio(baseline.time_to_target_s, entry.time_to_target_s)
 
 
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value * 1e3:.1f} ms"
-
-
-def _integer(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _ratio(baseline: PassSummary, entry: PassSummary) -> str:
-    if entry.time_to_target_s is None or baseline.time_to_target_s is None:
-        return "-"
-    return f"{baseline.time_to_target_s / entry.time_to_target_s:.2f}"
-
-
-def _counts(counts: dict[int, int]) -> str:
-    return ", ".join(f"{k} ({count})" for k, count in counts.items())
-
-
-def _by_worker(counts: Sequence[int]) -> str:
-    return f"{sum(counts):,} ({', '.join(map(str, counts))})"
+def _traffic(entry: PassSummary, size: int, packets: int) -> str:
+    return traffic(size, packets if entry.books else None)
 
 
 def _corrupted(entry: PassSummary) -> str:
@@ -267,8 +250,8 @@ def _corrupted(entry: PassSummary) -> str:
 
 
 def _recoveries(entry: PassSummary) -> str:
-    counts = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
-    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts if count) or "none"
+    numbers = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
+    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in numbers if count) or "none"
 
 
 def _conserved(entry: PassSummary) -> str:
@@ -277,22 +260,3 @@ def _conserved(entry: PassSummary) -> str:
     if entry.conservation_error:
         return "NO"
     return "as far as known" if entry.conservation_unchecked else "exactly"
-
-
-def _traffic(entry: PassSummary, size: int, packets: int) -> str:
-    return f"{size / 1e6:.1f} MB" + (f" in {packets:,} packets" if entry.books else "")
-
-
-def _link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
-    """Of all hosts together."""
-    sent, received = (sum(counts) for counts in zip(*links.values(), strict=True)) if links else (0, 0)
-    return f"{sent / 1e6:.1f}/{received / 1e6:.1f} MB" if links else "-"
-
-
-def _shares(times_s: Mapping[str, float]) -> str:
-    """Where an iteration's time went, in per cent: coding is encode, sum and decode, packets are send and receive."""
-    if not times_s:
-        return "-"
-    whole = sum(times_s.values())
-    parts = (("compute",), ("encode", "sum", "decode"), ("send", "receive"), ("wait",), ("step",))
-    return "/".join(f"{sum(times_s[name] for name in part) / whole:.0%}".rstrip("%") for part in parts) + " %"

@@ -13,9 +13,10 @@ from run.errors import RunError
 from run.events import Due, Happening, Schedule, action, late_joiners
 from run.folder import JobFolder, PassFolder
 from run.inspector import Inspector
+from run.links import LinkBytes, write_links
 from run.live import PassView
 from run.logs import tail
-from run.network import Host, LinkBytes, Network, Program
+from run.network import Host, Network, Program
 from run.objectives import check_objective
 from run.port_faults import port_rules
 from run.processes import Processes, State
@@ -102,9 +103,8 @@ class Training:
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
         """Write down what went over the links of this job's hosts between two countings."""
-        nodes = [node for node, _ in (*self._hosts, *([self._server] if self._server else []))]
-        counted = {node: [now - then for now, then in zip(after[node], before[node], strict=True)] for node in nodes}
-        self.folder.links.write_bytes(msgspec.json.encode(counted) + b"\n")
+        hosts = [*self._hosts, *([self._server] if self._server else [])]
+        write_links(self.folder.links, [node for node, _ in hosts], before, after)
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
         """Launch every worker that does not join late; links have their first rates again."""

@@ -139,7 +139,7 @@ def check(config: Config) -> None:
     """ConfigError for what virtual time has not."""
     if config.job.collective != "switch":
         raise ConfigError(
-            f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has all of them"
+            f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has them all"
         )
     if config.model.replay is not None:
         raise ConfigError("model.replay is given, which is not simulated: kofn run replays recorded gradients")

@@ -19,8 +19,9 @@ from run.config import Network as Settings
 from run.errors import ConfigError
 from run.folder import RunFolder
 from run.jobs import plan_jobs
+from run.links import interface_bytes
 from run.metrics import PARTS
-from run.network import Host, Network, interface_bytes
+from run.network import Host, Network
 from run.preconditions import check_needs
 from run.processes import Processes
 from run.report import write_report
@@ -186,7 +187,7 @@ def test_links_are_counted_from_one_moment_to_another(tmp_path: Path, monkeypatc
     (tmp_path / "dev").write_text(
         head + "    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\ns1-eth1:700 3 0 0 0 0 0 0 90 1 0 0 0 0 0 0\n"
     )
-    monkeypatch.setattr("run.network.NET_DEV", tmp_path / "dev")
+    monkeypatch.setattr("run.links.NET_DEV", tmp_path / "dev")
     assert interface_bytes() == {"lo": (5, 5), "s1-eth1": (700, 90)}
     folder, made = training(tmp_path, Config(job=Job(workers=3, collective="server")), "all")
     before = {f"h{number}": (10 * number, number) for number in range(1, 11)}
