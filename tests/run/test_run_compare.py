@@ -259,6 +259,9 @@ def test_the_chosen_k_is_compared_with_all_others_to_the_target() -> None:
     lost = said([*others, row("adaptive-int32", 0.1, times_s=(None,), **of)], "before all others")
     assert not lost.holds
     assert lost.numbers.startswith("never; ")
+    neither = said([never, row("adaptive-int32", 0.1, times_s=(None,), **of)], "before all others")
+    assert not neither.holds
+    assert neither.numbers == "never; the others take fixed-int32 x 0.00"
 
 
 def test_where_the_time_goes_has_to_add_up() -> None:
