@@ -11,7 +11,7 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos doctor stop clean test check fuzz soak p4 proto shell setup setup-dev
+.PHONY: help run chaos compare doctor stop clean test check fuzz soak p4 proto shell setup setup-dev
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
@@ -22,6 +22,9 @@ run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and ot
 
 chaos: setup ## the training under every kind of fault, on BMv2 as well where it is present; ARGS='loss-10' for some
 	@exec .venv/bin/kofn chaos --target embedded --target bmv2 --if-present $(ARGS)
+
+compare: setup ## parameter server, ring and the network side by side: minutes; ARGS='--out runs/compare' for everything
+	@exec .venv/bin/kofn compare $(or $(ARGS),--quick)
 
 doctor: setup ## check every hop from root's rights to exact sums, and say what to do about the first that fails
 	@exec .venv/bin/kofn doctor $(ARGS)

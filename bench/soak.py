@@ -2,7 +2,7 @@
 
     python -m bench.soak [--seconds 3600] [--updates 100] [--ports 2] [--values 256] [--json]
 
-The workers of bench/switch_loop.c check every sum, its checksum and its addresses; meanwhile a controller changes k,
+The workers of run/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a controller changes k,
 the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short turns by turns with and
 without updates show what these cost.  The exit code is 1 when a sum is wrong, a contribution has no result, updates are
 late, the tables are not what was written last, or the switch's memory grows.
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.targets import Target, Turn, laboratory, read_turn, running
 from bench.updates import Updates, connected
+from run.load.targets import Target, Turn, laboratory, read_turn, running
 
 GROWTH_MAX_MB = 2.0
 RATE_MIN = 0.95

@@ -2,8 +2,8 @@
 
     python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--rounds 9] [--seconds 0.5] [--json]
 
-A worker behind each port (bench/switch_loop.c) keeps a window of blocks in flight: contributions in, sums of all
-workers out, in a closed loop.  The reflector (bench/reflector.c) moves the same frames unread: the limit that the
+A worker behind each port (run/load/switch_loop.c) keeps a window of blocks in flight: contributions in, sums of all
+workers out, in a closed loop.  The reflector (run/load/reflector.c) moves the same frames unread: the limit that the
 kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the controller does it.
 "unchecked" (only when asked for) is the embedded switch with the same program, but without the checksum over header
 and values.
@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.targets import TARGETS, Target, Turn, laboratory, layout, missing, running
+from run.load.targets import TARGETS, Target, Turn, laboratory, layout, missing, running
 
 PORTS = (2, 8)
 VALUES = (256, 2048)  # int32 in a packet

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import finsy as fy
 
-from bench.targets import DEVICE_ID, GENERATION, Target, layout
 from controller.entries import JOBS, job_entry
 from controller.program import Program
+from run.load.targets import DEVICE_ID, GENERATION, Target, layout
 
 VARIANT = 0x0100
 """What the other addresses of a host differ by, in MAC and IP address alike."""

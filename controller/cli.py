@@ -32,6 +32,7 @@ LAZY = {
     "doctor": ("run.doctor", "command"),
     "chaos": ("run.chaos", "command"),
     "experiment": ("run.experiment", "command"),
+    "compare": ("run.compare.command", "command"),
     "certs": ("run.certs", "command"),
     "slots": ("controller.slots_command", "command"),
 }
@@ -71,6 +72,7 @@ def main() -> None:
       kofn run                    the default experiment
       kofn experiment k           is the chosen k the right one: every k, several seeds
       kofn experiment codecs      what compression costs, and what it is worth
+      kofn compare --quick        parameter server, ring and the network, side by side
       kofn status                 what a running controller sees
       kofn k                      why k is what it is
       kofn slots                  who is missing from which slot of a running switch

@@ -1,6 +1,5 @@
 """What a worker writes down: a JSON line for each iteration, a summary at the end, and its books as arrays."""
 
-import hashlib
 import json
 import zipfile
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 import numpy as np
+import xxhash
 
 from host.compress import Fixed
 from host.model import Floats
@@ -65,4 +65,4 @@ def norm2(values: Floats) -> float:
 
 def fingerprint(parameters: Floats) -> str:
     """64 bits of a hash over the parameters' bytes: equal on two replicas when they are bit-identical."""
-    return hashlib.blake2b(parameters.data, digest_size=8).hexdigest()
+    return xxhash.xxh3_64_hexdigest(parameters.data)

@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from run.display import say
 from run.ending import ending
 from run.errors import ConfigError, InterruptedRun
 from run.folder import RunFolder, default_path, point_latest
-from run.matrix import Cell, Result, Scenario, cells, read_cells, run_cells
+from run.matrix import CarryOut, Cell, Result, Scenario, cells, read_cells, run_cells
 from run.options import set_option
 from run.preconditions import check_machine
 from run.runner import Plan, execute
@@ -104,7 +104,7 @@ def conduct(
     tell: Callable[[Sequence[Result]], Told],
 ) -> None:
     """Run the matrix, or read it, and tell what it shows; ends the process with the command's exit code."""
-    console = _console(stderr=choices.as_json)
+    console = wide_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
         out = choices.out
         if choices.report_only and (out is None or not out.is_dir()):
@@ -115,7 +115,7 @@ def conduct(
         folder = out or default_path(f"experiment-{experiment}")
         matrix = cells(wanted, choices.seeds, folder)
         ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices.simulated)
-        code = conclude(experiment, folder, list(ran), tell, console, as_json=choices.as_json)
+        code = conclude(f"experiment {experiment}", folder, list(ran), tell, console, as_json=choices.as_json)
     sys.exit(code)
 
 
@@ -127,7 +127,7 @@ def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen or names))
 
 
-def _console(*, stderr: bool) -> Console:
+def wide_console(*, stderr: bool) -> Console:
     """A terminal as it is; anything else as wide as the tables."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
@@ -137,10 +137,15 @@ def _run(matrix: Sequence[Cell], folder: Path, console: Console, simulated: bool
     """On the real system, or in virtual time."""
     if not simulated:
         check_machine(matrix[0].config.network.target)
-    trainings = sum(len(cell.config.run.passes) for cell in matrix)
+    trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
+    yield from gone_through(matrix, folder, _simulate if simulated else execute, console)
+
+
+def gone_through(matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console) -> Iterator[Result]:
+    """Everything that is not finished; an interruption says how to go on."""
     try:
-        yield from run_cells(matrix, _simulate if simulated else execute, console)
+        yield from run_cells(matrix, carry_out, console)
     except InterruptedRun as error:
         raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
     point_latest(folder)
@@ -154,15 +159,16 @@ def _simulate(plan: Plan, console: Console) -> RunFolder:
 
 
 def conclude(
-    experiment: str,
+    command: str,
     folder: Path,
     results: Sequence[Result],
     tell: Callable[[Sequence[Result]], Told],
     console: Console,
     *,
     as_json: bool,
+    document: str = "experiment.json",
 ) -> int:
-    """Tables, claims and report of what is there; the exit code."""
+    """Tables, claims, `document` and report of what is there; the exit code."""
     done = [result for result in results if result.passes]
     told = tell(done)
     for table in told.tables:
@@ -173,13 +179,13 @@ def conclude(
         say(console, line)
     failures = [f"{result.cell.title}: {result.error}" for result in results if not result.passes]
     failures += told.failures
-    document = {"ok": not failures, "failures": failures, "claims": list(map(asdict, told.verdicts)), **told.document}
-    text = json.dumps(_finite(document), indent=2)
-    (folder / "experiment.json").write_text(text + "\n")
+    found = {"ok": not failures, "failures": failures, "claims": list(map(asdict, told.verdicts)), **told.document}
+    text = json.dumps(_finite(found), indent=2)
+    (folder / document).write_text(text + "\n")
     if done:
         say(console, f"report: {told.write_report(folder, failures)}")
     for reason in failures:
-        say(Console(stderr=True), f"kofn experiment {experiment}: {reason}", style="red")
+        say(Console(stderr=True), f"kofn {command}: {reason}", style="red")
     if as_json:
         click.echo(text)
     return 1 if failures else 0

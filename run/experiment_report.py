@@ -17,14 +17,14 @@ from run.series import read_series
 
 
 def write_experiment(
-    folder: Path, experiment: str, question: str, verdicts: Sequence[Verdict], failures: Sequence[str], *parts: str
+    folder: Path, command: str, question: str, verdicts: Sequence[Verdict], failures: Sequence[str], *parts: str
 ) -> Path:
-    """Write an experiment's report: its question, what failed, its claims, and parts of its own; its path."""
+    """Write the report of a command's matrix: its question, what failed, its claims, and parts of its own; its path."""
     page_parts = [f"<h1>{html.escape(question)}</h1>"]
     page_parts += [f'<p class="bad">{html.escape(reason)}</p>' for reason in failures]
     page_parts += ["<h2>Claims</h2>", html_table(claims.HEADINGS, claims.rows(verdicts)), *parts]
     path = folder / "report.html"
-    path.write_text(page(f"kofn: experiment {experiment}", page_parts))
+    path.write_text(page(f"kofn: {command}", page_parts))
     return path
 
 
@@ -40,7 +40,7 @@ def write_k(
     finished = by_scenario(results)
     for one in found:
         parts += _scenario(one, finished[one.scenario])
-    return write_experiment(folder, "k", "Is the chosen k the right one?", verdicts, failures, *parts)
+    return write_experiment(folder, "experiment k", "Is the chosen k the right one?", verdicts, failures, *parts)
 
 
 def configuration(result: Result) -> str:

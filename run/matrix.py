@@ -83,6 +83,18 @@ class Cell:
     scenario: Scenario
     seed: int
     folder: Path
+    estimate_s: float | None = None
+    """How long it takes, where somebody knows beforehand."""
+
+    @property
+    def trainings(self) -> int:
+        """One for each pass."""
+        return len(self.config.run.passes)
+
+    @property
+    def work(self) -> float:
+        """Its share of the matrix's time: seconds as estimated, else trainings, of which each counts alike."""
+        return self.trainings if self.estimate_s is None else self.estimate_s
 
     @property
     def title(self) -> str:
@@ -122,7 +134,7 @@ class Cell:
         if effective != to_toml(self.config):
             raise ConfigError(
                 f"{self.folder} holds the results of another configuration: choose another --out, "
-                "or the same scenario, --objective and --target as then"
+                "or the same options as then"
             )
         return passes
 
@@ -156,18 +168,18 @@ def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
 def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[Result]:
     """Run what is not finished, one after another; one that fails does not stop the others."""
     stored = [cell.stored() for cell in matrix]  # before anything is run
-    left = sum(len(cell.config.run.passes) for cell, passes in zip(matrix, stored, strict=True) if passes is None)
+    left = [cell for cell, passes in zip(matrix, stored, strict=True) if passes is None]
     clock, first = Clock(left), True
     for number, (cell, passes) in enumerate(zip(matrix, stored, strict=True), 1):
         if passes is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
             yield Result(cell=cell, passes=passes)
             continue
-        count = len(cell.config.run.passes)
-        say(console, f"[{number}/{len(matrix)}] {cell.title}: {count} trainings{clock.left()}", style="bold")
+        count = f"{cell.trainings} training{'s' * (cell.trainings > 1)}"
+        say(console, f"[{number}/{len(matrix)}] {cell.title}: {count}{clock.left()}", style="bold")
         result = _run(cell, carry_out, console, check=first)
         first = False
-        say(console, f"  {result.error or 'done'} after {clock.took(count):.0f} s")
+        say(console, f"  {result.error or 'done'} after {clock.took(cell):.0f} s")
         yield result
 
 
@@ -194,22 +206,31 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> R
 
 
 class Clock:
-    """How long the rest takes, from what the trainings so far took."""
+    """How long the rest takes: as estimated, corrected by what the cells so far took."""
 
-    def __init__(self, trainings: int) -> None:
-        """`trainings` are to come."""
-        self._left, self._done, self._spent_s = trainings, 0, 0.0
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        """`cells` are to come; either all of them are estimated, or none is."""
+        self._left = sum(cell.work for cell in cells)
+        self._estimated = any(cell.estimate_s is not None for cell in cells)
+        self._done, self._spent_s = 0.0, 0.0
         self._begin = time.monotonic()
 
-    def took(self, trainings: int) -> float:
-        """So many are over; how long they took, seconds."""
+    def took(self, cell: Cell) -> float:
+        """It is over; how long it took, seconds."""
         before, self._begin = self._begin, time.monotonic()
-        self._left, self._done = self._left - trainings, self._done + trainings
+        self._left, self._done = self._left - cell.work, self._done + cell.work
         self._spent_s += self._begin - before
         return self._begin - before
 
     def left(self) -> str:
-        """In words; empty before the first one is over."""
-        if not self._done:
+        """In words; empty where nobody knows before the first one is over."""
+        if not (self._done or self._estimated):
             return ""
-        return f", about {self._spent_s / self._done * self._left / 60:.0f} min left"
+        return f", about {duration(self._left * (self._spent_s / self._done if self._done else 1.0))} left"
+
+
+def duration(time_s: float) -> str:
+    """Of a matrix, for people."""
+    if time_s < 90:
+        return f"{time_s:.0f} s"
+    return f"{time_s / 60:.0f} min" if time_s < 5400 else f"{time_s / 3600:.1f} h"

@@ -37,7 +37,7 @@ def write_codecs(
     series = {name: _series(result) for name, result in first.items()}
     return write_experiment(
         folder,
-        "codecs",
+        "experiment codecs",
         QUESTION,
         verdicts,
         failures,

@@ -206,7 +206,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "int32, seed 2: not run yet" in result.output
     assert "no scenario is called 'int7': int32, int16" in invoke("--scenario", "int7").output
-    assert conclude("codecs", tmp_path, [], tell, Console(quiet=True), as_json=False) == 0
+    assert conclude("experiment codecs", tmp_path, [], tell, Console(quiet=True), as_json=False) == 0
 
 
 def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_a_run_that_fails_does_not_stop_the_others(folder: Path) -> None:
     first, second = run(folder, Faked(fail), "tiny")
     assert (first.error, first.passes) == ("FAILED: worker-3 ended with exit code 1", ())
     assert len(second.passes) == 3
-    assert conclude("k", folder, [first, second], tell, Console(quiet=True), as_json=False) == 1
+    assert conclude("experiment k", folder, [first, second], tell, Console(quiet=True), as_json=False) == 1
     document = json.loads((folder / "experiment.json").read_text())
     assert document["failures"] == ["tiny, seed 1: FAILED: worker-3 ended with exit code 1"]
 

@@ -9,7 +9,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
-    *("help", "run", "chaos", "doctor", "stop", "clean", "test", "check", "fuzz", "soak", "p4", "proto", "shell"),
+    *(
+        "help",
+        "run",
+        "chaos",
+        "compare",
+        "doctor",
+        "stop",
+        "clean",
+        "test",
+        "check",
+        "fuzz",
+        "soak",
+        "p4",
+        "proto",
+        "shell",
+    ),
 )
 
 

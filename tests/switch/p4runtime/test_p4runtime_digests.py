@@ -51,6 +51,7 @@ def test_digests_without_a_controller_do_not_hold_up_later_ones(embedded: Target
         async with embedded.client() as switch:
             await switch.insert([entry])
         embedded.send(1, frame(DIGEST, value=1))
+        await asyncio.sleep(0.5)  # nobody says when it has been thrown away
         async with embedded.client(p4force=False) as switch:
             assert [found async for found in switch.read(fy.P4DigestEntry(NAME))] == [entry]
             lists = switch.read_digests(NAME)

@@ -1,4 +1,4 @@
-"""What the benchmark of the switch measures: switches and the reflector, each between veth pairs of its own.
+"""What is put under load: switches and a reflector of frames, each between veth pairs of its own.
 
 Everything is in the network namespace that `laboratory` makes, and ends with this process.
 """
@@ -37,7 +37,7 @@ TARGETS = (*COMMANDS, "reflector")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What bench/switch_loop.c printed once."""
+    """What run/load/switch_loop.c printed once."""
 
     rate: float  # contributions of all workers a second
     lost: int  # contributions without a result
@@ -71,7 +71,7 @@ class Target:
 
 
 def read_turn(line: str) -> Turn:
-    """The last line of bench/switch_loop.c."""
+    """The last line of run/load/switch_loop.c."""
     rate, lost, results, wrong = line.split()
     return Turn(rate=float(rate), lost=int(lost), results=int(results), wrong=int(wrong))
 
@@ -130,7 +130,7 @@ def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[by
 
 @contextlib.contextmanager
 def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
-    """bench/reflector.c; gives its process."""
+    """run/load/reflector.c; gives its process."""
     with process([str(folder / "reflector"), *interfaces], stdout=subprocess.PIPE) as started:
         assert started.stdout is not None
         if started.stdout.readline() != b"ready\n":

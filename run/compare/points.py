@@ -1,0 +1,189 @@
+"""What `kofn compare` compares: a contender in a setting, and the configuration that both come to.
+
+A contender is a collective with the codec that it sends gradients in; a setting is everything else: model, straggler
+scenario, workers, link rate.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, get_args
+
+from msgspec import structs
+
+from run import matrix
+from run.compare.models import Model
+from run.compression import Compress
+from run.config import Config, Straggler
+from run.errors import ConfigError
+from run.matrix import Scenario
+from run.objectives import DEFAULT
+
+Collective = Literal["server", "ring", "gloo", "full", "fixed", "adaptive"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+"""In the order in which they run and are shown."""
+
+TCP: tuple[Collective, ...] = ("ring", "gloo")
+"""They send float32, and wait for everyone."""
+
+IN_NETWORK: tuple[Collective, ...] = ("full", "fixed", "adaptive")
+"""The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
+
+FLOAT32 = "float32"
+"""What the others' gradients are sent as."""
+
+NONE, BLOCKED = "none", "blocked"
+STRAGGLERS = (NONE, BLOCKED)
+OTHERS_MS, BLOCKED_MS = 1.0, 60.0
+"""Mean blocking an iteration, of the worker that is blocked and of the others: as in run/default.toml."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A collective and its codec."""
+
+    collective: Collective
+    codec: str
+
+    @property
+    def name(self) -> str:
+        """`ring`, `full-int8`."""
+        return self.collective if self.codec == FLOAT32 else f"{self.collective}-{self.codec}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all contenders of a comparison have in common."""
+
+    model: Model
+    straggler: str
+    workers: int
+    mbps: float
+
+    @property
+    def name(self) -> str:
+        """`1m-none-4w-100m`."""
+        return f"{self.model.name}-{self.straggler}-{self.workers}w-{self.mbps:g}m"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        who = "no stragglers" if self.straggler == NONE else "one worker blocked"
+        return f"{self.model.title}, {self.workers} workers, links of {self.mbps:g} Mbit/s, {who}"
+
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """The last worker is blocked, where one is."""
+        if self.straggler == NONE:
+            return ()
+        others = tuple(range(self.workers - 1))
+        return (
+            *((Straggler(workers=others, mean_ms=OTHERS_MS),) if others else ()),
+            Straggler(workers=(self.workers - 1,), mean_ms=BLOCKED_MS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A contender in a setting."""
+
+    setting: Setting
+    contender: Contender
+    k: int
+    """Of `fixed`."""
+
+    @property
+    def name(self) -> str:
+        """Of its scenario."""
+        return f"{self.setting.name}-{self.contender.name}"
+
+    @property
+    def width(self) -> int:
+        """Bits of an element on the wire."""
+        if self.contender.codec == FLOAT32:
+            return 32
+        return Compress(codec=self.contender.codec).widths(self.setting.workers)[0]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What the codec sends for a gradient, without headers."""
+        return self.setting.model.elements * self.width // 8
+
+    @property
+    def limit_s(self) -> float:
+        """The link's limit: how long these bytes take at its rate."""
+        return 8e-6 * self.gradient_bytes / self.setting.mbps
+
+    @property
+    def busiest_bytes(self) -> float:
+        """What has to go over the busiest link in one direction, without headers, for an all-reduce."""
+        workers = self.setting.workers
+        if self.contender.collective == "server":
+            return workers * self.gradient_bytes
+        if self.contender.collective in TCP:
+            return 2 * (workers - 1) / workers * self.gradient_bytes
+        return self.gradient_bytes
+
+    @property
+    def objective(self) -> str:
+        """What chooses k."""
+        return {"adaptive": DEFAULT, "fixed": f"fixed:{self.k}"}.get(self.contender.collective, "all")
+
+    def scenario(self, *, target: str, iterations: int, settings: Sequence[str]) -> Scenario:
+        """As a configuration; `settings` are the command line's.  ConfigError names what does not fit."""
+        collective = self.contender.collective
+        own = [
+            f"job.collective={'switch' if collective in IN_NETWORK else collective}",
+            f"job.workers={self.setting.workers}",
+            f"network.link_mbps={self.setting.mbps}",
+            f"network.target={target}",
+            f'run.passes=["{self.objective}"]',
+            *([] if self.contender.codec == FLOAT32 else [f"compress.codec={self.contender.codec}"]),
+        ]
+        if self.setting.model.replay is not None:
+            own += [f"model.replay={json.dumps(str(self.setting.model.replay))}", f"run.max_iterations={iterations}"]
+        config = load(self.setting.model.base, [*own, *settings], self.name)
+        return checked(self.name, structs.replace(config, straggler=self.setting.stragglers()))
+
+
+def load(base: str, settings: Sequence[str], name: str) -> Config:
+    """A file of run/experiments/compare/ with other values; ConfigError names the scenario."""
+    try:
+        return Config.load(matrix.FOLDER / "compare" / f"{base}.toml", settings)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def checked(name: str, config: Config) -> Scenario:
+    """A scenario of it; ConfigError names what does not fit."""
+    return Scenario(name=name, config=config).overridden(target=None, objectives=())
+
+
+def contenders(collectives: Sequence[Collective], codecs: Sequence[str]) -> list[Contender]:
+    """Each collective with each codec, but for those that send float32."""
+    return [
+        Contender(collective=collective, codec=codec)
+        for collective in COLLECTIVES
+        if collective in collectives
+        for codec in ((FLOAT32,) if collective in TCP else codecs)
+    ]
+
+
+def points(
+    models: Sequence[Model],
+    stragglers: Sequence[str],
+    rates: Mapping[int, Sequence[float]],
+    compared: Sequence[Contender],
+    k: int | None,
+) -> list[Point]:
+    """Setting by setting, the contenders of each one after another; `rates`: of links, by number of workers."""
+    return [
+        Point(
+            setting=Setting(model=model, straggler=straggler, workers=workers, mbps=mbps),
+            contender=contender,
+            k=max(1, workers - 1) if k is None else k,
+        )
+        for model, straggler, workers in product(models, stragglers, rates)
+        for mbps in rates[workers]
+        for contender in compared
+    ]
