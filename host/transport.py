@@ -21,8 +21,8 @@ from host.pacing import PAUSE_S, Pacer, TokenBucket
 from host.wire import HEADER_BYTES, PACKET_BYTES_MAX, PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
-_SO_RCVBUFFORCE = 33
-_RECEIVE_BUFFER_BYTES = 16 << 20
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_RECEIVE_BUFFER_BYTES, _SEND_BUFFER_BYTES = 16 << 20, 4 << 20
 _BATCH = 256
 
 HELD_S = 0.02
@@ -130,6 +130,7 @@ class Transport:
         self._many: Datagrams | None = None
         self._sending, self._receiving = sending, receiving
         self._socket = udp_socket(local, port)
+        _enlarge(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._socket.connect((service, port))
         self._socket.setblocking(False)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -275,7 +276,7 @@ def udp_socket(local: str, port: int) -> socket.socket:
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
-        _enlarge(opened)
+        _enlarge(opened, _SO_RCVBUFFORCE, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         opened.bind((local, port))
     except BaseException:
         opened.close()
@@ -283,9 +284,9 @@ def udp_socket(local: str, port: int) -> socket.socket:
     return opened
 
 
-def _enlarge(opened: socket.socket) -> None:
-    """A receive buffer for a whole window of results; the system's limit binds only those who are not root."""
+def _enlarge(opened: socket.socket, forced: int, limited: int, size: int) -> None:
+    """A buffer for a whole window of packets; the system's limit binds only those who are not root."""
     try:
-        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+        opened.setsockopt(socket.SOL_SOCKET, forced, size)
     except PermissionError:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        opened.setsockopt(socket.SOL_SOCKET, limited, size)

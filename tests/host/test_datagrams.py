@@ -1,5 +1,6 @@
 """Many packets in one call: the same bytes as one by one, the same errors, and who could not be reached."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from host import wire
 from host.datagrams import BATCH, Datagrams, Packet, _library, datagrams
 from host.errors import ChecksumError
-from host.transport import udp_socket
-from host.wire import HEADER_BYTES, WORD_BYTES, Header
+from host.transport import Transport, udp_socket
+from host.wire import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, Header
+from run.config import Job
 
 ONE, OTHER, PORT = "127.0.79.1", "127.0.79.2", 19311
 
@@ -112,3 +114,12 @@ def test_where_there_is_no_compiler_packets_go_one_by_one(monkeypatch: pytest.Mo
     finally:
         monkeypatch.undo()
         _library.cache_clear()
+
+
+@pytest.mark.root
+def test_a_window_of_the_largest_packets_may_wait_for_the_link() -> None:
+    """The kernel counts what waits at up to twice its size; what does not fit its buffer would be lost."""
+    transport = Transport("127.0.79.254", local="127.0.79.1")
+    with contextlib.closing(transport):
+        room = transport._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert room >= 2 * Job().window * 2 * PACKET_BYTES_MAX
