@@ -93,7 +93,8 @@ class Coordinator:
         began = seen = loop.time()
         while not self.stopped.is_set() and loop.time() < min(began + timeout_s, seen + AWAY_S):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stopped.wait(), AGAIN_S)
+                async with asyncio.timeout(AGAIN_S):
+                    await self.stopped.wait()
             seen = seen if self._call is None else loop.time()
         if not self.stopped.is_set():
             log.warning("no Stop from the controller in %.0f s", loop.time() - began)

@@ -53,7 +53,8 @@ class Ending:
         share, since = self._protocol.share, loop.time()
         while True:
             try:
-                end = await asyncio.wait_for(self._ended.get(), min(EXPLAIN_AFTER_S, self._give_up_s / 4))
+                async with asyncio.timeout(min(EXPLAIN_AFTER_S, self._give_up_s / 4)):
+                    end = await self._ended.get()
             except TimeoutError:
                 if share != self._protocol.share:
                     share, since = self._protocol.share, loop.time()

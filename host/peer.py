@@ -100,7 +100,8 @@ class Peers:
             if (address := self._addresses.get(rank)) is None:
                 return None
             try:
-                return await asyncio.wait_for(question(self._stub(rank, address)), FETCH_TIMEOUT_S)
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    return await question(self._stub(rank, address))
             except (grpc.aio.AioRpcError, TimeoutError) as error:
                 log.warning("worker %d at %s: %s", rank, address, _reason(error))
             if attempt + 1 < attempts:

@@ -116,7 +116,8 @@ class Exchange:
             sent += 1
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), RESEND_S)
+                async with asyncio.timeout(RESEND_S):
+                    await self._news.wait()
             except TimeoutError:
                 continue
         return self._answers[number]

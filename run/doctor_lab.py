@@ -114,7 +114,8 @@ class Laboratory:
         """HopError for a process that has ended."""
         for name in names:
             try:
-                code = await asyncio.wait_for(self.network.exit_of(name), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    code = await self.network.exit_of(name)
             except TimeoutError:
                 continue
             self.fail(name, f"{name} ended with exit code {code}")

@@ -196,7 +196,8 @@ class Network:
             if self._process.stdin is not None:
                 self._process.stdin.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._process.wait()
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -234,7 +235,8 @@ class Network:
 
     async def _wait(self, event: str, name: str, timeout_s: float) -> dict[str, Any]:
         try:
-            return await asyncio.wait_for(asyncio.shield(self._future(event, name)), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._future(event, name))
         except TimeoutError:
             what = f"{event} {name}".strip()
             raise RunError(f"the network did not answer {what!r} within {timeout_s:g} s; see {self._log}") from None

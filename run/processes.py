@@ -66,7 +66,8 @@ class Processes:
             del self._exits[exit_]
             await self._network.kill(name)
             try:
-                await asyncio.wait_for(exit_, KILL_TIMEOUT_S)
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    await exit_
             except TimeoutError:
                 raise RunError(f"{name} was not gone {KILL_TIMEOUT_S:.0f} s after a SIGKILL") from None
 

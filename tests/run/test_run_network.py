@@ -47,3 +47,23 @@ def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path, monkeypatch: 
     asyncio.run(run())
     commands = [json.loads(line) for line in (tmp_path / "commands").read_text().splitlines()]
     assert commands[:3] == [{"do": "shape", "host": "h1", "mbps": mbps} for mbps in (10.0, 10.0, None)]
+
+
+def test_a_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = tmp_path / "boot.py"
+    boot.write_text(BOOT)
+    monkeypatch.setattr("run.network.BOOT", boot)
+
+    async def run() -> None:
+        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        try:
+            waiting = asyncio.create_task(network._wait("told", "", 10.0))
+            await asyncio.sleep(0)
+            network._handle({"event": "told"})
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        finally:
+            await network.stop()
+
+    asyncio.run(run())
