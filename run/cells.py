@@ -47,7 +47,7 @@ def link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
 
 
 def shares(times_s: Mapping[str, float]) -> str:
-    """Where an iteration's time went, in per cent: code is encode, sum and decode, packets are send and receive."""
+    """Where an iteration's time went, in per cent: code is encode, sum and decode, net is send and receive."""
     if not times_s:
         return "-"
     whole = sum(times_s.values())

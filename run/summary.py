@@ -181,7 +181,7 @@ class Summary:
         """A row where the workers say where their time went."""
         if not any(entry.times_s for entry in self.passes):
             return []
-        return [["compute/code/packets/wait/step", *(shares(entry.times_s) for entry in self.passes)]]
+        return [["compute/code/net/wait/step", *(shares(entry.times_s) for entry in self.passes)]]
 
     def _links(self) -> list[list[str]]:
         """A row where somebody has counted."""

@@ -219,7 +219,7 @@ def told(path: Path, config: Config, fake: FakePass, *, books: bool = True) -> S
         entry.sums(rank).unlink()
     summary = summarise(folder.jobs[0], config)
     report = write_report(folder, [config], RunSummary(jobs=(summary,))).read_text()
-    assert "compute/code/packets/wait/step" in report
+    assert "compute/code/net/wait/step" in report
     return summary
 
 
@@ -233,7 +233,7 @@ def test_a_summary_says_where_the_time_and_the_bytes_went(tmp_path: Path) -> Non
     assert entry.times_s == pytest.approx(
         {"compute": 0.05, "wait": 0.08} | dict.fromkeys(("encode", "send", "receive", "sum", "decode", "step"), 0.01)
     )
-    assert row(summary, "compute/code/packets/wait/step") == "26/16/11/42/5 %"
+    assert row(summary, "compute/code/net/wait/step") == "26/16/11/42/5 %"
     assert entry.link_bytes == {"h1": (1500000, 500000), "h2": (1000000, 2000000)}
     assert row(summary, "links, to/from the switch") == "2.5/2.5 MB"
     assert row(summary, "gradients conserved") == "exactly"
