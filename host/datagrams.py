@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint16, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from host.errors import WireError
 from host.wire import CHECKSUM, HEADER_BYTES, PACKET_BYTES_MAX, Header, check, encode_header, headers_of
-from switch.compiler.compile import compile_file
+from switch.compiler.compile import Signatures, compile_file, load_library
 from switch.errors import CompileError, CompilerMissing
 
 log = logging.getLogger(__name__)
@@ -31,14 +31,20 @@ _ROOM = PACKET_BYTES_MAX - HEADER_BYTES + 1  # so that one that is too long is s
 Packet = tuple[Header, bytes]
 """Header and values."""
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "datagrams_receive": [c_int, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
-    "datagrams_send": [
-        *(c_int, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
-        *(c_void_p, c_void_p, c_int64),  # bodies
-        *(c_void_p, c_uint16),  # where to
-        *(c_void_p, c_void_p),  # what came of it
-    ],
+_SIGNATURES: Signatures = {
+    "datagrams_receive": (
+        c_int64,
+        [c_int, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
+    ),
+    "datagrams_send": (
+        c_int64,
+        [
+            *(c_int, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
+            *(c_void_p, c_void_p, c_int64),  # bodies
+            *(c_void_p, c_uint16),  # where to
+            *(c_void_p, c_void_p),  # what came of it
+        ],
+    ),
 }
 
 
@@ -116,11 +122,7 @@ def datagrams(opened: socket.socket, *, senders: bool = False) -> Datagrams | No
 def _library() -> ctypes.CDLL | None:
     """The compiled one; None, and a word in the log, where it cannot be had."""
     try:
-        library = ctypes.CDLL(str(compile_file(SOURCE)))
+        return load_library(compile_file(SOURCE), _SIGNATURES)
     except (CompilerMissing, CompileError, OSError) as error:
         log.info("packets go one by one: %s", error)
         return None
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = c_int64, arguments
-    return library

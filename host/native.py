@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from host.kernel import PER_BLOCK, Floats32, Floats64, Int64s, Kernel, mean_of
 from host.wire import Values
-from switch.compiler.compile import compile_file
+from switch.compiler.compile import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
 
@@ -25,7 +25,7 @@ CHUNK_LANES = 1024
 ROWS = [c_void_p, c_int64, c_int64]
 """The array, blocks, lanes of a block."""
 
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+SIGNATURES: Signatures = {
     "kernel_fix": (c_int64, [c_void_p, c_int64, c_double, c_float, c_void_p]),
     "kernel_round": (None, [*ROWS, c_void_p, c_int64, c_void_p]),
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
@@ -49,10 +49,7 @@ class NativeKernel(Kernel):
     name = "native"
 
     def __init__(self) -> None:
-        self._library = ctypes.CDLL(str(compile_file(SOURCE)))
-        for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(self._library, name)
-            function.restype, function.argtypes = result, arguments
+        self._library = load_library(compile_file(SOURCE), SIGNATURES)
 
     def fix(self, gradient: Floats32, unit: float, most: float) -> tuple[Int64s, int]:
         """As Kernel.fix."""

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from switch.compiler.compile import compile_runtime
+from switch.compiler.compile import Signatures, compile_runtime, load_library
 
 DROPS = (
     "no program",
@@ -59,7 +59,7 @@ class CFaultRule(ctypes.Structure):
 
 PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
 Limbs = POINTER(c_uint64)
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+SIGNATURES: Signatures = {
     "core_new": (c_void_p, [c_int, c_int, PORT_DOWN]),
     "core_free": (None, [c_void_p]),
     "core_swap": (c_void_p, [c_void_p, c_void_p]),
@@ -110,11 +110,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 @cache
 def runtime() -> ctypes.CDLL:
     """The loaded runtime; compiled when it is not in the cache.  Raises CompilerMissing, CompileError."""
-    library = ctypes.CDLL(str(compile_runtime()))
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return load_library(compile_runtime(), SIGNATURES)
 
 
 def load_program(path: Path) -> int:

@@ -6,6 +6,7 @@ Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 t
 """
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import platform
@@ -14,9 +15,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from switch.errors import CompileError, CompilerMissing
 
@@ -27,6 +29,10 @@ MISSING = (
     "no C compiler ({command}) was found; P4 programs are compiled to native code, and codecs where they can be. "
     "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
 )
+
+
+Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
+"""Of a library's functions: what they return, and their arguments, in ctypes' terms."""
 
 
 def compile_program(text: str) -> Path:
@@ -43,6 +49,15 @@ def compile_runtime() -> Path:
     """The shared library of the runtime.  Raises CompilerMissing, CompileError."""
     sources = sorted(RUNTIME.glob("*.c"))
     return _compile({}, [str(path) for path in sources])
+
+
+def load_library(path: Path, signatures: Signatures) -> ctypes.CDLL:
+    """A shared library, whose functions of these names are called with these types.  Raises OSError."""
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 def _compile(texts: dict[str, str], sources: Sequence[str]) -> Path:
