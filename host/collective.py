@@ -4,16 +4,17 @@
         reduced = collective.all_reduce([weights, biases])
         step(reduced.arrays)
 
-Knows no network.  `Form` is what a call's arrays look like, and how they become one and several again; `Stopwatch`
-measures where a call's time goes.
+Knows no network.  `Calls` are made up to the first that fails; `Form` is what a call's arrays look like, and how they
+become one and several again; `Stopwatch` measures where a call's time goes.
 """
 
 import math
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol, Self, get_args
+from typing import ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +109,54 @@ class Collective(Protocol):
 
     def __exit__(self, *error: object) -> None:
         """Close."""
+
+
+class Calls(ABC):
+    """Calls of a Collective one after another, up to the first that fails.
+
+    `_reduce()` makes one; of what it raises, TRANSLATED becomes CollectiveError, in the words of `_blame()`.
+    """
+
+    TRANSLATED: ClassVar[type[Exception]]
+
+    _failed = ""
+    """Why no call is made any more."""
+
+    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
+        """As Collective."""
+        if self._failed:
+            raise CollectiveError(f"an earlier call has failed: {self._failed}")
+        try:
+            return self._reduce(arrays, progress)
+        except CollectiveError as error:
+            self._failed = str(error)
+            raise
+        except self.TRANSLATED as error:
+            self._failed = self._blame(error)
+            raise CollectiveError(self._failed) from error
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            raise
+
+    @abstractmethod
+    def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
+        """A single call."""
+
+    @abstractmethod
+    def _blame(self, error: Exception) -> str:
+        """Who failed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """As Collective."""
+
+    def __enter__(self) -> Self:
+        """As Collective."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """As Collective."""
+        self.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ sums whatever is not finite; so a few numbers from everyone are compared before 
 import importlib
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from host.collective import Floats, Form, Progress, Reduced, Stopwatch
+from host.collective import Calls, Floats, Form, Progress, Reduced, Stopwatch
 from host.errors import CollectiveError
 from host.wire import FORWARDED_PORT
 
@@ -24,17 +24,19 @@ Status = tuple[int, int, int, int]
 """What everyone tells before a call: whether the arrays are fine, the shapes' digest, how many arrays, elements."""
 
 
-class Gloo:
+class Gloo(Calls):
     """A Collective of the workers at `addresses`, by rank; returns when all are there.
 
     The first address may have a port (HOST:PORT), where its worker keeps what the workers must know of each other.
-    CollectiveError where torch is not installed.
+    CollectiveError where torch is not installed.  Of a call's progress only the end is told.
     """
+
+    TRANSLATED = RuntimeError
 
     def __init__(self, rank: int, addresses: Sequence[str], *, job: int = 1, timeout_s: float = TIMEOUT_S) -> None:
         self.rank, self.workers = rank, len(addresses)
         self._torch = _torch()
-        self._call, self._failed = 0, ""
+        self._call = 0
         keeper, colon, port = addresses[0].partition(":")
         try:
             store = self._torch.distributed.TCPStore(
@@ -51,22 +53,6 @@ class Gloo:
         except RuntimeError as error:
             raise CollectiveError(f"worker {rank} does not find the others: {_first_line(error)}") from error
 
-    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
-        """As Collective; `progress` hears only of the end."""
-        if self._failed:
-            raise CollectiveError(f"an earlier call has failed: {self._failed}")
-        try:
-            return self._reduce(arrays, progress)
-        except CollectiveError as error:
-            self._failed = str(error)
-            raise
-        except RuntimeError as error:
-            self._failed = f"{self._missing()} ({_first_line(error)})"
-            raise CollectiveError(self._failed) from error
-        except BaseException as error:
-            self._failed = f"{type(error).__name__}: {error}"
-            raise
-
     def close(self) -> None:
         """As Collective."""
         if self._group is not None:
@@ -76,14 +62,6 @@ class Gloo:
             except RuntimeError:
                 self._failed += "; worker 0 was gone by then"
             self._group = self._store = None
-
-    def __enter__(self) -> Self:
-        """As Collective."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """As Collective."""
-        self.close()
 
     def _connect(self, address: str, timeout: timedelta) -> Any:
         """To all others, from this address."""
@@ -147,6 +125,10 @@ class Gloo:
         """Write down for the others which call this worker is in."""
         self._store.set(str(self.rank), str(call))
 
+    def _blame(self, error: Exception) -> str:
+        """Who is missing, and what gloo says."""
+        return f"{self._missing()} ({_first_line(error)})"
+
     def _missing(self) -> str:
         """Who has not come to this call, or has closed."""
         try:
@@ -165,6 +147,6 @@ def _torch() -> Any:
         raise CollectiveError(f"gloo is PyTorch's, which is not installed ({error}): pip install torch") from error
 
 
-def _first_line(error: RuntimeError) -> str:
+def _first_line(error: Exception) -> str:
     """gloo's own words, as far as they are of use."""
     return str(error).splitlines()[0].partition(" This is typically")[0]

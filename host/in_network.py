@@ -5,14 +5,13 @@ of which is zeros.  What a codec leaves over, and what came too late, is in the 
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Self
 
 import numpy as np
 
 from host.agent import Agent
 from host.aggregate import Aggregate
 from host.coding import Coding
-from host.collective import Floats, Form, Progress, Reduced, Stopwatch, within_wait
+from host.collective import Calls, Floats, Form, Progress, Reduced, Stopwatch, within_wait
 from host.ending import GIVE_UP_AFTER_S
 from host.errors import CollectiveError, HostError
 from host.event_loop import EventLoop
@@ -39,7 +38,7 @@ class Nobody:
         return None
 
 
-class InNetwork:
+class InNetwork(Calls):
     """A Collective of a job's workers; `transport` leads to its switch, or to its server.
 
     `elements`: of the largest call; every call sends as many.  `first_iteration`, `generation`: as the switch or server
@@ -49,6 +48,8 @@ class InNetwork:
     The workers agree on shapes as they reduce: a note beside the gradient says each one's (host.note).  Where fewer
     than all complete a sum, a worker that differs learns it at once, the others once it is in a sum.
     """
+
+    TRANSLATED = HostError
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class InNetwork:
         timeout_s: float = GIVE_UP_AFTER_S,
     ) -> None:
         self.rank, self.workers = rank, job.workers
-        self._transport, self._failed, self._closed = transport, "", False
+        self._transport, self._closed = transport, False
         self._coding = Coding.of(job, compress, elements, notes=True)
         self.agent = Agent(
             job,
@@ -80,22 +81,6 @@ class InNetwork:
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, holders or Nobody()))
 
-    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
-        """As Collective."""
-        if self._failed:
-            raise CollectiveError(f"an earlier call has failed: {self._failed}")
-        try:
-            return self._reduce(arrays, progress)
-        except CollectiveError as error:
-            self._failed = str(error)
-            raise
-        except HostError as error:
-            self._failed = f"worker {self.rank}: {error}"
-            raise CollectiveError(self._failed) from error
-        except BaseException as error:
-            self._failed = f"{type(error).__name__}: {error}"
-            raise
-
     def close(self) -> None:
         """As Collective."""
         if not self._closed:
@@ -104,13 +89,9 @@ class InNetwork:
             self._loop.run(self.agent.close())
             self._loop.close()
 
-    def __enter__(self) -> Self:
-        """As Collective."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """As Collective."""
-        self.close()
+    def _blame(self, error: Exception) -> str:
+        """This worker."""
+        return f"worker {self.rank}: {error}"
 
     def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
         """One iteration, and those that the others have finished meanwhile."""
