@@ -96,13 +96,6 @@ class Residual:
         """How many gradients no result has counted yet and nobody has discarded, shape (blocks,)."""
         return self._waiting(np.arange(len(self.sent)))
 
-    def sent_gradients(self, block: int) -> int:
-        """How many gradients a block's contribution says that it brings: at most GRADIENTS_MAX.
-
-        At least 1: after a death a block is sent that was found closed, and its gradient discarded, before that.
-        """
-        return min(max(int(self._pages.sent_number[block]), 1), GRADIENTS_MAX)
-
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
         self._pages.marks[0] = max(self.begun, iteration)
@@ -137,7 +130,11 @@ class Residual:
         return values
 
     def noted_of(self, blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Of each of these blocks scale, lanes, and how many gradients its contribution says that it brings."""
+        """Of each of these blocks scale, lanes, and how many gradients its contribution says that it brings.
+
+        At most GRADIENTS_MAX.  At least 1: after a death a block is sent that was found closed, and its gradient
+        discarded, before that.
+        """
         rows = np.array(blocks, int)
         gradients = np.clip(self._pages.sent_number[rows], 1, GRADIENTS_MAX)
         return zip(self.sent_scale[rows].tolist(), self.sent_lanes[rows].tolist(), gradients.tolist(), strict=True)

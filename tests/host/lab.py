@@ -30,6 +30,12 @@ def send_again(residual: Residual, block: int, iteration: int, codec: Codec, sca
     _check_packed(residual, codec, packed)
 
 
+def sent_gradients(residual: Residual, block: int) -> int:
+    """How many gradients a block's contribution says that it brings."""
+    ((_, _, gradients),) = residual.noted_of([block])
+    return gradients
+
+
 def _check_packed(residual: Residual, codec: Codec, packed: dict[int, bytes]) -> None:
     """What leaves is what is noted."""
     assert packed == {block: pack(residual.sent[block], codec.width) for block in packed}

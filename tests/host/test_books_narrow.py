@@ -17,7 +17,7 @@ from host.pages import Pages
 from host.residual import Residual
 from run.compression import Compress
 from run.config import Job
-from tests.host.lab import books_of, send, send_again
+from tests.host.lab import books_of, send, send_again, sent_gradients
 from tests.host.test_books import copied, moments, result
 
 BLOCKS, ELEMENTS, ME = 4, 4, 0
@@ -145,7 +145,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
     assert residual.pending_gradients.tolist() == [0, 3]
     assert residual.pending.tolist() == [[0] * 4, [3 << 40] * 4]
     send(residual, 4, codec)
-    assert residual.sent_gradients(1) == 3
+    assert sent_gradients(residual, 1) == 3
     residual.settle(result(4, 1, 0b1))
     assert residual.pending_gradients.tolist() == [0, 0]
 

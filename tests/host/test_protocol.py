@@ -20,7 +20,7 @@ from host.residual import Residual
 from host.shape import Shape
 from host.slot_rules import SlotRules
 from host.wire import Flag, Header, Kind, Lanes
-from tests.host.lab import books_of, send
+from tests.host.lab import books_of, send, sent_gradients
 
 WORDS, LANES = 1, 64
 
@@ -98,7 +98,7 @@ class Cluster:
         send(worker.residual, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values, gradients = pack(worker.residual.sent[block], 32), worker.residual.sent_gradients(block)
+            values, gradients = pack(worker.residual.sent[block], 32), sent_gradients(worker.residual, block)
             fields = {"scale": worker.codec.exponent, "lanes": 0, "gradients": gradients}
             self.follow(rank, worker.protocol.contribute(block, values, **fields, now=self.now))
         self.advance(rank)

@@ -22,6 +22,7 @@ from host.residual import Residual
 from host.shape import Shape
 from host.slot_rules import SlotRules, to_numbers, to_values
 from host.wire import Header, Kind, Lanes
+from tests.host.lab import sent_gradients
 
 SWITCH = -1
 LANES = 4
@@ -249,7 +250,7 @@ class World:
         """What the books say that is sent."""
         worker = self.workers[rank]
         values = to_values(worker.residual.sent[block].astype(np.int64), lanes)
-        says = {"gradients": worker.residual.sent_gradients(block), "uses": worker.lanes}
+        says = {"gradients": sent_gradients(worker.residual, block), "uses": worker.lanes}
         self.follow(rank, worker.protocol.contribute(block, values, scale=scale, lanes=lanes, **says, now=self.now))
 
     def deliver(self, packet: Packet) -> None:
