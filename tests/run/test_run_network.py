@@ -28,11 +28,15 @@ print(json.dumps({"event": "stopped"}), flush=True)
 """A boot.py that says yes, and writes down what it is asked."""
 
 
-def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    boot = tmp_path / "boot.py"
-    boot.write_text(BOOT)
-    monkeypatch.setattr("run.network.BOOT", boot)
+@pytest.fixture(autouse=True)
+def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the runner's."""
+    stand_in = tmp_path / "boot.py"
+    stand_in.write_text(BOOT)
+    monkeypatch.setattr("run.network.BOOT", stand_in)
 
+
+def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path) -> None:
     async def run() -> None:
         network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
@@ -49,11 +53,7 @@ def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path, monkeypatch: 
     assert commands[:3] == [{"do": "shape", "host": "h1", "mbps": mbps} for mbps in (10.0, 10.0, None)]
 
 
-def test_a_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    boot = tmp_path / "boot.py"
-    boot.write_text(BOOT)
-    monkeypatch.setattr("run.network.BOOT", boot)
-
+def test_a_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path) -> None:
     async def run() -> None:
         network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
