@@ -348,7 +348,8 @@ class Agent:
                 self._follow(self.protocol.result_in(result, self._loop.time()))
 
     def _time_out(self) -> None:
-        """The earliest deadline has passed."""
+        """The earliest deadline has passed, unless an answer has come that nobody has looked at."""
+        self._transport.look()
         with self._failing():
             self._follow(self.protocol.timer(self._loop.time()))
 

@@ -104,7 +104,8 @@ class Flights:
         soon, or something was lost (as RFC 8985 has it).
         """
         flights = [self.by_block.pop(block) for block in blocks]
-        newest = max([self._learn(flight, now) for flight in flights])
+        moving_since = self._learn_wait(flights[0], now)
+        newest = max([self._learn(flight, moving_since, now) for flight in flights])
         self.heard(now)
         for other in self.by_block.values():
             if other.order > newest:
@@ -112,8 +113,8 @@ class Flights:
             other.deadline = min(other.deadline, self._patience_ends(other, now))
             self._soonest = min(self._soonest, other.deadline)
 
-    def _learn(self, flight: Flight, now: float) -> int:
-        """From each answer; which of all requests it answers, by their order of sending."""
+    def _learn_wait(self, flight: Flight, now: float) -> float:
+        """From the first of answers that have come together, how long they were waited for; since when blocks close."""
         if self._moving_since is None:
             self._moving_since = now
             self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
@@ -121,10 +122,13 @@ class Flights:
             self._moving_timeout.sample(now - self._heard_at)
         else:
             self._moving_timeout.back_off()
-        self._probes, self._heard_at = 0, now
+        return self._moving_since
+
+    def _learn(self, flight: Flight, moving_since: float, now: float) -> int:
+        """From each answer; which of all requests it answers, by their order of sending."""
         if flight.attempts == 1:
             if flight.sent <= now:  # else others have closed the block without it
-                self._answer_timeout.sample(now - max(flight.first_sent, self._moving_since))
+                self._answer_timeout.sample(now - max(flight.first_sent, moving_since))
                 self._patience.answer(now - flight.sent, again=False)
             return flight.order
         self._patience.answer(now - flight.sent, again=True)  # Karn: nobody knows which attempt was answered

@@ -143,7 +143,7 @@ class Transport:
         self._loop, self._take, self._refuse, self._packets = loop, take, refuse, packets
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
-        self._pacer = Pacer(self._bucket, loop, self._leave_paced, self._rings) if self._bucket else None
+        self._pacer = Pacer(self._bucket, loop, self._leave_paced, self.look) if self._bucket else None
         self._many = datagrams(self._socket) if packets is wire else None
         self._reads = True
         loop.add_reader(self._socket, self._readable)
@@ -157,8 +157,8 @@ class Transport:
         self._leave(packets)
         return [None] * len(packets)
 
-    def _rings(self) -> None:
-        """Packets that have waited leave now, and what has come may let others leave with them."""
+    def look(self) -> None:
+        """Take what has come and waits to be read until others leave."""
         if not self._reads and self._socket.fileno() >= 0:
             self._readable()
 

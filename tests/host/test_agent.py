@@ -320,3 +320,17 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
         assert all(agent.residual.books().conserved for agent in cluster.agents)
     finally:
         cluster.close()
+
+
+def test_a_timer_looks_for_answers_that_have_come_before_it_believes_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, done = Cluster(SMALL, k=1), list[str]()
+    try:
+        agent = cluster.agents[0]
+        monkeypatch.setattr(agent._transport, "look", lambda: done.append("look"))
+        monkeypatch.setattr(agent.protocol, "timer", lambda now: done.append("timer") or [])
+        agent._time_out()
+    finally:
+        cluster.close()
+    assert done == ["look", "timer"]

@@ -142,10 +142,13 @@ def test_what_comes_while_packets_wait_is_read_when_they_leave() -> None:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             soon = len(taken)
+            transport.look()
+            looked = len(taken)
             while len(taken) < 5:
                 await asyncio.sleep(0.001)
             transport.close()
         assert taken == list(range(5))
+        assert looked == (5 if soon == 0 else soon)
         return soon, reads
 
     assert asyncio.run(test(100.0)) == (0, 1)
@@ -288,3 +291,13 @@ def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
     made.again(2, 2.05)
     made.answered([2], 2.051)
     assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"
+
+
+def test_answers_that_come_together_are_one_wait() -> None:
+    """Eight every 10 ms: a pause of twice as much is silence, not one of a few milliseconds."""
+    made = flights(*[0.0] * 64)
+    for batch in range(6):
+        now = 0.05 + batch / 100
+        made.answered(range(8 * batch, 8 * batch + 8), now)
+    assert made.deadline is not None
+    assert made.deadline - now >= 0.02 - 1e-9
