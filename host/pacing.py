@@ -20,27 +20,34 @@ BURST_PACKETS = 4
 BURST_S = 4e-3
 PAUSE_S = 2e-3
 """What waits leaves together, as much as is due after such a pause: a wake-up costs a worker as much as some packets.
-Timers ring up to a millisecond late, and later where workers share cores: a bucket that is smaller than what leaves in
-pause and delay together would lose rate."""
+A bucket that is smaller than what leaves in the pause would lose rate."""
+
+LATE_S = 16e-3
+"""Timers ring up to a millisecond late, and later where workers share cores: what is due leaves then,
+after so long a delay at most."""
 
 
 class TokenBucket:
-    """In any time t no more than `burst_bytes` + t * `mbps` leaves; packets are no larger than `burst_bytes`."""
+    """In any time t no more than `burst_bytes` + t * `mbps` leaves; packets are no larger than `burst_bytes`.
 
-    def __init__(self, *, mbps: float, burst_bytes: int) -> None:
+    What waits while the bucket is full, because nobody looks, leaves later in addition: as much as would have left in
+    the `late_s` before.
+    """
+
+    def __init__(self, *, mbps: float, burst_bytes: int, late_s: float = 0.0) -> None:
         """It is full."""
-        self._byte_s = 8e-6 / mbps
+        self._byte_s, self._late_s = 8e-6 / mbps, late_s
         self._burst_s = burst_bytes * self._byte_s
         self.full_s = 0.0
-        """When it is full again: whoever takes nothing after that loses rate."""
+        """When it is full again: whoever has nothing that waits then loses rate."""
 
     def due_s(self, size: int, now: float) -> float:
         """When so many bytes may have left, from `now` on; later than that if more is taken before."""
         return max(now, self.full_s - self._burst_s + size * self._byte_s)
 
-    def take(self, size: int, now: float) -> None:
-        """So many bytes leave."""
-        self.full_s = max(self.full_s, now) + size * self._byte_s
+    def take(self, size: int, now: float, *, waited: bool = False) -> None:
+        """So many bytes leave, which may have waited for it."""
+        self.full_s = max(self.full_s, now - self._late_s * waited) + size * self._byte_s
 
 
 def bucket_for(mbps: float, words: int) -> TokenBucket | None:
@@ -49,7 +56,7 @@ def bucket_for(mbps: float, words: int) -> TokenBucket | None:
         return None
     packet_bytes = FRAME_BYTES + HEADER_BYTES + words * WORD_BYTES
     burst_bytes = max(BURST_PACKETS * packet_bytes, int(mbps * 1e6 / 8 * BURST_S))
-    return TokenBucket(mbps=mbps, burst_bytes=burst_bytes)
+    return TokenBucket(mbps=mbps, burst_bytes=burst_bytes, late_s=LATE_S)
 
 
 class Pacer(Generic[T]):
@@ -73,6 +80,10 @@ class Pacer(Generic[T]):
         self._queue: deque[tuple[T, int]] = deque()
         self._queued_bytes = 0
         self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._queue)
 
     def send(self, packets: Sequence[tuple[T, int]]) -> list[float | None]:
         """Let packets with so much UDP payload each go, now or in their turn.
@@ -110,7 +121,7 @@ class Pacer(Generic[T]):
         while self._queue and self._bucket.due_s(self._queue[0][1], now) <= now:
             packet, size = self._queue.popleft()
             self._queued_bytes -= size
-            self._bucket.take(size, now)
+            self._bucket.take(size, now, waited=True)
             going.append(packet)
         self._go(going, now)
 

@@ -58,6 +58,19 @@ def paced(
     return left, expected
 
 
+def test_a_timer_that_is_late_loses_no_rate_up_to_so_long() -> None:
+    """80 packets of 1 ms, of which four may leave at once."""
+    for late_s, over_s in ((0.004, 0.0), (0.012, 0.0), (0.04, 1.2)):
+        clock, left = LateClock(late_s), list[float]()
+        bucket = TokenBucket(mbps=8.0, burst_bytes=4000, late_s=0.016)
+        pacer = Pacer[int](bucket, clock, lambda numbers, to=left, now=clock.time: to.extend([now()] * len(numbers)))
+        pacer.send([(number, 1000 - FRAME_BYTES) for number in range(80)])
+        clock.run()
+        assert left[-1] == pytest.approx(0.076 * (1 + over_s), abs=late_s + PAUSE_S + 0.001)
+        for first, begin_s in enumerate(left):
+            assert all(end_s >= begin_s + (at - 19) / 1000 - 1e-9 for at, end_s in enumerate(left[first:]))
+
+
 PACKETS = st.lists(st.tuples(st.one_of(st.just(0.0), st.floats(0, 0.05)), st.integers(FRAME_BYTES, BURST)), max_size=40)
 
 
