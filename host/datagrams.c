@@ -102,7 +102,7 @@ int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksu
             if (places)
                 batch.places[i] = (struct sockaddr_in){AF_INET, port, {places[at]}, {0}};
         }
-        const int64_t went = sendmmsg(socket, batch.messages, (unsigned)wanted, MSG_DONTWAIT);
+        const int64_t went = sendmmsg(socket, batch.messages, (unsigned)wanted, 0);
         for (int64_t i = 0; i < went; i++)
             left[done + i] = 1;
         if (went <= 0)

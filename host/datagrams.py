@@ -65,7 +65,10 @@ class Sent(NamedTuple):
 
 
 class Datagrams:
-    """Of one socket that does not block; `senders`: whether who sent what matters (IPv4 addresses, as numbers)."""
+    """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).
+
+    receive() never waits; send() waits for room where the socket does.
+    """
 
     def __init__(self, opened: socket.socket, library: ctypes.CDLL, *, senders: bool = False) -> None:
         self._socket, self._library = opened, library

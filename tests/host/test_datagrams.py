@@ -3,6 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -123,3 +124,13 @@ def test_a_window_of_the_largest_packets_may_wait_for_the_link() -> None:
     with contextlib.closing(transport):
         room = transport._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         assert room >= 2 * Job().window * 2 * PACKET_BYTES_MAX
+
+
+def test_a_socket_that_waits_for_room_loses_nothing() -> None:
+    """A pair of sockets of this machine holds a few datagrams only."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    packets = [(Header(block=block, words=1), bytes(WORD_BYTES)) for block in range(100)]
+    with ours, theirs, ThreadPoolExecutor() as pool:
+        read = pool.submit(lambda: [wire.decode_header(theirs.recv(4096)).block for _ in packets])
+        assert all(many(ours).send(packets).left)
+        assert read.result() == list(range(100))
