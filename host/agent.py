@@ -16,18 +16,18 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from host import wire
-from host.aggregate import Aggregate, aggregate
+from host.aggregate import Aggregate, Sums, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
 from host.collective import Part, Progress, Stopwatch, Times, within_wait
 from host.datagrams import Packet
-from host.encoder import Encoder, Finished
+from host.encoder import SLICE, Encoder, Finished
 from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
@@ -55,6 +55,19 @@ LAST_ITERATION = 2**32 - 1
 
 PROGRESS_S = 0.05
 """Between two words to the caller of how far a call is."""
+
+
+Ended = tuple[Finished, Sums] | State
+"""An iteration's end: its results, or a replica that came instead of them."""
+
+
+class _Exchanged(NamedTuple):
+    """What an iteration and those that followed it came to: when the first block was handed over, and what was sent."""
+
+    handed_s: float
+    sent: wire.Values | None  # None: nobody asks
+    ended: list[Ended]
+    times: Times
 
 
 class Agent:
@@ -102,8 +115,6 @@ class Agent:
             rto_s=job.rto_ms / 1000,
             keep=max(2, KEEP_BYTES // self._iteration_bytes),
         )
-        self._delivered: dict[int, Result] = {}
-        self._encoded = 0  # the iteration that was encoded last
         self._refused: set[type[WireError]] = set()
         self._done: dict[type[Instruction], Callable[[Any], None]] = {
             Send: self._send,
@@ -118,7 +129,10 @@ class Agent:
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
-        transport.turn = self._turn
+        transport.turn, transport.more = self._turn, self._feed
+        self._slices: Iterator[list[int]] | None = None
+        """What is still to be encoded of the gradient that all_reduce() waits for."""
+        self._ahead = max(1, SLICE // shape.elements)
 
     async def start(
         self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0, state: State | None = None
@@ -156,14 +170,18 @@ class Agent:
         return self.residual.entered == self.iteration
 
     def all_reduce(
-        self, gradient: npt.NDArray[np.float32] | None, *, progress: Progress | None = None
+        self,
+        gradient: npt.NDArray[np.float32] | None,
+        *,
+        progress: Progress | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float, list[Aggregate | State]]:
         """Contribute the current iteration's gradient and wait for its end; None when it is `entered`.
 
-        Returns when the first block was handed to the network (time.monotonic) and the iteration's aggregate, followed
-        by those of all later iterations that the others have finished meanwhile.  A State among them replaces all
-        before it: the results were too old to be had.  GradientError for a gradient that is not finite; AgentError when
-        no result comes for `give_up_s`.
+        `meanwhile` is called while the first blocks are on their way.  Returns when the first was encoded
+        (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others have
+        finished meanwhile.  A State among them replaces all before it: the results were too old to be had.
+        GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
         """
         watch = Stopwatch()
         watch.turn("encode")
@@ -171,18 +189,16 @@ class Agent:
             if gradient.shape != (self._coding.elements,):
                 raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
             self.encoder.enter(gradient, self.iteration)
-        self._encode()
-        sent = None if self._recorder is None else self.residual.sent.copy()
-        handed_s = time.monotonic()
         watch.turn("wait")
         exchange = asyncio.run_coroutine_threadsafe(self._exchange(), self._loop)
+        meanwhile()
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
             progress(self.protocol.share)
-        finished, within = exchange.result()
+        exchanged = exchange.result()
         watch.turn("decode")
-        updates = self._updates(finished, sent)
-        self.times = within_wait(watch.times(), within)
-        return handed_s, updates
+        updates = self._updates(exchanged.ended, exchanged.sent)
+        self.times = within_wait(watch.times(), exchanged.times)
+        return exchanged.handed_s, updates
 
     def catch_up(self) -> list[Aggregate | State]:
         """Everything that the others have finished before this worker came; empty where it is not behind."""
@@ -192,24 +208,19 @@ class Agent:
         """Contribute nothing to the current iteration; returns as all_reduce() does."""
         return self._updates(asyncio.run_coroutine_threadsafe(self._advance(), self._loop).result(), None)
 
-    def _updates(self, finished: list[Finished | State], sent: wire.Values | None) -> list[Aggregate | State]:
+    def _updates(self, ended: list[Ended], sent: wire.Values | None) -> list[Aggregate | State]:
         """What training applies, in order; `sent` belongs to the first of it."""
         if self._recorder is not None:
-            for update in finished:
-                if isinstance(update, Finished):
-                    self._recorder.add(sent, update.results)
+            for update in ended:
+                if not isinstance(update, State):
+                    self._recorder.add(sent, update[0].results)
                 sent = None
         return [
             update
             if isinstance(update, State)
-            else aggregate(update, self._coding, rank=self._rank, average=self._average)
-            for update in finished
+            else aggregate(update[0], self._coding, rank=self._rank, average=self._average, sums=update[1])
+            for update in ended
         ]
-
-    def _encode(self) -> None:
-        """What the current iteration sends."""
-        self._encoded = self.iteration
-        self.encoder.encode(self._encoded)
 
     # -- for the management network, on the event loop
 
@@ -277,45 +288,55 @@ class Agent:
 
     def _begin(self, iteration: int) -> None:
         """Begin an iteration by its plan and note it in the books."""
+        self._slices = None
         self.residual.begin(iteration)
         self.encoder.begin()
+        self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
 
-    async def _exchange(self) -> tuple[list[Finished | State], Times]:
+    async def _exchange(self) -> _Exchanged:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
         self._watch = watch = Stopwatch()
-        try:
-            self._send_open()
-            finished = await self._advance()
-        finally:
-            self._watch = None
-        return finished, watch.times()
-
-    def _send_open(self) -> None:
-        """Contribute to all open blocks, as far as the window allows."""
-        if self._encoded != self.iteration:  # a peer's later parameters were taken meanwhile
-            self._encode()
         self.residual.discard_late()
-        before = self._turn("send")
-        self._contribute(self.protocol.missing)
-        self._turn(before)
+        handed_s, self._slices = time.monotonic(), self.encoder.slices(self.iteration)
+        try:
+            self._feed()
+            ended = await self._advance()
+        finally:
+            self._watch = self._slices = None
+        sent = None if self._recorder is None else self.residual.sent.copy()
+        return _Exchanged(handed_s, sent, ended, watch.times())
 
-    async def _advance(self) -> list[Finished | State]:
+    def _feed(self) -> None:
+        """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much."""
+        with self._failing():
+            while self._slices is not None and len(self.protocol.waiting) + self._transport.waiting < self._ahead:
+                before = self._turn("encode")
+                blocks = None if self.protocol.over else next(self._slices, None)
+                self._turn("send")
+                if blocks is None:
+                    self._slices = None
+                else:
+                    self._contribute(blocks)
+                self._turn(before)
+
+    async def _advance(self) -> list[Ended]:
         """The current iteration's end, and those of all that the others have finished."""
-        finished: list[Finished | State] = []
-        while not finished or self.protocol.left_behind:
-            done = await self._ending.wait()
-            if isinstance(done, State):
-                finished.append(done)
+        ended: list[Ended] = []
+        while not ended or self.protocol.left_behind:
+            end = await self._ending.wait()
+            if isinstance(end, State):
+                ended.append(end)
             else:
                 before = self._turn("decode")
-                finished.append(self.encoder.follow(done))
+                results = [end.results[block] for block in self.protocol.blocks]
+                ended.append((self.encoder.follow(results), end))
                 self._begin(self.iteration + 1)
                 self._turn(before)
         self.over.clear()
         self._look()
-        return finished
+        return ended
 
     def _look(self) -> None:
         """Say so when the current iteration is over."""
@@ -333,6 +354,7 @@ class Agent:
                 packets = [packet for packet in packets if not self._ending.hears(packet[0])]
             self._follow(self.protocol.packets_in(packets, self._loop.time()))
             self._narrow()
+            self._feed()
 
     def _refuse(self, error: WireError) -> None:
         """Count a bad datagram; say what is wrong with the first of its kind."""
@@ -346,6 +368,7 @@ class Agent:
         with self._failing():
             for result in results:
                 self._follow(self.protocol.result_in(result, self._loop.time()))
+            self._feed()
 
     def _time_out(self) -> None:
         """The earliest deadline has passed, unless an answer has come that nobody has looked at."""
@@ -358,8 +381,8 @@ class Agent:
         """What goes wrong in a callback is the training thread's to hear."""
         try:
             yield
-        except HostError as error:
-            self.fail(error)
+        except Exception as error:  # a codec may be anybody's
+            self._ending.fail(error)
 
     def _follow(self, instructions: Sequence[Instruction]) -> None:
         """Do what the protocol says: neighbours of a kind are done together."""
@@ -370,14 +393,14 @@ class Agent:
 
     def _deliver(self, delivered: Sequence[Deliver]) -> None:
         """Results of the current iteration."""
-        for result, _ in delivered:
-            self._delivered[result.id.block] = result
         self.encoder.settle(delivered, self._loop.time())
+        before = self._turn("decode")
+        self._sums.add([result for result, _ in delivered])
+        self._turn(before)
 
     def _complete(self, _: Sequence[Complete]) -> None:
         """Those are all."""
-        self._ending.put([self._delivered[block] for block in self.protocol.blocks])
-        self._delivered = {}
+        self._ending.put(self._sums)
 
     def _encode_again(self, wanted: Sequence[EncodeAgain]) -> None:
         """Slots sum at other scales, or in other lanes."""
@@ -439,7 +462,6 @@ class Agent:
         if iteration != self.iteration or not self.protocol.missing:
             return  # its results have come after all
         self.protocol.statistics.resyncs += 1
-        self._delivered = {}
         self._ending.put(state)
         self.encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)

@@ -6,7 +6,7 @@ A block that has rested for some iterations brings the gradients of all of them,
 many: the mean of its gradients times their number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -15,13 +15,15 @@ import numpy.typing as npt
 
 from host import wire
 from host.coding import Coding
-from host.compress import UNIT, Codec, Fixed, decode_packed
+from host.compress import UNIT, Codec, Fixed, average_packed
 from host.encoder import Encoding, Finished
 from host.history import Result
-from host.kernel import kernel
 from host.note import Note
 from host.plan import Plan
 from run.config import Average
+
+SLICE = 1 << 17
+"""Elements that are decoded at a time, while others are still on their way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +65,74 @@ def held(results: Sequence[Result]) -> tuple[float, float]:
     return gradients / len(results), contributors / len(results)
 
 
-def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average) -> Aggregate:
-    """Average block by block: the sum over what `average` says is in it."""
+class Sums:
+    """An iteration's results, taken in as they come, and what they come to; `plan`: the iteration's.
+
+    `total`, `mean`: as an Aggregate's, in blocks; they lack what has come last until finish().
+    """
+
+    def __init__(self, coding: Coding, plan: Plan, average: Average) -> None:
+        shape = coding.shape.blocks, coding.shape.elements
+        new = np.empty if plan.blocks.size == coding.shape.blocks else np.zeros
+        self.results: dict[int, Result] = {}
+        """By block."""
+        self.total: Fixed = new(shape, np.int64)
+        self.mean: npt.NDArray[np.float32] = new(shape, np.float32)
+        self._coding, self._gap, self._average = coding, plan.gap, average
+        self._new: list[Result] = []
+        self._at_once = max(1, SLICE // coding.shape.elements)
+
+    def add(self, results: Iterable[Result]) -> None:
+        """Results of blocks that have not come before, the summary block perhaps among them."""
+        for result in results:
+            self.results[result.id.block] = result
+            if result.id.block < len(self.total):
+                self._new.append(result)
+            if len(self._new) == self._at_once:
+                self.finish()
+
+    def finish(self) -> None:
+        """What has come is in `total` and `mean`."""
+        for code in {result.lanes for result in self._new}:
+            self._take([result for result in self._new if result.lanes == code], self._coding.codecs[code])
+        self._new = []
+
+    def _take(self, results: Sequence[Result], codec: Codec) -> None:
+        """Decode results in the same lanes."""
+        blocks = [result.id.block for result in results]
+        neighbours = blocks == list(range(blocks[0], blocks[0] + len(blocks)))  # then nothing is copied
+        rows = slice(blocks[0], blocks[0] + len(blocks)) if neighbours else blocks
+        scale, count = (_numbers(results, name)[:, None] for name in ("scale", "count"))
+        weights, total, mean = self._weights(results, blocks)[:, None], self.total[rows], self.mean[rows]
+        average_packed(codec, [result.values for result in results], scale, count, weights, total=total, mean=mean)
+        if not neighbours:
+            self.total[rows], self.mean[rows] = total, mean
+
+    def _weights(self, results: Sequence[Result], blocks: Sequence[int]) -> npt.NDArray[np.float64]:
+        """What the totals of these are multiplied by, shape (results,).
+
+        Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
+        """
+        if self._average == "gradients":
+            return self._gap[blocks] / _numbers(results, "gradients") * UNIT
+        return UNIT / _numbers(results, "count")
+
+
+def aggregate(
+    finished: Finished, coding: Coding, *, rank: int, average: Average, sums: Sums | None = None
+) -> Aggregate:
+    """Average block by block: the sum over what `average` says is in it; `sums`: of these results, where known."""
     results = finished.results
-    total = _total(results, coding)
+    if sums is None:
+        sums = Sums(coding, finished.plan, average)
+        sums.add(results)
+    sums.finish()
     gradients, contributors = held(results)
     first, ks = results[0], _numbers(results, "k")
     return Aggregate(
         iteration=first.id.iteration,
-        mean=kernel().scaled(total, _weights(finished, average)).ravel()[: coding.elements],
-        total=total,
+        mean=sums.mean.ravel()[: coding.elements],
+        total=sums.total,
         k=first.k,
         ks=(int(ks.min()), int(ks.max())),
         count=first.count,
@@ -87,38 +147,6 @@ def aggregate(finished: Finished, coding: Coding, *, rank: int, average: Average
     )
 
 
-def _total(results: Sequence[Result], coding: Coding) -> Fixed:
-    """What the sums stand for, in units of 2**-40, shape (blocks, elements of a block)."""
-    lanes = _numbers(results, "lanes")
-    codes = np.unique(lanes).tolist()
-    if len(codes) == 1 and len(results) == coding.shape.blocks:  # then nothing is copied
-        return _decoded(results, coding.codecs[codes[0]])
-    total = np.zeros((coding.shape.blocks, coding.shape.elements), np.int64)
-    for code in codes:
-        alike = [results[at] for at in np.flatnonzero(lanes == code).tolist()]
-        total[_numbers(alike, "id.block")] = _decoded(alike, coding.codecs[code])
-    return total
-
-
-def _decoded(results: Sequence[Result], codec: Codec) -> Fixed:
-    """What sums in the same lanes stand for, shape (results, elements of a block)."""
-    scale, count = (_numbers(results, name)[:, None] for name in ("scale", "count"))
-    return decode_packed(codec, b"".join(map(attrgetter("values"), results)), scale, count)
-
-
 def _numbers(results: Sequence[Result], name: str) -> npt.NDArray[np.int64]:
     """A field of all results."""
     return np.fromiter(map(attrgetter(name), results), np.int64, len(results))
-
-
-def _weights(finished: Finished, average: Average) -> npt.NDArray[np.float64]:
-    """What a block's total is multiplied by, shape (blocks, 1); 0 where nothing was sent.
-
-    Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
-    """
-    gap, results = finished.plan.gap, finished.results
-    blocks = _numbers(results, "id.block")
-    steps = gap[blocks] / _numbers(results, "gradients") if average == "gradients" else 1 / _numbers(results, "count")
-    weights = np.zeros(len(gap))
-    weights[blocks] = steps * UNIT
-    return weights[:, None]

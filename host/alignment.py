@@ -4,19 +4,16 @@ A gradient that is d iterations old is worth what is left of its direction.  The
 two that are d iterations apart, over their squared length, noise taken off (controller/progress.py).
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from host.metrics import norm2
 from host.model import Floats
+from host.sample import MOST, sample
 
 LAGS = 16
 """Iterations back to which products are made."""
-
-ELEMENTS_MAX = 1 << 16
-"""Of a longer aggregate evenly spaced elements stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +25,19 @@ class Direction:
 
 
 class Alignment:
-    """The latest LAGS aggregates of `elements` values."""
+    """The latest LAGS aggregates of `elements` values, of which a sample is kept."""
 
     def __init__(self, elements: int) -> None:
-        self._stride = math.ceil(elements / ELEMENTS_MAX)
-        self._kept = np.zeros((LAGS, len(range(0, elements, self._stride))), np.float32)
+        self._kept = np.zeros((LAGS, min(elements, MOST)), np.float32)
+        self._each = elements / self._kept.shape[1]
+        """How many elements each of those that are looked at stands for."""
         self._count = 0
 
     def direction(self, mean: Floats) -> Direction:
         """Of the next aggregate, shape (elements,); products with those before that are known."""
-        looked_at = mean[:: self._stride]
+        looked_at = sample(mean)
         known = min(self._count, LAGS)
-        products = self._kept @ looked_at * self._stride
+        products = self._kept @ looked_at * self._each
         newest_first = tuple(float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1))
         self._kept[self._count % LAGS] = looked_at
         self._count += 1

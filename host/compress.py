@@ -9,7 +9,8 @@ Knows nothing of packets (host.lanes packs lanes) and of what is sent when.  hos
 """
 
 import math
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +56,21 @@ than 2 error feedback no longer shrinks what is left over."""
 def to_fixed(gradient: Floats32) -> Fixed:
     """A float gradient in units of 2**-40, same shape; GradientError when an element is not finite or too large."""
     fixed, bad = kernel().fix(gradient, 1 / UNIT, MAGNITUDE_MAX)
+    _check_good(gradient, bad)
+    return fixed
+
+
+def enter(gradient: Floats32, before: Fixed, after: Fixed, pending: Fixed) -> None:
+    """to_fixed() of a gradient, entered as Kernel.enter has it; GradientError, and nothing is."""
+    _check_good(gradient, kernel().enter(gradient, 1 / UNIT, MAGNITUDE_MAX, before, after, pending))
+
+
+def _check_good(gradient: Floats32, bad: int) -> None:
+    """GradientError where the kernel has found an element that is not allowed."""
     if bad >= 0:
         raise GradientError(
             f"gradient element {bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
         )
-    return fixed
 
 
 def to_mean(total: Fixed, divisor: int | Counts) -> Floats32:
@@ -201,9 +212,14 @@ class OneBit:
         return kernel().decode(data, _shift(scale), self.width, signed=False, votes=count)
 
 
+def _ours(codec: Codec) -> TypeGuard[FixedPoint | OneBit]:
+    """Whether the kernel knows it; one derived from these may code in another way."""
+    return type(codec) is FixedPoint or type(codec) is OneBit
+
+
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
     """Blocks (B, L) as on the wire, `scale` (B, 1), in one pass where that can be; their lanes into `keep` as well."""
-    if type(codec) is FixedPoint or type(codec) is OneBit:  # one derived from these may encode in another way
+    if _ours(codec):
         return codec.encode_packed(values, scale, keep)
     lanes = codec.encode(values, scale)
     if keep is not None:
@@ -215,17 +231,42 @@ def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, coun
     """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
     if not len(scale) or not len(data) or len(data) % len(scale):
         raise CodecError(f"{len(data)} bytes of {len(scale)} blocks: as many, and at least one, are needed of each")
-    if type(codec) is FixedPoint or type(codec) is OneBit:
+    if _ours(codec):
         return codec.decode_packed(data, scale, count)
     lanes = unpack(data, codec.width, signed=codec.signed)
     return codec.decode(lanes.reshape(len(scale), -1), scale, count)
+
+
+def average_packed(
+    codec: Codec,
+    blocks: Sequence[bytes],
+    scale: Exponents,
+    count: Counts,
+    factor: Floats64,
+    *,
+    total: Fixed,
+    mean: Floats32,
+) -> None:
+    """What the sums of blocks from the wire stand for to `total`, that times `factor` to `mean`, both (B, L).
+
+    `scale`, `count`, `factor`: (B, 1).
+    """
+    size = total.shape[1] * codec.width // 8
+    if {*map(len, blocks)} != {size}:
+        raise CodecError(f"blocks of {sorted({*map(len, blocks)})} bytes: {size} are needed of each")
+    if _ours(codec):
+        shift, votes = _shift(scale), None if codec.signed else count
+        kernel().average(blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
+    else:
+        total[...] = decode_packed(codec, b"".join(blocks), scale, count)
+        mean[...] = kernel().scaled(total, factor)
 
 
 def count_sent(
     codec: Codec, lanes: Values, scale: Exponents, rows: Integers, valid: Integers, counted: Fixed, pending: Fixed
 ) -> None:
     """move() of host.kernel of what rows of lanes (B, L) stand for at scales (N,), in one pass where it can be."""
-    if type(codec) is FixedPoint or type(codec) is OneBit:
+    if _ours(codec):
         kernel().count(lanes, rows, FRACTION_BITS - scale, valid, counted, pending, votes=not codec.signed)
     else:
         move(codec.decode(lanes[rows], scale[:, None], 1), rows, valid, counted, pending)

@@ -36,10 +36,13 @@ class Direct:
         self._failure: HostError | None = None
         self._bytes = {"bytes_sent": 0, "bytes_received": 0}
 
-    def all_reduce(self, gradient: Floats | None) -> tuple[float, list[Aggregate | State]]:
-        """As Reducer; CollectiveError says who is gone."""
+    def all_reduce(
+        self, gradient: Floats | None, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[float, list[Aggregate | State]]:
+        """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
         assert self._collective is not None
         assert gradient is not None
+        meanwhile()
         handed_s = time.monotonic()
         reduced = self._collective.all_reduce([gradient], progress=self._heed)
         self.times = reduced.times

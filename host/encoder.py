@@ -4,7 +4,7 @@ The agent drives it over real sockets, sim/ in virtual time.  It knows nothing o
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from host import note, summary
 from host.coding import Coding
-from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics, to_fixed
+from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics
 from host.errors import AgentError
 from host.history import Result
 from host.instructions import Deliver, Packed
@@ -24,12 +24,13 @@ from host.pages import Integers, Pages
 from host.plan import Plan
 from host.rate import RateEstimator, lanes_for
 from host.residual import Residual
+from host.sample import MOST, sample
 from host.summary import Magnitudes, Summary
 from host.wire import HEADER_BYTES, WORD_LANES, Lanes
 from run.compression import Compress
 
-SAMPLE_MAX = 1 << 16
-"""Elements that a norm is taken of; evenly spaced ones stand for more."""
+SLICE = 1 << 16
+"""Elements that are encoded at a time: the first are on their way while the others are still encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Finished(NamedTuple):
 class Encoder:
     """Fills and empties `residual`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
 
-    begin(), enter(), encode(), packed(), left() and settle() for each block, follow(): an iteration.
+    begin(), enter(), slices() or encode(), packed(), left() and settle() for each block, follow(): an iteration.
     """
 
     def __init__(self, coding: Coding, residual: Residual, rate: RateEstimator | None = None) -> None:
@@ -87,7 +88,7 @@ class Encoder:
         self._packed: dict[int, bytes] = {}
         self._fresh: set[int] = set()  # blocks that were encoded in this iteration, and have never left
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
-        self._error_norm: float | None = None  # None: nothing was encoded in this iteration
+        self._error: float | None = None  # squared; None: nothing was encoded in this iteration
         self._began_at_bytes = 0
 
     @classmethod
@@ -107,7 +108,7 @@ class Encoder:
         """The iteration of `plan` begins."""
         self.uses = self._wanted = self.plan.lanes
         self._fresh.clear()
-        self._error_norm = None
+        self._error = None
         self._began_at_bytes = self.sent_bytes
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
@@ -115,25 +116,49 @@ class Encoder:
 
     def enter(self, gradient: Floats, iteration: int) -> None:
         """A gradient into the books, shape (elements,); GradientError when it is not finite."""
-        self.residual.add(to_fixed(gradient), iteration)
+        self.residual.add(gradient, iteration)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the books."""
-        residual, plan = self.residual, self.plan
+        for _ in self.slices(iteration):
+            pass
+
+    def slices(self, iteration: int) -> Iterator[list[int]]:
+        """The same, a slice at a time: the blocks of each as soon as it is encoded, ascending.
+
+        Meanwhile those before it may leave, and be settled.
+        """
         self._packed.clear()
         self._fresh.clear()
-        if self._shape.summary is not None:
-            if self._summarised:
-                mean, largest = statistics(residual.pending)
-                self._magnitudes = Magnitudes(mean=mean, largest=largest)
-            self._pack_summary(self._shape.summary)
-        lanes = self.uses = self._wanted
-        fresh = residual.sending(iteration, plan.blocks, lanes, self._scale(lanes))
+        self.uses = self._wanted
+        if self._summarised:
+            mean, largest = statistics(self.residual.pending)
+            self._magnitudes = Magnitudes(mean=mean, largest=largest)
+        self._error = 0.0
+        at_once = max(1, SLICE // self._shape.elements)
+        lanes, scale = self.uses, self._scale(self.uses)
+        for first in range(0, self.plan.blocks.size, at_once):
+            blocks = self.plan.blocks[first : first + at_once]
+            if lanes != self.uses:
+                lanes, scale = self.uses, self._scale(self.uses)
+            self._error += self._encode_slice(iteration, blocks, lanes, scale)
+            yield blocks.tolist()
+        if (summary_block := self._shape.summary) is not None:
+            self._pack_summary(summary_block)
+            self._fresh.add(summary_block)
+            yield [summary_block]
+
+    def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
+        """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
+        books = self.residual
+        fresh = books.sending(iteration, blocks, lanes, scale)
         self._packed |= fresh
-        if len(fresh) < plan.blocks.size:
-            self._packed |= residual.noted(np.setdiff1d(plan.blocks, list(fresh)))
-        self._error_norm = self._sampled_error(lanes)
-        self._fresh = {*fresh, *self._packed.keys() - set(plan.blocks.tolist())}
+        self._fresh.update(fresh)
+        if len(fresh) < blocks.size:
+            self._packed |= books.noted(np.setdiff1d(blocks, list(fresh)))
+        alike = blocks[books.sent_lanes[blocks] == lanes]
+        chosen = alike[:: -(-self.plan.blocks.size * self._shape.elements // MOST)]
+        return _squares(books.left_over(chosen), alike.size * self._shape.elements) if alike.size else 0.0
 
     def packed(self, block: int) -> Packed:
         """What was encoded of a block."""
@@ -192,7 +217,7 @@ class Encoder:
         Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
         them, tells the newest wish.
         """
-        if self._wanted == self.uses or not self._fresh:  # a gradient may be being encoded right now
+        if self._wanted == self.uses:
             return []
         self.uses = self._wanted
         blocks = sorted(self._fresh.intersection(waiting))
@@ -235,7 +260,7 @@ class Encoder:
 
     def _encoding(self) -> Encoding | None:
         """What came of the gradient that was encoded in the iteration that ends."""
-        if self._error_norm is None:
+        if self._error is None:
             return None
         pending = self.residual.pending.ravel()
         wire_bytes = self.sent_bytes - self._began_at_bytes
@@ -245,8 +270,8 @@ class Encoder:
             wire_ratio=wire_bytes / (self._shape.blocks * self._block_bytes),
             width=width_of(self.plan.lanes),
             blocks=len(self.plan.blocks),
-            error_norm=self._error_norm,
-            residual_norm=_norm(pending[:: -(-pending.size // SAMPLE_MAX)], pending.size),
+            error_norm=math.sqrt(self._error),
+            residual_norm=math.sqrt(_squares(sample(pending), pending.size)),
         )
 
     def _scale(self, lanes: int) -> Exponents:
@@ -261,18 +286,7 @@ class Encoder:
     def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
         self._packed |= self.residual.send_again(blocks, iteration, lanes, scale)
 
-    def _sampled_error(self, lanes: int) -> float:
-        """L2 of what encoding left over in the blocks of the plan, from as many of them as a sample takes."""
-        books, blocks = self.residual, self.plan.blocks
-        alike = blocks[books.sent_lanes[blocks] == lanes]
-        if not alike.size:
-            return 0.0
-        stride = -(-alike.size * self._shape.elements // SAMPLE_MAX)
-        return _norm(books.left_over(alike[::stride]), alike.size * self._shape.elements)
 
-
-def _norm(sample: Fixed, size: int) -> float:
-    """L2 of `size` values that a sample stands for, in units of the gradient."""
-    if not sample.size:
-        return 0.0
-    return math.sqrt(float(np.square(sample * UNIT).sum()) * size / sample.size)
+def _squares(sample: Fixed, size: int) -> float:
+    """The sum of squares of `size` values that a sample stands for, in units of the gradient."""
+    return float(np.square(sample * UNIT).sum()) * size / sample.size if sample.size else 0.0

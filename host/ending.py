@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from host.errors import AgentError, HostError
-from host.history import Result
+from host.aggregate import Sums
+from host.errors import AgentError
 from host.inquiry import Inquiry
 from host.protocol import Protocol
 from host.replica import State
@@ -28,13 +28,13 @@ class Ending:
     ) -> None:
         self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
         self._inquiry = Inquiry(workers)
-        self._ended: asyncio.Queue[list[Result] | State | HostError] = asyncio.Queue()
+        self._ended: asyncio.Queue[Sums | State | Exception] = asyncio.Queue()
 
-    def put(self, end: list[Result] | State) -> None:
+    def put(self, end: Sums | State) -> None:
         """An iteration's results are complete, or a replica has come instead of them."""
         self._ended.put_nowait(end)
 
-    def fail(self, error: HostError) -> None:
+    def fail(self, error: Exception) -> None:
         """There will be no end: who waits is told."""
         self._ended.put_nowait(error)
 
@@ -47,7 +47,7 @@ class Ending:
         """Whether this is what was asked for; it is nothing to the protocol then."""
         return self._inquiry.hears(answer)
 
-    async def wait(self) -> list[Result] | State:
+    async def wait(self) -> Sums | State:
         """The end of the current iteration; AgentError when no block closes for long."""
         loop = asyncio.get_running_loop()
         share, since = self._protocol.share, loop.time()
@@ -62,7 +62,7 @@ class Ending:
                     self._explain(loop.time() - since)
                 continue
             self._inquiry.forget()
-            if isinstance(end, HostError):
+            if isinstance(end, Exception):
                 raise end
             return end
 

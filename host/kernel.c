@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdint.h>
 
-/* Floats in units of 1 / `unit`. Returns the first that is not finite or above `most` in magnitude, -1: none. */
-int64_t kernel_fix(const float *gradient, int64_t size, double unit, float most, int64_t *fixed) {
+/* The first float that is not finite or above `most` in magnitude, -1: none. */
+static int64_t first_bad(const float *gradient, int64_t size, float most) {
     const int64_t chunk = 4096;
     for (int64_t begin = 0; begin < size; begin += chunk) {
         int64_t end = begin + chunk < size ? begin + chunk : size;
@@ -18,10 +18,20 @@ int64_t kernel_fix(const float *gradient, int64_t size, double unit, float most,
         for (int64_t i = begin; bad && i < end; i++)
             if (!(fabsf(gradient[i]) <= most))
                 return i;
-        for (int64_t i = begin; i < end; i++)
-            fixed[i] = (int64_t)rint((double)gradient[i] * unit);
     }
     return -1;
+}
+
+static inline int64_t fixed_of(float value, double unit) {
+    return (int64_t)rint((double)value * unit);
+}
+
+/* Floats in units of 1 / `unit`. Returns first_bad(). */
+int64_t kernel_fix(const float *gradient, int64_t size, double unit, float most, int64_t *fixed) {
+    const int64_t bad = first_bad(gradient, size, most);
+    for (int64_t i = 0; bad < 0 && i < size; i++)
+        fixed[i] = fixed_of(gradient[i], unit);
+    return bad;
 }
 
 static inline int32_t clipped(int64_t rounded, int64_t limit) {
@@ -96,15 +106,20 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
-/* The first of `before`, `after` and `pending`, which have `room`. */
-void kernel_enter(const int64_t *restrict values, int64_t size, int64_t room, const int64_t *restrict before,
-                  int64_t *restrict after, int64_t *restrict pending) {
+/* Floats as above, into the first of `before`, `after` and `pending`, which have `room`; nothing where one is bad. */
+int64_t kernel_enter(const float *restrict gradient, int64_t size, double unit, float most, int64_t room,
+                     const int64_t *restrict before, int64_t *restrict after, int64_t *restrict pending) {
+    const int64_t bad = first_bad(gradient, size, most);
+    if (bad >= 0)
+        return bad;
     for (int64_t i = 0; i < size; i++) {
-        after[i] = (int64_t)((uint64_t)before[i] + (uint64_t)values[i]);
-        pending[i] = (int64_t)((uint64_t)pending[i] + (uint64_t)values[i]);
+        const uint64_t value = (uint64_t)fixed_of(gradient[i], unit);
+        after[i] = (int64_t)((uint64_t)before[i] + value);
+        pending[i] = (int64_t)((uint64_t)pending[i] + value);
     }
     for (int64_t i = size; i < room; i++)
         after[i] = before[i];
+    return -1;
 }
 
 /* Of the chosen rows: what their lanes, or votes of one each, stand for (`shift` by place among the chosen) is taken from
@@ -131,6 +146,15 @@ void kernel_scale(const int64_t *values, int64_t rows, int64_t lanes, const doub
     for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes)
         for (int64_t i = 0; i < lanes; i++)
             out[i] = (float)((double)values[i] * factor[row]);
+}
+
+/* A step of SGD with momentum. */
+void kernel_step(const float *restrict gradient, int64_t size, float rate, float momentum, float *restrict velocity,
+                 float *restrict parameters) {
+    for (int64_t i = 0; i < size; i++) {
+        velocity[i] = velocity[i] * momentum + gradient[i];
+        parameters[i] -= rate * velocity[i];
+    }
 }
 
 /* Of each row's magnitudes: the sum, high and low halves apart so that it cannot overflow, and the largest. */
@@ -249,13 +273,18 @@ void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t
     }
 }
 
-/* Unpacked and kernel_spread; `buffer` as above. */
-void kernel_decode(const uint8_t *packed, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
-                   int width, int is_signed, int32_t *buffer, int64_t *values) {
-    for (int64_t row = 0, run; row < rows; row += run) {
-        run = alike(base + row, alike(shift + row, rows - row, lanes), lanes);
-        const int64_t at = row * lanes, size = run * lanes;
-        kernel_unpack(packed + at * width / 8, size, width, is_signed, buffer);
-        kernel_spread(buffer, 1, size, shift + row, base + row, values + at);
+/* Unpacked and kernel_spread, of blocks that are each somewhere; times `factor` to `mean` too, unless that is null.
+ * `buffer` has room for a block. */
+void kernel_decode(const uint8_t *const *blocks, int64_t rows, int64_t lanes, const int64_t *shift,
+                   const int64_t *base, const double *factor, int width, int is_signed, int32_t *restrict buffer,
+                   int64_t *restrict values, float *restrict mean) {
+    for (int64_t row = 0; row < rows; row++, values += lanes) {
+        const int by = (int)shift[row];
+        const uint64_t less = (uint64_t)base[row];
+        kernel_unpack(blocks[row], lanes, width, is_signed, buffer);
+        for (int64_t i = 0; i < lanes; i++)
+            values[i] = (int64_t)(((uint64_t)(int64_t)buffer[i] << by) - less);
+        if (mean)
+            kernel_scale(values, 1, lanes, factor + row, mean + row * lanes);
     }
 }

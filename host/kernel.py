@@ -7,7 +7,7 @@ each block (B, 1) or single numbers.  Knows nothing of units and codecs.
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -74,14 +74,21 @@ class Kernel:
         """
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
-    def enter(self, values: Int64s, before: Int64s, after: Int64s, pending: Int64s) -> None:
-        """Values (N,) added to the first of `before` go to `after`, with the rest of it, and are added to `pending`.
+    def enter(
+        self, gradient: Floats32, unit: float, most: float, before: Int64s, after: Int64s, pending: Int64s
+    ) -> int:
+        """What fix() makes of floats (N,), added to the first of `before`, goes to `after`, with the rest of it, and is
+        added to `pending`.
 
-        Of these, of one shape and C order, it changes the latter two.
+        Of these, of one shape and C order, it changes the latter two, or none where fix() finds something; returns
+        what it finds.
         """
-        after[...] = before
-        after.reshape(-1)[: values.size] += values
-        pending.reshape(-1)[: values.size] += values
+        values, bad = self.fix(gradient, unit, most)
+        if bad < 0:
+            after[...] = before
+            after.reshape(-1)[: values.size] += values
+            pending.reshape(-1)[: values.size] += values
+        return bad
 
     def count(
         self,
@@ -104,6 +111,17 @@ class Kernel:
         """Values times `factor`, in float64 and then rounded."""
         scaled: Floats32 = (values * factor).astype(np.float32)
         return scaled
+
+    def step(
+        self, gradient: Floats32, velocity: Floats32, parameters: Floats32, *, rate: float, momentum: float
+    ) -> None:
+        """velocity = momentum * velocity + gradient; parameters -= rate * velocity.
+
+        All are (N,); it changes the latter two, each product and each sum rounded to float32.
+        """
+        velocity *= np.float32(momentum)
+        velocity += gradient
+        parameters -= np.float32(rate) * velocity
 
     def magnitudes(self, values: Int64s) -> tuple[Floats64, Floats64]:
         """Of each block the mean and the largest magnitude (B,): the exact ones, rounded to float64."""
@@ -152,6 +170,22 @@ class Kernel:
         """unpack() and spread() of as many blocks as there are shifts and votes (B, 1), of whole bytes."""
         lanes = _unpacked(data, width, signed=signed).reshape(len(shift), -1)
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
+
+    def average(
+        self,
+        blocks: Sequence[bytes],
+        shift: Int64s,
+        factor: Floats64,
+        width: int,
+        *,
+        signed: bool,
+        votes: Int64s | None,
+        total: Int64s,
+        mean: Floats32,
+    ) -> None:
+        """decode() of blocks (B of them) to `total`, and that scaled() to `mean`, both (B, L) in C order."""
+        total[...] = self.decode(b"".join(blocks), shift, width, signed=signed, votes=votes)
+        mean[...] = self.scaled(total, factor)
 
 
 def move(values: Int64s, rows: Int64s, valid: Int64s, counted: Int64s, pending: Int64s) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.errors import AgentError
+from host.kernel import kernel
 from run.config import CLASSES
 from run.config import Shard as ClassShard
 
@@ -160,14 +161,11 @@ class Momentum:
     def __init__(self, parameters: Floats, *, rate: float, momentum: float) -> None:
         self._parameters = parameters
         self.velocity = np.zeros_like(parameters)
-        self._rate = np.float32(rate)
-        self._momentum = np.float32(momentum)
+        self._rate, self._momentum = rate, momentum
 
     def step(self, gradient: Floats) -> None:
         """One update, in place; the same gradients give the same bits on every replica."""
-        self.velocity *= self._momentum
-        self.velocity += gradient
-        self._parameters -= self._rate * self.velocity
+        kernel().step(gradient, self.velocity, self._parameters, rate=self._rate, momentum=self._momentum)
 
 
 def _softmax(scores: Floats) -> Floats:

@@ -1,6 +1,7 @@
 """kernel.c through ctypes: the steps of host.kernel in native code."""
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_ssize_t, c_uint32, c_void_p, py_object
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,19 @@ SIGNATURES: Signatures = {
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
-    "kernel_enter": (None, [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
+    "kernel_enter": (c_int64, [c_void_p, c_int64, c_double, c_float, c_int64, c_void_p, c_void_p, c_void_p]),
     "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
+    "kernel_step": (None, [c_void_p, c_int64, c_float, c_float, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
-    "kernel_decode": (None, [*ROWS, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
+    "kernel_decode": (
+        None,
+        [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
+    ),
 }
 
 
@@ -87,14 +92,16 @@ class NativeKernel(Kernel):
         self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
         return values
 
-    def enter(self, values: Int64s, before: Int64s, after: Int64s, pending: Int64s) -> None:
+    def enter(
+        self, gradient: Floats32, unit: float, most: float, before: Int64s, after: Int64s, pending: Int64s
+    ) -> int:
         """As Kernel.enter."""
-        if values.size > pending.size:
-            return super().enter(values, before, after, pending)
-        values = np.ascontiguousarray(values, np.int64)
-        places = (before.ctypes.data, after.ctypes.data, pending.ctypes.data)
-        self._library.kernel_enter(values.ctypes.data, values.size, pending.size, *places)
-        return None
+        if gradient.size > pending.size:
+            return super().enter(gradient, unit, most, before, after, pending)
+        gradient = np.ascontiguousarray(gradient, np.float32)
+        floats, places = (gradient.ctypes.data, gradient.size), (before, after, pending)
+        into = (pending.size, *(array.ctypes.data for array in places))
+        return int(self._library.kernel_enter(*floats, unit, most, *into))
 
     def count(
         self,
@@ -117,6 +124,17 @@ class NativeKernel(Kernel):
         scaled = np.empty(values.shape, np.float32)
         self._library.kernel_scale(*_rows(values), by.ctypes.data, scaled.ctypes.data)
         return scaled
+
+    def step(
+        self, gradient: Floats32, velocity: Floats32, parameters: Floats32, *, rate: float, momentum: float
+    ) -> None:
+        """As Kernel.step."""
+        arrays = gradient, velocity, parameters
+        if any(not array.flags.c_contiguous or array.dtype != np.float32 for array in arrays):
+            super().step(*arrays, rate=rate, momentum=momentum)
+            return
+        changed = (velocity.ctypes.data, parameters.ctypes.data)
+        self._library.kernel_step(gradient.ctypes.data, gradient.size, rate, momentum, *changed)
 
     def magnitudes(self, values: Int64s) -> tuple[Floats64, Floats64]:
         """As Kernel.magnitudes."""
@@ -167,12 +185,44 @@ class NativeKernel(Kernel):
         self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
     ) -> Int64s:
         """As Kernel.decode."""
-        packed, (by, base) = np.frombuffer(data, np.uint8), _lines(np.ascontiguousarray(shift, np.int64), votes)
-        values = np.empty((len(by), len(data) * 8 // width // len(by)), np.int64)
-        buffer = _buffer(values.shape[1])
-        rows, lines = (packed.ctypes.data, *values.shape), (by.ctypes.data, base.ctypes.data)
-        self._library.kernel_decode(*rows, *lines, width, signed, buffer.ctypes.data, values.ctypes.data)
+        packed, count = np.frombuffer(data, np.uint8), len(shift)
+        size = len(data) // count
+        values = np.empty((count, size * 8 // width), np.int64)
+        blocks = (c_void_p * count)(*range(packed.ctypes.data, packed.ctypes.data + count * size, size))
+        self._decode(blocks, shift, width, signed, votes, values, (None, None))
         return values
+
+    def average(
+        self,
+        blocks: Sequence[bytes],
+        shift: Int64s,
+        factor: Floats64,
+        width: int,
+        *,
+        signed: bool,
+        votes: Int64s | None,
+        total: Int64s,
+        mean: Floats32,
+    ) -> None:
+        """As Kernel.average."""
+        factors, places = np.ascontiguousarray(factor, np.float64), (c_char_p * len(blocks))(*blocks)
+        self._decode(places, shift, width, signed, votes, total, (factors.ctypes.data, mean.ctypes.data))
+
+    def _decode(
+        self,
+        blocks: ctypes.Array[Any],
+        shift: Int64s,
+        width: int,
+        signed: bool,  # as C has it
+        votes: Int64s | None,
+        values: Int64s,
+        scaled: tuple[int | None, int | None],
+    ) -> None:
+        """Blocks at these places; `scaled`: by what, and where to."""
+        (by, base), buffer = _lines(np.ascontiguousarray(shift, np.int64), votes), np.empty(values.shape[1], np.int32)
+        factor, mean = scaled
+        numbers = (by.ctypes.data, base.ctypes.data, factor, width, signed, buffer.ctypes.data)
+        self._library.kernel_decode(blocks, *values.shape, *numbers, values.ctypes.data, mean)
 
 
 def _lines(shift: Int64s, votes: PER_BLOCK | None) -> tuple[Int64s, Int64s]:

@@ -48,11 +48,14 @@ class Reducer(Protocol):
     def times(self) -> Times:
         """Where the time of the latest all_reduce() has gone."""
 
-    def all_reduce(self, gradient: Floats | None) -> tuple[float, list[Aggregate | State]]:
+    def all_reduce(
+        self, gradient: Floats | None, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[float, list[Aggregate | State]]:
         """Give the current iteration's gradient, shape (elements,), and wait for its end; None when it is `entered`.
 
-        Returns when it was handed over (time.monotonic) and the iteration's aggregate, followed by those of all later
-        iterations that the others have finished meanwhile; a State replaces all before it.
+        `meanwhile` is called once, while the gradient is on its way.  Returns when it was handed over (time.monotonic)
+        and the iteration's aggregate, followed by those of all later iterations that the others have finished
+        meanwhile; a State replaces all before it.
         """
 
     def catch_up(self) -> list[Aggregate | State]:

@@ -40,15 +40,21 @@ class Replica:
         self._lock = threading.Lock()
         self._optimizer, self._evaluator = optimizer, evaluator
         self._iteration: int | None = None
-        self.results: Fixed = np.zeros(results, np.int64)
-        """Sum of all results in units of 2**-40, padded to whole blocks: what all workers together had counted."""
+        self._results: Fixed = np.zeros(results, np.int64)
+        self._newest: Fixed | None = None  # result, which is not in the sum of all yet
         self._arrays: Arrays = {
             "parameters": parameters,
             "velocity": optimizer.velocity,
-            "results": self.results,
+            "results": self._results,
             "accuracies": evaluator.recent,
             **plan.to_arrays(),
         }
+
+    @property
+    def results(self) -> Fixed:
+        """Sum of all results in units of 2**-40, padded to whole blocks: what all workers together had counted."""
+        self.add_up()
+        return self._results
 
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
@@ -57,17 +63,29 @@ class Replica:
     def apply(self, iteration: int, mean: Floats, total: Fixed, plan: Plan) -> Evaluation:
         """One iteration's average gradient, shape (elements,), the sum that it was made from, and the plan after it."""
         with self._lock:
+            self._add_up()
             self._optimizer.step(mean)
-            self.results += total.ravel()
+            self._newest = total.ravel()
             self._arrays |= plan.to_arrays()
             self._iteration = iteration
             return self._evaluator.look(iteration)
+
+    def add_up(self) -> None:
+        """What apply() has left for when there is time: the sum of all results; else it is done when it is needed."""
+        with self._lock:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        if self._newest is not None:
+            self._results += self._newest
+            self._newest = None
 
     def state(self) -> State | None:
         """A copy; None before the first parameters are there."""
         with self._lock:
             if self._iteration is None:
                 return None
+            self._add_up()
             return State(iteration=self._iteration, arrays={name: array.copy() for name, array in self._arrays.items()})
 
     def restore(self, state: State) -> None:
@@ -78,6 +96,7 @@ class Replica:
                 found = "nothing" if given is None else f"{given.dtype} {given.shape}"
                 raise AgentError(f"a peer's {name} are {found}: {array.dtype} {array.shape} is allowed")
         with self._lock:
+            self._newest = None
             for name, array in self._arrays.items():
                 array[:] = state.arrays[name]
             self._iteration = state.iteration

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed
+from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed, enter
 from host.errors import ProtocolError
 from host.history import Result
-from host.kernel import kernel
+from host.kernel import Floats32
 from host.lanes import pack, width_of
 from host.pages import Integers, Pages
 from host.wire import GRADIENTS_MAX, Values
@@ -100,10 +100,10 @@ class Residual:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
         self._pages.marks[0] = max(self.begun, iteration)
 
-    def add(self, gradient: Fixed, iteration: int) -> None:
-        """Enter an iteration's gradient, shape (elements,) with elements <= blocks * lanes."""
+    def add(self, gradient: Floats32, iteration: int) -> None:
+        """Enter a gradient, shape (elements,) with elements <= blocks * lanes; GradientError as to_fixed()."""
         valid = 1 - (int(self._pages.marks[1]) & 1)
-        kernel().enter(gradient, self._gradients, self._pages.gradients[valid], self.pending)
+        enter(gradient, self._gradients, self._pages.gradients[valid], self.pending)
         self._pages.gradients_number[valid] = self._pages.gradients_number[1 - valid] + 1
         self._pages.marks[1] = iteration << 1 | valid
 
@@ -149,14 +149,15 @@ class Residual:
         """Into `sent`, with all that belongs to it, and as on the wire."""
         if not blocks.size:
             return {}
-        every = blocks.size == len(self.sent)  # then nothing is copied
-        values = self.pending if every else self.pending[blocks]
-        kept = self.sent if every else np.empty(values.shape, np.int32)
+        first, end = int(blocks[0]), int(blocks[-1]) + 1
+        neighbours = end - first == blocks.size  # then nothing is copied
+        values = self.pending[first:end] if neighbours else self.pending[blocks]
+        kept = self.sent[first:end] if neighbours else np.empty(values.shape, np.int32)
         packed = encode_packed(self._codecs[lanes], values, scale[blocks, None], kept)
-        if not every:
+        if not neighbours:
             self.sent[blocks] = kept
         self.sent_scale[blocks], self.sent_lanes[blocks] = scale[blocks], lanes
-        self._pages.sent_number[blocks] = self.pending_gradients[blocks]
+        self._pages.sent_number[blocks] = self._waiting(blocks)
         self._pages.sent_in[blocks] = iteration
         return _by_block(packed, blocks)
 

@@ -128,7 +128,8 @@ class Training:
         if work is not None and work.gradient is None:
             updates = reducer.skip()
         else:
-            handed, updates = reducer.all_reduce(None if work is None else work.gradient)
+            gradient = None if work is None else work.gradient
+            handed, updates = reducer.all_reduce(gradient, meanwhile=self.replica.add_up)
         spent = Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic())
         return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
 

@@ -125,6 +125,8 @@ class Transport:
         self.traffic = Traffic()
         self.turn: Callable[[Part], Part] = lambda part: part
         """Is told what the event loop's time goes into (host.collective.Stopwatch)."""
+        self.more: Callable[[], object] = lambda: None
+        """Is called before packets that have waited leave: it may send others, to leave with them."""
         self._bucket = bucket
         self._pacer: Pacer[Packet] | None = None
         self._many: Datagrams | None = None
@@ -143,7 +145,7 @@ class Transport:
         self._loop, self._take, self._refuse, self._packets = loop, take, refuse, packets
         self._out = Line(self._sending, loop, self._send_all) if self._sending else None
         self._in = Line(self._receiving, loop, self._arrive) if self._receiving else None
-        self._pacer = Pacer(self._bucket, loop, self._leave_paced, self.look) if self._bucket else None
+        self._pacer = Pacer(self._bucket, loop, self._leave_paced, self._rings) if self._bucket else None
         self._many = datagrams(self._socket) if packets is wire else None
         self._reads = True
         loop.add_reader(self._socket, self._readable)
@@ -156,6 +158,16 @@ class Transport:
             return leave_s
         self._leave(packets)
         return [None] * len(packets)
+
+    @property
+    def waiting(self) -> int:
+        """Packets that wait for their turn."""
+        return 0 if self._pacer is None else len(self._pacer)
+
+    def _rings(self) -> None:
+        """Packets that have waited leave now; what has come may let others leave with them."""
+        self.look()
+        self.more()
 
     def look(self) -> None:
         """Take what has come and waits to be read until others leave."""

@@ -23,7 +23,7 @@ from typing import Any
 from switch.errors import CompileError, CompilerMissing
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 KEPT = 32
 MISSING = (
     "no C compiler ({command}) was found; P4 programs are compiled to native code, and codecs where they can be. "

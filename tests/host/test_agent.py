@@ -1,5 +1,7 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
+import itertools
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -334,3 +336,57 @@ def test_a_timer_looks_for_answers_that_have_come_before_it_believes_in_silence(
     finally:
         cluster.close()
     assert done == ["look", "timer"]
+
+
+def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice is a block here: nobody answers, so a window leaves, and one block waits."""
+    monkeypatch.setattr("host.agent.SLICE", 1)
+    monkeypatch.setattr("host.encoder.SLICE", 1)
+    cluster = Cluster(SMALL, k=3)
+    try:
+        agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
+        with ThreadPoolExecutor() as pool:
+            alone = pool.submit(agent.all_reduce, gradient)
+            while agent.protocol.statistics.retransmissions < 3:
+                time.sleep(0.01)
+            encoded = int((agent.residual.sent_scale > 0).sum())
+            others = [pool.submit(other.all_reduce, gradient) for other in cluster.agents[1:]]
+            means = [call.result()[1][0].mean for call in (alone, *others)]
+        assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
+        assert encoded == SMALL.window + 1
+    finally:
+        cluster.close()
+
+
+def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first slice leaves; the second is encoded when its answers come, by a codec that fails."""
+
+    def slices(iteration: int) -> Iterator[list[int]]:
+        yield from itertools.islice(whole(iteration), 2)
+        raise ZeroDivisionError("a codec of one's own")
+
+    monkeypatch.setattr("host.agent.SLICE", 1)
+    monkeypatch.setattr("host.encoder.SLICE", 1)
+    cluster = Cluster(Job(workers=3, words=1, slots=32, window=1), k=1)
+    try:
+        whole = cluster.agents[0].encoder.slices
+        monkeypatch.setattr(cluster.agents[0].encoder, "slices", slices)
+        with pytest.raises(ZeroDivisionError, match="own"):
+            cluster.agents[0].all_reduce(np.ones(ELEMENTS, np.float32))
+    finally:
+        cluster.close()
+
+
+def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next() -> None:
+    cluster = Cluster(SMALL, k=3)
+    try:
+        agent = cluster.agents[0]
+
+        async def jump() -> Iterator[list[int]] | None:
+            agent._slices = iter([[0]])
+            agent._begin(5)
+            return agent._slices
+
+        assert cluster.loop.run(jump()) is None
+    finally:
+        cluster.close()

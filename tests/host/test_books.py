@@ -42,7 +42,7 @@ def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, dat
     counted, discarded = np.zeros((2, 2, 8), np.int64)
     waiting = [0, 0]  # gradients of each block
     for iteration, gradient in enumerate(gradients, 1):
-        residual.add(to_fixed(gradient), iteration)
+        residual.add(gradient, iteration)
         send(residual, iteration, codec)
         found = list[Result]()
         for block in range(2):
@@ -81,7 +81,7 @@ pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
 codec = FixedPoint(workers=1, gradient_range=2.0**20)
 residual = Residual(pages, 2, {0: codec}, drop=sys.argv[2] == "drop")
 iteration, everything, scales = max(1, residual.begun), np.arange(64), np.full(64, codec.exponent)
-gradient = np.full(64 * 64, 1 << 40)
+gradient = np.ones(64 * 64, np.float32)
 print("up", flush=True)
 while True:
     residual.begin(iteration)
@@ -141,7 +141,7 @@ def live(pages, last):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
         if residual.entered < iteration:
-            residual.add(to_fixed(np.random.default_rng(iteration).normal(size=8).astype(np.float32)), iteration)
+            residual.add(np.random.default_rng(iteration).normal(size=8).astype(np.float32), iteration)
         send(residual, iteration, codec)
         residual.discard_late()
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
@@ -204,7 +204,7 @@ def live_on_ones(pages, last, *, drop):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
         if residual.entered < iteration:
-            residual.add(to_fixed(ONES), iteration)
+            residual.add(ONES, iteration)
         send(residual, iteration, codec)
         residual.discard_late()
         for block in (0, 2, 3):
@@ -232,18 +232,18 @@ def test_a_contribution_says_at_least_one_gradient_and_at_most_what_fits_a_sum()
     codec = FixedPoint(workers=64, gradient_range=2.0**20)
     residual = books_of(Pages.in_memory(blocks=1, lanes=8), codec)
     for iteration in range(1, GRADIENTS_MAX + 10):
-        residual.add(to_fixed(ONES), iteration)
+        residual.add(ONES, iteration)
         send(residual, iteration, codec)
         assert sent_gradients(residual, 0) == min(iteration, GRADIENTS_MAX)
         residual.settle(result(iteration, 0, 0b10))
     assert 64 * sent_gradients(residual, 0) < 2**16
-    residual.add(to_fixed(ONES), GRADIENTS_MAX + 10)
+    residual.add(ONES, GRADIENTS_MAX + 10)
     send(residual, GRADIENTS_MAX + 10, codec)
     residual.settle(result(GRADIENTS_MAX + 10, 0, 0b1))
     assert residual.pending_gradients.tolist() == [0], "all are counted, whatever number was said"
     closed = books_of(Pages.in_memory(blocks=1, lanes=8), codec, drop=True)
     closed.settle(result(1, 0, 0b10))
-    closed.add(to_fixed(ONES), 1)
+    closed.add(ONES, 1)
     closed.discard_late()  # it died here and was started again
     send(closed, 1, codec)
     assert (closed.pending_gradients.tolist(), sent_gradients(closed, 0)) == ([0], 1)
@@ -253,7 +253,7 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
     codec = FixedPoint(workers=4, gradient_range=16.0)
     residual = books_of(Pages.in_memory(blocks=2, lanes=8), codec)
     for iteration in (1, 2):
-        residual.add(to_fixed(np.arange(16, dtype=np.float32)), iteration)
+        residual.add(np.arange(16, dtype=np.float32), iteration)
         send(residual, iteration, codec)
         for block in range(2):
             residual.settle(result(iteration, block, 0b11))
@@ -274,10 +274,10 @@ def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradient
     """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
     pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
     residual = books_of(pages, codec)
-    residual.add(to_fixed(ONES), 1)
+    residual.add(ONES, 1)
     send(residual, 1, codec)
     residual.settle(result(1, 0, 0b1))
-    residual.add(to_fixed(ONES), 2)
+    residual.add(ONES, 2)
     send(residual, 2, codec)
     again = books_of(pages, codec)
     again.reconcile(result(1, 0, 0b10))
@@ -293,7 +293,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradient
 def test_what_is_taken_back_is_pending_and_never_discarded():
     pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
     residual = books_of(pages, codec, drop=True)
-    residual.add(to_fixed(np.ones(8, np.float32)), 1)
+    residual.add(np.ones(8, np.float32), 1)
     send(residual, 1, codec)
     residual.settle(result(1, 0, 0b1))
     residual.reconcile(result(1, 0, 0b10))
@@ -316,14 +316,14 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     codec = FixedPoint(workers=4, gradient_range=16.0)
     first = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
     first.begin(5)
-    first.add(to_fixed(np.arange(16, dtype=np.float32)), 5)
+    first.add(np.arange(16, dtype=np.float32), 5)
     send(first, 5, codec)
     sent = first.sent.copy()
     again = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
     again.begin(4)  # a peer whose replica it takes may be behind
     assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
     again.settle(result(5, 1, 0b1))
-    again.add(to_fixed(np.ones(16, np.float32)), 5)
+    again.add(np.ones(16, np.float32), 5)
     send(again, 5, codec)
     assert np.array_equal(again.sent, sent)
     again.settle(result(5, 0, 0b1))

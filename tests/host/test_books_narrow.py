@@ -47,7 +47,7 @@ def test_conservation_is_exact_for_every_codec(
     counted, number = np.zeros((BLOCKS, ELEMENTS), np.int64), np.zeros(BLOCKS, int)
     for iteration, gradient in enumerate(gradients, 1):
         residual.begin(iteration)
-        residual.add(to_fixed(gradient), iteration)
+        residual.add(gradient, iteration)
         number += 1
         chosen = np.array(sorted(data.draw(st.sets(st.integers(0, BLOCKS - 1), min_size=1))))
         send(residual, iteration, codec, chosen)
@@ -86,7 +86,7 @@ def live(pages: Pages, last: int, *, drop: bool, feedback: bool) -> Residual:
         residual.begin(iteration)
         if residual.entered < iteration:
             gradient = np.random.default_rng(iteration).normal(size=BLOCKS * 2).astype(np.float32)
-            residual.add(to_fixed(gradient), iteration)
+            residual.add(gradient, iteration)
         lanes = 1 + 2 * (iteration % 2)
         scale = codecs[lanes].scale(*statistics(residual.pending))
         chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
@@ -125,7 +125,7 @@ def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
     codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     pages = Pages.in_memory(blocks=2, lanes=4)
     residual = Residual(pages, ME, codecs)
-    residual.add(to_fixed(np.full(8, 1.3, np.float32)), 1)
+    residual.add(np.full(8, 1.3, np.float32), 1)
     residual.sending(1, np.array([0, 1]), 1, np.array([1, 1]))
     residual.send_again(np.array([1]), 1, 3, np.array([0, 0]))
     again = Residual(pages, ME, codecs)
@@ -139,7 +139,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
     codec = CODECS["int8"]()
     residual = books_of(Pages.in_memory(blocks=2, lanes=4), codec, feedback=False)
     for iteration in (1, 2, 3):
-        residual.add(to_fixed(np.ones(8, np.float32)), iteration)
+        residual.add(np.ones(8, np.float32), iteration)
         send(residual, iteration, codec, np.array([0]))
         residual.settle(result(iteration, 0, 0b1))
     assert residual.pending_gradients.tolist() == [0, 3]
@@ -153,7 +153,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
 def test_a_summary_block_is_not_in_the_books() -> None:
     codec = CODECS["int8"]()
     residual = books_of(Pages.in_memory(blocks=2, lanes=4), codec)
-    residual.add(to_fixed(np.ones(8, np.float32)), 1)
+    residual.add(np.ones(8, np.float32), 1)
     send(residual, 1, codec)
     before = residual.books()
     for block in (2, 3):

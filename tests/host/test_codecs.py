@@ -16,6 +16,7 @@ from host.compress import (
     FRACTION_BITS,
     FixedPoint,
     OneBit,
+    average_packed,
     decode_packed,
     encode_packed,
     statistics,
@@ -160,6 +161,41 @@ def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance,
             assert np.array_equal(together, one.spread(apart, shift))
 
 
+@given(st.sampled_from(WIDTHS), chances(), st.booleans())
+def test_averaging_in_one_pass_is_decoding_and_scaling(width, chance, signed):
+    random, size = chance
+    lanes = random.integers(-(2**31), 2**31, (7, size), dtype=np.int32)
+    shift, factor = random.integers(0, 30, (7, 1)), np.exp(random.uniform(-30, 0, (7, 1)))
+    votes = None if signed else random.integers(1, 9, (7, 1))
+    for one in (kernel.NUMPY, kernel.native()):
+        blocks = [one.pack(block, width) for block in lanes]
+        total, mean = np.ones((9, size), np.int64), np.ones((9, size), np.float32)
+        one.average(blocks, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
+        values = one.decode(b"".join(blocks), shift, width, signed=signed, votes=votes)
+        assert np.array_equal(total[1:8], values) and np.array_equal(mean[1:8], one.scaled(values, factor))
+        assert (total[::8] == 1).all() and (mean[::8] == 1).all(), "others stay"
+
+
+@given(chances(), st.floats(0, 1), st.floats(0, 1))
+def test_native_code_steps_as_numpy(chance, rate, momentum):
+    random, size = chance
+    gradient, velocity, parameters = random.normal(size=(3, size)).astype(np.float32)
+
+    def step(one):
+        after = velocity.copy(), parameters.copy()
+        one.step(gradient, *after, rate=rate, momentum=momentum)
+        return np.stack(after)
+
+    assert_same(step)
+
+
+def test_blocks_of_another_size_are_refused():
+    codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
+    total, mean = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.float32)
+    with pytest.raises(CodecError, match=r"blocks of \[28, 32\] bytes: 32 are needed of each"):
+        average_packed(codec, [bytes(32), bytes(28)], one, one, one / 2, total=total, mean=mean)
+
+
 @given(st.sampled_from([4, 8]), chances(), st.booleans())
 def test_votes_in_one_pass_are_votes(width, chance, alike):
     random, size = chance
@@ -204,21 +240,28 @@ def test_native_code_refuses_and_converts_as_numpy(gradient):
         assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
 
 
-@given(chance=st.randoms(use_true_random=False), size=st.integers(0, 15))
-def test_native_code_enters_as_numpy(chance, size):
+@given(chance=st.randoms(use_true_random=False), size=st.integers(0, 15), bad=st.sampled_from([None, np.nan, 2.0**21]))
+def test_native_code_enters_as_numpy(chance, size, bad):
     random = np.random.default_rng(chance.getrandbits(32))
-    before, pending = random.integers(-(2**61), 2**61, (2, 3, 5))
-    values = random.integers(-(2**61), 2**61, size)
+    before, pending = random.integers(-(2**60), 2**60, (2, 3, 5))
+    gradient = random.normal(0, 100, size).astype(np.float32)
+    if bad is not None and size:
+        gradient[chance.randrange(size)] = bad
 
     def step(one):
         after = np.zeros_like(before), pending.copy()
-        one.enter(values, before, *after)
-        return after
+        found = one.enter(gradient, 2.0**40, 2.0**20, before, *after)
+        return found, *after
 
-    ours, natively = both(step)
-    assert np.array_equal(ours[0], natively[0]) and np.array_equal(ours[1], natively[1])
-    padded = np.concatenate([values, np.zeros(15 - size, np.int64)]).reshape(3, 5)
-    assert np.array_equal(ours[0], before + padded) and np.array_equal(ours[1], pending + padded)
+    (found, after, added), natively = both(step)
+    assert found == natively[0] and np.array_equal(after, natively[1]) and np.array_equal(added, natively[2])
+    values, same = kernel.NUMPY.fix(gradient, 2.0**40, 2.0**20)
+    assert found == same
+    if found < 0:
+        padded = np.concatenate([values, np.zeros(15 - size, np.int64)]).reshape(3, 5)
+        assert np.array_equal(after, before + padded) and np.array_equal(added, pending + padded)
+    else:
+        assert not after.any() and np.array_equal(added, pending)
 
 
 @given(votes=st.booleans(), chance=st.randoms(use_true_random=False), lanes=st.sampled_from([1, 64, 300]))

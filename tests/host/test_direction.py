@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from host.aggregate import aggregate
-from host.alignment import ELEMENTS_MAX, LAGS, Alignment
+from host.alignment import LAGS, Alignment
 from host.coding import Coding
 from host.compress import FRACTION_BITS
 from host.encoder import Finished
@@ -20,6 +20,7 @@ from host.metrics import fingerprint, norm2
 from host.model import Batch, Momentum, Perceptron, load_shard
 from host.plan import Plan, Planner
 from host.replica import Replica
+from host.sample import MOST, RUN, sample
 from host.stragglers import DRAWN, Blocking, _quantile
 from run.compression import Compress
 from run.config import Average, Config, Job, Run, Straggler
@@ -51,7 +52,7 @@ def test_the_caller_may_reuse_its_array() -> None:
 
 
 def test_evenly_spaced_elements_stand_for_a_long_aggregate() -> None:
-    elements = 3 * ELEMENTS_MAX + 5
+    elements = 3 * MOST + 5
     random, alignment = np.random.default_rng(2), Alignment(elements)
     first = random.normal(size=elements).astype(np.float32)
     second = (0.8 * first + 0.6 * random.normal(size=elements)).astype(np.float32)
@@ -59,7 +60,17 @@ def test_evenly_spaced_elements_stand_for_a_long_aggregate() -> None:
     found = alignment.direction(second)
     assert found.norm2 == norm2(second), "the length is that of all"
     assert found.products[0] == pytest.approx(float(first.astype(float) @ second), rel=0.03)
-    assert alignment._kept.size <= LAGS * ELEMENTS_MAX
+    assert alignment._kept.size <= LAGS * MOST
+
+
+@pytest.mark.parametrize("size", [1, MOST, MOST + 1, 3 * MOST - 1, 1_000_000])
+def test_a_sample_is_all_or_runs_from_everywhere(size: int) -> None:
+    taken = sample(np.arange(size))
+    assert taken.size == min(size, MOST)
+    runs = taken.reshape(-1, min(RUN, size))
+    assert (np.diff(runs, axis=1) == 1).all()
+    assert len(set(np.diff(runs[:, 0]))) <= 1
+    assert taken[-1] >= 0.98 * (size - 1)
 
 
 def test_what_was_before_a_gap_is_forgotten() -> None:

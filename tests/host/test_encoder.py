@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.aggregate import Aggregate, aggregate
+from host import aggregate as aggregating
+from host.aggregate import Aggregate, Sums, aggregate
 from host.coding import Coding
-from host.encoder import Encoder
+from host.encoder import SLICE, Encoder
 from host.errors import AgentError
 from host.history import BlockId, Result
 from host.instructions import Deliver, Packed
@@ -141,6 +142,52 @@ def test_as_before_where_nothing_is_asked_for() -> None:
     plan = encoder.plan
     team.finish([team.sum_up(block, range(3)) for block in encoder.blocks])
     assert encoder.plan is plan
+
+
+def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded() -> None:
+    team = Team(elements=2 * SLICE + 1000)
+    team.encode()
+    whole, encoder = team.encoders[0], team.encoders[1]
+    gradient = np.random.default_rng(5).normal(size=2 * SLICE + 1000).astype(np.float32)
+    encoded, seen = list[list[int]](), dict[int, Packed]()
+    for chosen in (whole, encoder):
+        for block in chosen.blocks:
+            chosen.settle([Deliver(team.sum_up(block, [0, 1, 2]))], 0.0)
+        chosen.begin()
+        chosen.enter(gradient, 2)
+        chosen.residual.pending[...] = whole.residual.pending
+    whole.encode(2)
+    team.iteration = 2
+    for blocks in encoder.slices(2):
+        encoded.append(blocks)
+        for block in blocks:
+            seen[block] = encoder.packed(block)
+            encoder.settle([Deliver(team.sum_up(block, [1]))], 0.0)
+    assert [len(blocks) for blocks in encoded] == [SLICE // 512, SLICE // 512, 2]
+    assert seen == {block: whole.packed(block) for block in whole.blocks}
+    whole_end, end = whole.follow([]), encoder.follow([])
+    assert whole_end.encoding is not None
+    assert end.encoding is not None
+    assert end.encoding.error_norm == pytest.approx(whole_end.encoding.error_norm)
+    assert end.encoding.residual_norm < whole_end.encoding.residual_norm
+
+
+@pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
+def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> None:
+    team = Team(elements=2 * aggregating.SLICE + 1000, **compress)
+    for _ in range(3):
+        team.encode()
+        results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
+        sums = Sums(team.coding, team.encoders[0].plan, "gradients")
+        for result in np.random.default_rng(2).permutation(len(results)):
+            sums.add([results[result]])
+        finished = team.encoders[0].follow(results)
+        at_once = aggregate(finished, team.coding, rank=0, average="gradients")
+        one_by_one = aggregate(finished, team.coding, rank=0, average="gradients", sums=sums)
+        assert np.array_equal(one_by_one.total, at_once.total)
+        assert np.array_equal(one_by_one.mean, at_once.mean)
+        team.encoders[0].plan = finished.plan
+        team.finish(results)
 
 
 def test_what_rests_makes_a_step_for_all_its_iterations() -> None:

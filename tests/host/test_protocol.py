@@ -93,7 +93,7 @@ class Cluster:
         worker = self.workers[rank]
         if worker.protocol.iteration != iteration:
             return
-        gradient = self.numbers.integers(-(2**39), 2**39, self.blocks * LANES)
+        gradient = self.numbers.uniform(-0.5, 0.5, self.blocks * LANES).astype(np.float32)
         worker.residual.add(gradient, iteration)
         send(worker.residual, iteration, worker.codec)
         worker.computed = iteration

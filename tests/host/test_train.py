@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ class FakeAgent:
     def catch_up(self) -> list[Aggregate]:
         return []
 
-    def all_reduce(self, gradient: np.ndarray) -> tuple[float, list[Aggregate]]:
+    def all_reduce(
+        self, gradient: np.ndarray, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[float, list[Aggregate]]:
         self.given.append(gradient)
+        meanwhile()
         return time.monotonic(), self._aggregates()
 
     def skip(self) -> list[Aggregate]:
@@ -129,3 +133,24 @@ def test_a_gradient_of_an_iteration_that_was_jumped_over_is_not_entered_where_la
     assert agent.skipped
     assert not agent.given
     assert (report.iteration, report.censored) == (1, False)
+
+
+def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
+    """apply() leaves the newest for later; a peer's state replaces it too."""
+    training = Training(Config(), 0)
+    replica, one = training.replica, np.ones_like(training.replica.results)
+    plan = training.coding.planner.first()
+    replica.start(0)
+    for iteration in (1, 2, 3):
+        replica.apply(iteration, np.zeros(training.parameters, np.float32), iteration * one, plan)
+        if iteration == 2:
+            replica.add_up()
+            replica.add_up()
+    state = replica.state()
+    assert state is not None
+    assert (state.arrays["results"] == 6).all()
+    replica.apply(4, np.zeros(training.parameters, np.float32), one, plan)
+    assert (replica.results == 7).all()
+    replica.apply(5, np.zeros(training.parameters, np.float32), one, plan)
+    replica.restore(state)
+    assert (replica.results == 6).all()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from host.compress import FixedPoint
+from host.compress import FixedPoint, to_fixed
 from host.history import BlockId, Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.lanes import width_of
@@ -44,7 +44,7 @@ class Packet(NamedTuple):
 @lru_cache(maxsize=4096)
 def gradient(rank: int, iteration: int, elements: int) -> np.ndarray:
     """Distinct for every worker and iteration, so that a sum tells its addends."""
-    return np.random.default_rng((rank, iteration)).integers(-(2**39), 2**39, elements)
+    return np.random.default_rng((rank, iteration)).uniform(-0.5, 0.5, elements).astype(np.float32)
 
 
 @lru_cache
@@ -381,7 +381,7 @@ class World:
     def _too_late(self, worker: Worker, rank: int, block: int) -> None:
         """The gradient that was handed over last is not in this block's result."""
         if self.late == "drop":
-            newest = gradient(rank, worker.entered, self.blocks * LANES).reshape(self.blocks, LANES)
+            newest = to_fixed(gradient(rank, worker.entered, self.blocks * LANES)).reshape(self.blocks, LANES)
             worker.thrown[block] += newest[block]
             worker.waiting[block] -= {worker.entered}
 
