@@ -20,6 +20,7 @@ from controller.errors import AttachError, PushError
 from controller.explain import Waiting
 from controller.journal import Journal
 from controller.lifecycle import Lifecycle
+from controller.lull import Lull
 from controller.measure import Arrival, Report
 from controller.members import Members, Stream
 from controller.slots import Slots
@@ -33,9 +34,6 @@ TICK_S = 0.02
 
 AGAIN_S = 1.0
 """After a refusal of the switch."""
-
-DECISION_SHARE = 0.05
-"""Most of one CPU's time that decisions may take."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class Session:
     version: int = 0  # counts what a status would show
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # something waits to be brought to the switch
     _sampled: int = 0
-    _rest_until_s: float = 0.0
+    _lull: Lull = field(default_factory=Lull)
 
     def __post_init__(self) -> None:
         """Nobody is here yet; what the switch says comes to us."""
@@ -139,8 +137,8 @@ class Session:
         if self.decider.iteration > before:
             self.waiting.moved_s = now_s
         self.version += 1
+        self._lull.reported(now_s)
         self._agree(rank, report)
-        self.look()
         if self.decider.iteration > self._sampled:
             self._sampled = self.decider.iteration
             self.journal.sample(self.job.id, self.decider)
@@ -165,14 +163,12 @@ class Session:
     # -- k
 
     def look(self) -> None:
-        """Decide, if that is due and the last decisions have left CPU time for it."""
+        """Decide, if that is due and there is time for it."""
         begin_s = time.monotonic()
-        running = self.course.phase is Phase.RUNNING
-        if not running or begin_s < self._rest_until_s or not self.decider.due(begin_s):
+        if self.course.phase is not Phase.RUNNING or not self._lull.now(begin_s) or not self.decider.due(begin_s):
             return
         self._apply(self.decider.decide(begin_s))
-        end_s = time.monotonic()
-        self._rest_until_s = end_s + (end_s - begin_s) / DECISION_SHARE
+        self._lull.decided(begin_s, time.monotonic())
         self.version += 1
 
     def set_objective(self, text: str) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from controller.decide import Change, Decider
 from controller.journal import Journal
+from controller.lull import Lull
 from controller.measure import Arrival, Report
-from controller.session import DECISION_SHARE, TICK_S
+from controller.session import TICK_S
 from run.config import Event
 from sim.agenda import Agenda
 from sim.clock import Clock
@@ -35,7 +36,7 @@ class Controller:
     costs: Costs
     changes: int = 0
     """Of k."""
-    _rest_until_s: float = 0.0
+    _lull: Lull = field(default_factory=Lull)
     _sampled: int = 0
     _agenda: Agenda[Event] = field(init=False)
 
@@ -60,7 +61,7 @@ class Controller:
         self.machine.spend(self.costs.take_s)
         if not self.decider.report(rank, report, self.clock.time()):
             return
-        self._look()
+        self._lull.reported(self.clock.time())
         if self.decider.iteration > self._sampled:
             self._sampled = self.decider.iteration
             self.journal.sample(self.job, self.decider)
@@ -72,12 +73,12 @@ class Controller:
         self.clock.after(self.clock.time() + TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Decide, if that is due and the last decision has left CPU time for it."""
+        """Decide, if that is due and there is time for it."""
         now_s = self.clock.time()
-        if now_s >= self._rest_until_s and self.decider.due(now_s):
+        if self._lull.now(now_s) and self.decider.due(now_s):
             self._apply(self.decider.decide(now_s))
             self.machine.spend(self.costs.decide_s)
-            self._rest_until_s = now_s + self.costs.decide_s * (1 + 1 / DECISION_SHARE)
+            self._lull.decided(now_s, now_s + self.costs.decide_s)
 
     def _set_objective(self, event: Event) -> None:
         """As `kofn set-k` would."""

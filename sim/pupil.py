@@ -95,7 +95,6 @@ class Student:
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration)
         self.encoder.encode(iteration)
-        self.encoder.residual.discard_late()
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""

@@ -140,6 +140,21 @@ def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
     assert [sample["iteration"] for sample in samples] == list(range(1, 25))
 
 
+def test_a_report_is_not_the_moment_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.session.TICK_S", 3600.0)
+
+    async def scenario() -> None:
+        async with controller(2, warm_up=1) as running:
+            session = running.session
+            monkeypatch.setattr(type(session.decider), "decide", lambda *_: pytest.fail("at a report"))
+            for worker in await running.start_all():
+                await worker.report(1, 0.01)
+            await until(lambda: all(track.reports for track in session.decider.measurements.track))
+            assert session.decider.due(time.monotonic())
+
+    asyncio.run(scenario())
+
+
 def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
     async def scenario() -> None:
         async with controller(4) as running:

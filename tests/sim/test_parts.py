@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from controller.decide import Decider
 from controller.journal import Journal
+from controller.lull import DECISION_SHARE, QUIET_S
 from controller.measure import Report
-from controller.session import DECISION_SHARE
+from controller.session import TICK_S
 from host.faults import Faults
 from host.wire import HEADER_BYTES, Header
 from run.config import Event, Fault, Policy
@@ -170,7 +171,8 @@ def test_k_reaches_the_switch_after_decision_and_push() -> None:
     ended(driven.clock, 2.0)
     ((when, k),) = driven.pushed
     assert k == 2
-    assert when == pytest.approx(0.6 + MANAGEMENT_S + 0.01 + PUSH_S), "at the first report after one of each"
+    ticks = int((0.3 + MANAGEMENT_S + QUIET_S) / TICK_S) + 1
+    assert when == pytest.approx(ticks * TICK_S + 0.01 + PUSH_S), "when all have reported and nobody does any more"
     assert driven.controller.changes == 1
 
 
