@@ -4,11 +4,11 @@
     python -m bench.codec --codec int8 --codec module:name
     python -m bench.codec --elements 1048576 --workers 7 --repetitions 200 --json
 
-`encode`: books (int64) to packed lanes; `decode`: packed sums to values (int64). `of_copy`: what a copy of the float32
-gradient takes, divided by what encode and decode take together. `whole`: a worker's iteration, from the gradient into
-the books and onto the wire, and from the sum to the mean gradient and the books again. A row's calls take turns, the
-copy among them; medians. The copy takes a quarter more or less by where the allocator puts it: two versions are
-compared by their milliseconds.
+`encode`: books (int64) to packed lanes; `decode`: packed sums to their total (int64) and to the mean gradient.
+`of_copy`: what a copy of the float32 gradient takes, divided by what encode and decode take together. `whole`: a
+worker's iteration, from the gradient into the books and onto the wire, and from the sum to the mean and the books
+again. A row's calls take turns, the copy among them; medians. The copy takes a quarter more or less by where the
+allocator puts it: two versions are compared by their milliseconds.
 """
 
 import argparse
@@ -20,7 +20,19 @@ from bench.tables import Row, say, show
 from bench.timing import medians_ms
 from host import kernel
 from host.codecs import load_codecs
-from host.compress import Codec, Fixed, Rounding, decode_packed, encode_packed, statistics, to_fixed, to_mean
+from host.compress import (
+    UNIT,
+    Codec,
+    Exponents,
+    Rounding,
+    average_packed,
+    check,
+    count_sent,
+    encode_packed,
+    enter,
+    statistics,
+    to_fixed,
+)
 from host.errors import CodecError
 from host.kernel import Floats32, Kernel
 from host.wire import WORD_BYTES
@@ -53,35 +65,46 @@ class Way:
     def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats32) -> None:
         self._codec, self._kernel, self._gradient = codec, chosen, gradient
         lanes = WORDS * WORD_BYTES * 8 // codec.width
-        self._values: Fixed = to_fixed(gradient).reshape(-1, lanes)
-        self._scale = codec.scale(*statistics(self._values))[:, None]
-        self._counts = np.ones_like(self._scale)
-        self._packed = encode_packed(codec, self._values, self._scale)
-        self._pending, self._lanes = np.zeros_like(self._values), np.empty(self._values.shape, np.int32)
+        self._pending = to_fixed(gradient).reshape(-1, lanes)
+        shape = self._pending.shape
+        self._gradients, self._counted = np.zeros((2, 2, *shape), np.int64)
+        self._lanes = np.empty(shape, np.int32)
+        self._total, self._mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        self._rows, self._valid = np.arange(shape[0]), np.zeros(shape[0], np.int64)
+        self._ones = np.ones((shape[0], 1), np.int64)
+        self._scale = codec.scale(*statistics(self._pending))
+        self._blocks = self._on_the_wire(encode_packed(codec, self._pending, self._scale[:, None]))
+
+    def _on_the_wire(self, packed: bytes) -> list[bytes]:
+        """What the switch says, which here is what one worker has said."""
+        size = len(packed) // len(self._rows)
+        return [packed[at : at + size] for at in range(0, len(packed), size)]
 
     def encode(self) -> None:
         """Values to bytes."""
         with kernel.using(self._kernel):
-            encode_packed(self._codec, self._values, self._scale)
+            encode_packed(self._codec, self._pending, self._scale[:, None])
 
     def decode(self) -> None:
         """Bytes to values."""
         with kernel.using(self._kernel):
-            self._sum()
+            self._average(self._blocks, self._scale)
 
-    def _sum(self) -> Fixed:
-        """What the switch says, which here is what one worker has said."""
-        return decode_packed(self._codec, self._packed, self._scale, self._counts)
+    def _average(self, blocks: list[bytes], scale: Exponents) -> None:
+        """Sums of one worker."""
+        into = {"total": self._total, "mean": self._mean}
+        average_packed(self._codec, blocks, scale[:, None], self._ones, self._ones * UNIT, **into)
 
     def whole(self) -> None:
         """An iteration: gradient, books, wire; sum, mean, books."""
-        codec = self._codec
+        codec, rows, valid = self._codec, self._rows, self._valid
         with kernel.using(self._kernel):
-            self._pending += to_fixed(self._gradient).reshape(self._pending.shape)
-            scale = codec.scale(*statistics(self._pending))[:, None]
-            encode_packed(codec, self._pending, scale, self._lanes)
-            to_mean(self._sum(), 1)
-            self._pending -= codec.decode(self._lanes, scale, 1)
+            check(self._gradient)
+            enter(self._gradient, rows, valid, self._gradients, self._pending)
+            scale = codec.scale(*statistics(self._pending))
+            packed = encode_packed(codec, self._pending, scale[:, None], self._lanes)
+            self._average(self._on_the_wire(packed), scale)
+            count_sent(codec, self._lanes, scale, rows, valid, self._counted, self._pending)
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:

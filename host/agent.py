@@ -27,7 +27,7 @@ from host.alarm import Alarm
 from host.coding import Coding
 from host.collective import Part, Progress, Stopwatch, Times, within_wait
 from host.datagrams import Packet
-from host.encoder import SLICE, Encoder, Finished
+from host.encoder import Encoder, Finished
 from host.ending import GIVE_UP_AFTER_S, Ending
 from host.errors import AgentError, ChecksumError, HostError, WireError
 from host.history import Result
@@ -132,7 +132,8 @@ class Agent:
         transport.turn, transport.more = self._turn, self._feed
         self._slices: Iterator[list[int]] | None = None
         """What is still to be encoded of the gradient that all_reduce() waits for."""
-        self._ahead = max(1, SLICE // shape.elements)
+        self._meanwhile: Callable[[], object] = lambda: None
+        """What is to be done after that."""
 
     async def start(
         self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0, state: State | None = None
@@ -178,7 +179,8 @@ class Agent:
     ) -> tuple[float, list[Aggregate | State]]:
         """Contribute the current iteration's gradient and wait for its end; None when it is `entered`.
 
-        `meanwhile` is called while the first blocks are on their way.  Returns when the first was encoded
+        `meanwhile` is called on the event loop when all is encoded, while the last blocks wait to leave: before that
+        other workers of this machine may need its processors.  Returns when the first block was encoded
         (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others have
         finished meanwhile.  A State among them replaces all before it: the results were too old to be had.
         GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
@@ -190,8 +192,7 @@ class Agent:
                 raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
             self.encoder.enter(gradient, self.iteration)
         watch.turn("wait")
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(), self._loop)
-        meanwhile()
+        exchange = asyncio.run_coroutine_threadsafe(self._exchange(meanwhile), self._loop)
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
             progress(self.protocol.share)
         exchanged = exchange.result()
@@ -288,18 +289,17 @@ class Agent:
 
     def _begin(self, iteration: int) -> None:
         """Begin an iteration by its plan and note it in the books."""
-        self._slices = None
+        self._encoded()
         self.residual.begin(iteration)
         self.encoder.begin()
         self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
 
-    async def _exchange(self) -> _Exchanged:
+    async def _exchange(self, meanwhile: Callable[[], object]) -> _Exchanged:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
         self._watch = watch = Stopwatch()
-        self.residual.discard_late()
-        handed_s, self._slices = time.monotonic(), self.encoder.slices(self.iteration)
+        handed_s, self._slices, self._meanwhile = time.monotonic(), self.encoder.slices(self.iteration), meanwhile
         try:
             self._feed()
             ended = await self._advance()
@@ -310,22 +310,34 @@ class Agent:
 
     def _feed(self) -> None:
         """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much."""
+        ahead, protocol, transport = self.encoder.slice_blocks, self.protocol, self._transport
         with self._failing():
-            while self._slices is not None and len(self.protocol.waiting) + self._transport.waiting < self._ahead:
+            while self._slices is not None and len(protocol.waiting) + transport.waiting < ahead:
                 before = self._turn("encode")
-                blocks = None if self.protocol.over else next(self._slices, None)
+                blocks = None if protocol.over else next(self._slices, None)
                 self._turn("send")
                 if blocks is None:
-                    self._slices = None
+                    self._encoded()
                 else:
                     self._contribute(blocks)
                 self._turn(before)
+
+    def _encoded(self) -> None:
+        """Nothing is to be encoded any more of the gradient that all_reduce() waits for, if it does."""
+        if self._slices is not None:
+            self._slices = None
+            before = self._turn("encode")
+            self.encoder.enter_rest()
+            self._turn("wait")
+            self._meanwhile()
+            self._turn(before)
 
     async def _advance(self) -> list[Ended]:
         """The current iteration's end, and those of all that the others have finished."""
         ended: list[Ended] = []
         while not ended or self.protocol.left_behind:
             end = await self._ending.wait()
+            self._encoded()
             if isinstance(end, State):
                 ended.append(end)
             else:

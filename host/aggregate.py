@@ -18,12 +18,16 @@ from host.coding import Coding
 from host.compress import UNIT, Codec, Fixed, average_packed
 from host.encoder import Encoding, Finished
 from host.history import Result
+from host.kernel import rows_of
 from host.note import Note
 from host.plan import Plan
 from run.config import Average
 
 SLICE = 1 << 17
 """Elements that are decoded at a time, while others are still on their way."""
+
+LAST_SLICE = 1 << 13
+"""Of the last ones; before, no more wait than are still to come, so that hardly any do when the last has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,8 @@ class Sums:
         self.mean: npt.NDArray[np.float32] = new(shape, np.float32)
         self._coding, self._gap, self._average = coding, plan.gap, average
         self._new: list[Result] = []
-        self._at_once = max(1, SLICE // coding.shape.elements)
+        self._to_come = plan.blocks.size
+        self._most, self._least = (max(1, elements // coding.shape.elements) for elements in (SLICE, LAST_SLICE))
 
     def add(self, results: Iterable[Result]) -> None:
         """Results of blocks that have not come before, the summary block perhaps among them."""
@@ -88,7 +93,8 @@ class Sums:
             self.results[result.id.block] = result
             if result.id.block < len(self.total):
                 self._new.append(result)
-            if len(self._new) == self._at_once:
+                self._to_come -= 1
+            if len(self._new) >= min(self._most, max(self._least, self._to_come)):
                 self.finish()
 
     def finish(self) -> None:
@@ -100,12 +106,11 @@ class Sums:
     def _take(self, results: Sequence[Result], codec: Codec) -> None:
         """Decode results in the same lanes."""
         blocks = [result.id.block for result in results]
-        neighbours = blocks == list(range(blocks[0], blocks[0] + len(blocks)))  # then nothing is copied
-        rows = slice(blocks[0], blocks[0] + len(blocks)) if neighbours else blocks
+        rows = rows_of(blocks)
         scale, count = (_numbers(results, name)[:, None] for name in ("scale", "count"))
         weights, total, mean = self._weights(results, blocks)[:, None], self.total[rows], self.mean[rows]
         average_packed(codec, [result.values for result in results], scale, count, weights, total=total, mean=mean)
-        if not neighbours:
+        if not isinstance(rows, slice):
             self.total[rows], self.mean[rows] = total, mean
 
     def _weights(self, results: Sequence[Result], blocks: Sequence[int]) -> npt.NDArray[np.float64]:

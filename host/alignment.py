@@ -41,7 +41,7 @@ class Alignment:
         newest_first = tuple(float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1))
         self._kept[self._count % LAGS] = looked_at
         self._count += 1
-        return Direction(norm2=norm2(mean), products=newest_first)
+        return Direction(norm2=norm2(looked_at) * self._each, products=newest_first)
 
     def clear(self) -> None:
         """Some aggregates are missing: begin anew."""

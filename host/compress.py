@@ -54,28 +54,22 @@ than 2 error feedback no longer shrinks what is left over."""
 
 
 def to_fixed(gradient: Floats32) -> Fixed:
-    """A float gradient in units of 2**-40, same shape; GradientError when an element is not finite or too large."""
-    fixed, bad = kernel().fix(gradient, 1 / UNIT, MAGNITUDE_MAX)
-    _check_good(gradient, bad)
-    return fixed
+    """A gradient in units of 2**-40, same shape; GradientError as check()."""
+    check(gradient)
+    return kernel().fix(gradient, 1 / UNIT)
 
 
-def enter(gradient: Floats32, before: Fixed, after: Fixed, pending: Fixed) -> None:
-    """to_fixed() of a gradient, entered as Kernel.enter has it; GradientError, and nothing is."""
-    _check_good(gradient, kernel().enter(gradient, 1 / UNIT, MAGNITUDE_MAX, before, after, pending))
+def enter(gradient: Floats32, rows: Integers, valid: Integers, gradients: Fixed, pending: Fixed) -> None:
+    """to_fixed() of rows of a good gradient, entered as Kernel.enter has it."""
+    kernel().enter(gradient, 1 / UNIT, rows, valid, gradients, pending)
 
 
-def _check_good(gradient: Floats32, bad: int) -> None:
-    """GradientError where the kernel has found an element that is not allowed."""
-    if bad >= 0:
+def check(gradient: Floats32) -> None:
+    """GradientError where an element is not finite or too large."""
+    if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
             f"gradient element {bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
         )
-
-
-def to_mean(total: Fixed, divisor: int | Counts) -> Floats32:
-    """A sum of values over how many they are, as floats; same shape, `divisor` broadcasts: (B, 1) for (B, L)."""
-    return kernel().scaled(total, UNIT / divisor)
 
 
 def statistics(values: Fixed) -> tuple[Floats64, Floats64]:
@@ -166,10 +160,6 @@ class FixedPoint:
         """encode() and pack() in one pass."""
         return kernel().encode(values, _shift(scale), self.limit, self._seed(values), self.width, keep)
 
-    def decode_packed(self, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
-        """unpack() and decode() in one pass."""
-        return kernel().decode(data, _shift(scale), self.width, signed=True)
-
     def _seed(self, values: Fixed) -> int | None:
         """32 bits for this call; None where nothing is left to chance."""
         if self._calls is None:
@@ -207,10 +197,6 @@ class OneBit:
         """encode() and pack() in one pass."""
         return kernel().encode_votes(values, self.width, keep)
 
-    def decode_packed(self, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
-        """unpack() and decode() in one pass."""
-        return kernel().decode(data, _shift(scale), self.width, signed=False, votes=count)
-
 
 def _ours(codec: Codec) -> TypeGuard[FixedPoint | OneBit]:
     """Whether the kernel knows it; one derived from these may code in another way."""
@@ -225,16 +211,6 @@ def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | 
     if keep is not None:
         keep[...] = lanes
     return pack(lanes, codec.width)
-
-
-def decode_packed(codec: Codec, data: bytes | memoryview, scale: Exponents, count: Counts) -> Fixed:
-    """What the sums of blocks stand for that came one after another from the wire, (B, L); `scale`, `count`: (B, 1)."""
-    if not len(scale) or not len(data) or len(data) % len(scale):
-        raise CodecError(f"{len(data)} bytes of {len(scale)} blocks: as many, and at least one, are needed of each")
-    if _ours(codec):
-        return codec.decode_packed(data, scale, count)
-    lanes = unpack(data, codec.width, signed=codec.signed)
-    return codec.decode(lanes.reshape(len(scale), -1), scale, count)
 
 
 def average_packed(
@@ -252,13 +228,16 @@ def average_packed(
     `scale`, `count`, `factor`: (B, 1).
     """
     size = total.shape[1] * codec.width // 8
-    if {*map(len, blocks)} != {size}:
-        raise CodecError(f"blocks of {sorted({*map(len, blocks)})} bytes: {size} are needed of each")
+    if {*map(len, blocks)} != {size} or len(blocks) != len(total):
+        raise CodecError(
+            f"{len(blocks)} blocks of {sorted({*map(len, blocks)})} bytes: {len(total)} of {size} bytes are needed"
+        )
     if _ours(codec):
         shift, votes = _shift(scale), None if codec.signed else count
         kernel().average(blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
     else:
-        total[...] = decode_packed(codec, b"".join(blocks), scale, count)
+        lanes = unpack(b"".join(blocks), codec.width, signed=codec.signed)
+        total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
         mean[...] = kernel().scaled(total, factor)
 
 

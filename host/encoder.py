@@ -12,7 +12,7 @@ import numpy as np
 
 from host import note, summary
 from host.coding import Coding
-from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, statistics
+from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, check, statistics
 from host.errors import AgentError
 from host.history import Result
 from host.instructions import Deliver, Packed
@@ -31,6 +31,9 @@ from run.compression import Compress
 
 SLICE = 1 << 16
 """Elements that are encoded at a time: the first are on their way while the others are still encoded."""
+
+FIRST_SLICE = 1 << 13
+"""Elements of the first one, for which the link waits; each has twice as many as the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +86,11 @@ class Encoder:
         """What this worker says to all in the iteration that is encoded next, where the job's coding has notes."""
         self._summarised, self._notes = coding.summarised, coding.notes
         self._shape, self._codecs, self._planner, self._rate = coding.shape, coding.codecs, coding.planner, rate
+        self.slice_blocks = max(1, SLICE // coding.shape.elements)
+        """How many blocks a slice has at most."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
+        self._entering: tuple[Floats, int] | None = None  # a gradient of which not everything is in the books yet
         self._packed: dict[int, bytes] = {}
         self._fresh: set[int] = set()  # blocks that were encoded in this iteration, and have never left
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
@@ -115,8 +121,23 @@ class Encoder:
             self._look_at_rate(self._rate)
 
     def enter(self, gradient: Floats, iteration: int) -> None:
-        """A gradient into the books, shape (elements,); GradientError when it is not finite."""
-        self.residual.add(gradient, iteration)
+        """Take a gradient, shape (elements,), for the books; GradientError when it is not finite.
+
+        It is in them when all of this iteration's slices() are encoded, or after enter_rest(): until then it may not
+        change.
+        """
+        check(gradient)
+        self._entering = gradient, iteration
+
+    def enter_rest(self) -> None:
+        """What slices() have not entered of the gradient, because nobody asked for them any more."""
+        self._enter(None)
+        self._entering = None
+
+    def _enter(self, blocks: Integers | None) -> None:
+        """Of the gradient that was taken; None: all that is left."""
+        if self._entering is not None:
+            self.residual.add(*self._entering, blocks)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the books."""
@@ -131,18 +152,23 @@ class Encoder:
         self._packed.clear()
         self._fresh.clear()
         self.uses = self._wanted
+        if self._summarised or self.plan.blocks.size < self._shape.blocks:
+            self.enter_rest()
         if self._summarised:
             mean, largest = statistics(self.residual.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
         self._error = 0.0
-        at_once = max(1, SLICE // self._shape.elements)
         lanes, scale = self.uses, self._scale(self.uses)
-        for first in range(0, self.plan.blocks.size, at_once):
-            blocks = self.plan.blocks[first : first + at_once]
+        first, size = 0, min(self.slice_blocks, max(1, FIRST_SLICE // self._shape.elements))
+        while first < self.plan.blocks.size:
+            blocks = self.plan.blocks[first : first + size]
+            first, size = first + size, min(2 * size, self.slice_blocks)
             if lanes != self.uses:
                 lanes, scale = self.uses, self._scale(self.uses)
+            self._enter(blocks)
             self._error += self._encode_slice(iteration, blocks, lanes, scale)
             yield blocks.tolist()
+        self.enter_rest()
         if (summary_block := self._shape.summary) is not None:
             self._pack_summary(summary_block)
             self._fresh.add(summary_block)

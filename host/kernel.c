@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* The first float that is not finite or above `most` in magnitude, -1: none. */
-static int64_t first_bad(const float *gradient, int64_t size, float most) {
+int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
     const int64_t chunk = 4096;
     for (int64_t begin = 0; begin < size; begin += chunk) {
         int64_t end = begin + chunk < size ? begin + chunk : size;
@@ -26,12 +26,10 @@ static inline int64_t fixed_of(float value, double unit) {
     return (int64_t)rint((double)value * unit);
 }
 
-/* Floats in units of 1 / `unit`. Returns first_bad(). */
-int64_t kernel_fix(const float *gradient, int64_t size, double unit, float most, int64_t *fixed) {
-    const int64_t bad = first_bad(gradient, size, most);
-    for (int64_t i = 0; bad < 0 && i < size; i++)
+/* Floats in units of 1 / `unit`. */
+void kernel_fix(const float *gradient, int64_t size, double unit, int64_t *fixed) {
+    for (int64_t i = 0; i < size; i++)
         fixed[i] = fixed_of(gradient[i], unit);
-    return bad;
 }
 
 static inline int32_t clipped(int64_t rounded, int64_t limit) {
@@ -106,20 +104,24 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
-/* Floats as above, into the first of `before`, `after` and `pending`, which have `room`; nothing where one is bad. */
-int64_t kernel_enter(const float *restrict gradient, int64_t size, double unit, float most, int64_t room,
-                     const int64_t *restrict before, int64_t *restrict after, int64_t *restrict pending) {
-    const int64_t bad = first_bad(gradient, size, most);
-    if (bad >= 0)
-        return bad;
-    for (int64_t i = 0; i < size; i++) {
-        const uint64_t value = (uint64_t)fixed_of(gradient[i], unit);
-        after[i] = (int64_t)((uint64_t)before[i] + value);
-        pending[i] = (int64_t)((uint64_t)pending[i] + value);
+/* Of the chosen rows: what they have of the floats, fixed as above, is added to `pending`, and written, added to the other
+ * copy, to copy `valid` of `gradients`, which has two one after the other. */
+void kernel_enter(const float *gradient, int64_t size, double unit, int64_t rows, int64_t lanes, const int64_t *chosen,
+                  int64_t count, const int64_t *valid, int64_t *gradients, int64_t *pending) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t first = chosen[at] * lanes, copy = rows * lanes;
+        const int64_t rest = size - first, held = rest < 0 ? 0 : rest < lanes ? rest : lanes;
+        const float *restrict floats = gradient + first;
+        const int64_t *restrict before = gradients + (1 - valid[at]) * copy + first;
+        int64_t *restrict after = gradients + valid[at] * copy + first, *restrict left = pending + first;
+        for (int64_t i = 0; i < held; i++) {
+            const uint64_t value = (uint64_t)fixed_of(floats[i], unit);
+            after[i] = (int64_t)((uint64_t)before[i] + value);
+            left[i] = (int64_t)((uint64_t)left[i] + value);
+        }
+        for (int64_t i = held; i < lanes; i++)
+            after[i] = before[i];
     }
-    for (int64_t i = size; i < room; i++)
-        after[i] = before[i];
-    return -1;
 }
 
 /* Of the chosen rows: what their lanes, or votes of one each, stand for (`shift` by place among the chosen) is taken from
@@ -273,18 +275,14 @@ void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t
     }
 }
 
-/* Unpacked and kernel_spread, of blocks that are each somewhere; times `factor` to `mean` too, unless that is null.
- * `buffer` has room for a block. */
-void kernel_decode(const uint8_t *const *blocks, int64_t rows, int64_t lanes, const int64_t *shift,
-                   const int64_t *base, const double *factor, int width, int is_signed, int32_t *restrict buffer,
-                   int64_t *restrict values, float *restrict mean) {
-    for (int64_t row = 0; row < rows; row++, values += lanes) {
-        const int by = (int)shift[row];
-        const uint64_t less = (uint64_t)base[row];
+/* Unpacked and kernel_spread, of blocks that are each somewhere, to `total`, and times `factor` to `mean`. `buffer` has
+ * room for a block. */
+void kernel_average(const uint8_t *const *blocks, int64_t rows, int64_t lanes, const int64_t *shift,
+                    const int64_t *base, const double *factor, int width, int is_signed, int32_t *buffer,
+                    int64_t *total, float *mean) {
+    for (int64_t row = 0; row < rows; row++, total += lanes, mean += lanes) {
         kernel_unpack(blocks[row], lanes, width, is_signed, buffer);
-        for (int64_t i = 0; i < lanes; i++)
-            values[i] = (int64_t)(((uint64_t)(int64_t)buffer[i] << by) - less);
-        if (mean)
-            kernel_scale(values, 1, lanes, factor + row, mean + row * lanes);
+        kernel_spread(buffer, 1, lanes, shift + row, base + row, total);
+        kernel_scale(total, 1, lanes, factor + row, mean);
     }
 }

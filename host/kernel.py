@@ -40,13 +40,16 @@ class Kernel:
 
     name = "numpy"
 
-    def fix(self, gradient: Floats32, unit: float, most: float) -> tuple[Int64s, int]:
-        """Floats in units of 1 / `unit`, and the first that is not finite or above `most` in magnitude (-1: none)."""
-        if not np.max(np.abs(gradient), initial=0.0) <= most:
-            return np.zeros(0, np.int64), int(np.argmax(~(np.abs(gradient) <= most)))
+    def first_bad(self, gradient: Floats32, most: float) -> int:
+        """The first float that is not finite or above `most` in magnitude; -1: none."""
+        good = np.abs(gradient) <= most
+        return -1 if good.all() else int(np.argmin(good))
+
+    def fix(self, gradient: Floats32, unit: float) -> Int64s:
+        """Floats in units of 1 / `unit`."""
         exact = gradient.astype(np.float64)
         exact *= unit
-        return np.rint(exact, out=exact).astype(np.int64), -1
+        return np.rint(exact, out=exact).astype(np.int64)
 
     def round(self, values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
         """Values in steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
@@ -75,20 +78,20 @@ class Kernel:
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
     def enter(
-        self, gradient: Floats32, unit: float, most: float, before: Int64s, after: Int64s, pending: Int64s
-    ) -> int:
-        """What fix() makes of floats (N,), added to the first of `before`, goes to `after`, with the rest of it, and is
-        added to `pending`.
+        self, gradient: Floats32, unit: float, rows: Int64s, valid: Int64s, gradients: Int64s, pending: Int64s
+    ) -> None:
+        """Add what fix() makes of floats, up to B * L of them, to rows of `pending` (B, L), and write it, added to the
+        other copy, to copy `valid` of the rows of `gradients` (2, B, L).
 
-        Of these, of one shape and C order, it changes the latter two, or none where fix() finds something; returns
-        what it finds.
+        `rows` and `valid`: (N,), no row twice.  Both arrays, in C order, are changed.
         """
-        values, bad = self.fix(gradient, unit, most)
-        if bad < 0:
-            after[...] = before
-            after.reshape(-1)[: values.size] += values
-            pending.reshape(-1)[: values.size] += values
-        return bad
+        lanes = pending.shape[1]
+        values = np.zeros((len(rows), lanes), np.int64)
+        for row, into in zip(rows.tolist(), values, strict=True):
+            part = gradient[row * lanes : (row + 1) * lanes]
+            into[: part.size] = self.fix(part, unit)
+        gradients[valid, rows] = gradients[1 - valid, rows] + values
+        pending[rows] += values
 
     def count(
         self,
@@ -164,13 +167,6 @@ class Kernel:
             keep[...] = octets
         return (_halved(octets) if width == 4 else octets).tobytes()
 
-    def decode(
-        self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
-    ) -> Int64s:
-        """unpack() and spread() of as many blocks as there are shifts and votes (B, 1), of whole bytes."""
-        lanes = _unpacked(data, width, signed=signed).reshape(len(shift), -1)
-        return _spread(lanes if votes is None else _majority(lanes, votes), shift)
-
     def average(
         self,
         blocks: Sequence[bytes],
@@ -183,9 +179,17 @@ class Kernel:
         total: Int64s,
         mean: Floats32,
     ) -> None:
-        """decode() of blocks (B of them) to `total`, and that scaled() to `mean`, both (B, L) in C order."""
-        total[...] = self.decode(b"".join(blocks), shift, width, signed=signed, votes=votes)
+        """unpack() and spread() of blocks of whole bytes, as many as there are shifts and votes (B, 1), to `total`, and
+        that scaled() to `mean`, both (B, L) in C order."""
+        lanes = _unpacked(b"".join(blocks), width, signed=signed).reshape(total.shape)
+        total[...] = _spread(lanes if votes is None else _majority(lanes, votes), shift)
         mean[...] = self.scaled(total, factor)
+
+
+def rows_of(blocks: list[int]) -> slice | list[int]:
+    """What one or more rows of an array are had with: where they are neighbours a slice, so that nothing is copied."""
+    first, end = blocks[0], blocks[0] + len(blocks)
+    return slice(first, end) if blocks == list(range(first, end)) else blocks
 
 
 def move(values: Int64s, rows: Int64s, valid: Int64s, counted: Int64s, pending: Int64s) -> None:

@@ -27,12 +27,13 @@ ROWS = [c_void_p, c_int64, c_int64]
 """The array, blocks, lanes of a block."""
 
 SIGNATURES: Signatures = {
-    "kernel_fix": (c_int64, [c_void_p, c_int64, c_double, c_float, c_void_p]),
+    "kernel_first_bad": (c_int64, [c_void_p, c_int64, c_float]),
+    "kernel_fix": (None, [c_void_p, c_int64, c_double, c_void_p]),
     "kernel_round": (None, [*ROWS, c_void_p, c_int64, c_void_p]),
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
-    "kernel_enter": (c_int64, [c_void_p, c_int64, c_double, c_float, c_int64, c_void_p, c_void_p, c_void_p]),
+    "kernel_enter": (None, [c_void_p, c_int64, c_double, c_int64, c_int64, c_void_p, c_int64, *[c_void_p] * 3]),
     "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_step": (None, [c_void_p, c_int64, c_float, c_float, c_void_p, c_void_p]),
@@ -41,7 +42,7 @@ SIGNATURES: Signatures = {
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
-    "kernel_decode": (
+    "kernel_average": (
         None,
         [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
     ),
@@ -56,11 +57,16 @@ class NativeKernel(Kernel):
     def __init__(self) -> None:
         self._library = load_library(compile_file(SOURCE), SIGNATURES)
 
-    def fix(self, gradient: Floats32, unit: float, most: float) -> tuple[Int64s, int]:
+    def first_bad(self, gradient: Floats32, most: float) -> int:
+        """As Kernel.first_bad."""
+        gradient = np.ascontiguousarray(gradient, np.float32)
+        return int(self._library.kernel_first_bad(gradient.ctypes.data, gradient.size, most))
+
+    def fix(self, gradient: Floats32, unit: float) -> Int64s:
         """As Kernel.fix."""
         gradient, fixed = np.ascontiguousarray(gradient, np.float32), np.empty(gradient.shape, np.int64)
-        bad = self._library.kernel_fix(gradient.ctypes.data, gradient.size, unit, most, fixed.ctypes.data)
-        return fixed, int(bad)
+        self._library.kernel_fix(gradient.ctypes.data, gradient.size, unit, fixed.ctypes.data)
+        return fixed
 
     def round(self, values: Int64s, shift: PER_BLOCK, limit: int) -> Values:
         """As Kernel.round."""
@@ -93,15 +99,12 @@ class NativeKernel(Kernel):
         return values
 
     def enter(
-        self, gradient: Floats32, unit: float, most: float, before: Int64s, after: Int64s, pending: Int64s
-    ) -> int:
+        self, gradient: Floats32, unit: float, rows: Int64s, valid: Int64s, gradients: Int64s, pending: Int64s
+    ) -> None:
         """As Kernel.enter."""
-        if gradient.size > pending.size:
-            return super().enter(gradient, unit, most, before, after, pending)
         gradient = np.ascontiguousarray(gradient, np.float32)
-        floats, places = (gradient.ctypes.data, gradient.size), (before, after, pending)
-        into = (pending.size, *(array.ctypes.data for array in places))
-        return int(self._library.kernel_enter(*floats, unit, most, *into))
+        chosen, into = (rows.ctypes.data, len(rows), valid.ctypes.data), (gradients.ctypes.data, pending.ctypes.data)
+        self._library.kernel_enter(gradient.ctypes.data, gradient.size, unit, *pending.shape, *chosen, *into)
 
     def count(
         self,
@@ -181,17 +184,6 @@ class NativeKernel(Kernel):
         self._library.kernel_encode_votes(values.ctypes.data, values.size, width, into, buffer.ctypes.data, at)
         return packed
 
-    def decode(
-        self, data: bytes | memoryview, shift: Int64s, width: int, *, signed: bool, votes: Int64s | None = None
-    ) -> Int64s:
-        """As Kernel.decode."""
-        packed, count = np.frombuffer(data, np.uint8), len(shift)
-        size = len(data) // count
-        values = np.empty((count, size * 8 // width), np.int64)
-        blocks = (c_void_p * count)(*range(packed.ctypes.data, packed.ctypes.data + count * size, size))
-        self._decode(blocks, shift, width, signed, votes, values, (None, None))
-        return values
-
     def average(
         self,
         blocks: Sequence[bytes],
@@ -205,24 +197,10 @@ class NativeKernel(Kernel):
         mean: Floats32,
     ) -> None:
         """As Kernel.average."""
-        factors, places = np.ascontiguousarray(factor, np.float64), (c_char_p * len(blocks))(*blocks)
-        self._decode(places, shift, width, signed, votes, total, (factors.ctypes.data, mean.ctypes.data))
-
-    def _decode(
-        self,
-        blocks: ctypes.Array[Any],
-        shift: Int64s,
-        width: int,
-        signed: bool,  # as C has it
-        votes: Int64s | None,
-        values: Int64s,
-        scaled: tuple[int | None, int | None],
-    ) -> None:
-        """Blocks at these places; `scaled`: by what, and where to."""
-        (by, base), buffer = _lines(np.ascontiguousarray(shift, np.int64), votes), np.empty(values.shape[1], np.int32)
-        factor, mean = scaled
-        numbers = (by.ctypes.data, base.ctypes.data, factor, width, signed, buffer.ctypes.data)
-        self._library.kernel_decode(blocks, *values.shape, *numbers, values.ctypes.data, mean)
+        (by, base), places = _lines(np.ascontiguousarray(shift, np.int64), votes), (c_char_p * len(blocks))(*blocks)
+        factors, buffer = np.ascontiguousarray(factor, np.float64), np.empty(total.shape[1], np.int32)
+        numbers = (by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, buffer.ctypes.data)
+        self._library.kernel_average(places, *total.shape, *numbers, total.ctypes.data, mean.ctypes.data)
 
 
 def _lines(shift: Int64s, votes: PER_BLOCK | None) -> tuple[Int64s, Int64s]:

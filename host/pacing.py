@@ -17,8 +17,8 @@ FRAME_BYTES = 42
 """Ethernet, IPv4 and UDP headers: links count them."""
 
 BURST_PACKETS = 4
-BURST_S = 4e-3
-PAUSE_S = 2e-3
+BURST_S = 8e-3
+PAUSE_S = 4e-3
 """What waits leaves together, as much as is due after such a pause: a wake-up costs a worker as much as some packets.
 A bucket that is smaller than what leaves in the pause would lose rate."""
 

@@ -17,7 +17,7 @@ from host.compress import Fixed
 from host.errors import BooksError
 from host.wire import Values
 
-_MAGIC = int.from_bytes(b"kofn\0bk4")
+_MAGIC = int.from_bytes(b"kofn\0bk5")
 
 Integers = npt.NDArray[np.int64]
 
@@ -27,18 +27,19 @@ class Pages:
     """Zero at first; B blocks of L elements."""
 
     identity: Integers  # (4,): magic, job and rank, B, L
-    marks: Integers  # (2,): latest iteration begun; 2 * latest whose gradient is in + valid copy of `gradients`
+    begun: Integers  # (1,): latest iteration
+    entered: Integers  # (B,): 2 * latest iteration whose gradient is in + valid copy of `gradients`
     sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
     settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
     sent_scale: Integers  # (B,)
     sent_lanes: Integers  # (B,): code of the lanes in `sent`
     sent_number: Integers  # (B,): gradients in `sent`
     decided: Integers  # (B,): 2 * latest iteration of which it is settled what is discarded + valid copy of `discarded`
-    gradients_number: Integers  # (2,): how many gradients are in each copy of `gradients`
-    counted_number: Integers  # (2, B): how many are in each copy of `counted`, block by block
+    gradients_number: Integers  # (2, B): how many gradients are in each copy of `gradients`
+    counted_number: Integers  # (2, B)
     discarded_number: Integers  # (2, B)
-    gradients: Fixed  # (2, B, L)
-    counted: Fixed  # (2, B, L): the valid copy, and the one before
+    gradients: Fixed  # (2, B, L): the valid copy, and the one before, block by block
+    counted: Fixed  # (2, B, L)
     discarded: Fixed  # (2, B, L)
     sent: Values  # (B, L)
 
@@ -65,17 +66,18 @@ class Pages:
                 " remove it, or give another place"
             )
         pages.identity[:] = identity
+        for array in (pages.gradients, pages.counted, pages.sent):  # the kernel finds room now, not when it matters
+            array.view(np.uint8).reshape(-1)[:: mmap.PAGESIZE] |= 0
         return pages
 
 
 def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
     """Every array: name, type, shape."""
     yield "identity", np.int64, (4,)
-    yield "marks", np.int64, (2,)
-    for name in ("sent_in", "settled", "sent_scale", "sent_lanes", "sent_number", "decided"):
+    yield "begun", np.int64, (1,)
+    for name in ("entered", "sent_in", "settled", "sent_scale", "sent_lanes", "sent_number", "decided"):
         yield name, np.int64, (blocks,)
-    yield "gradients_number", np.int64, (2,)
-    for name in ("counted_number", "discarded_number"):
+    for name in ("gradients_number", "counted_number", "discarded_number"):
         yield name, np.int64, (2, blocks)
     for name in ("gradients", "counted", "discarded"):
         yield name, np.int64, (2, blocks, lanes)

@@ -53,9 +53,9 @@ class Reducer(Protocol):
     ) -> tuple[float, list[Aggregate | State]]:
         """Give the current iteration's gradient, shape (elements,), and wait for its end; None when it is `entered`.
 
-        `meanwhile` is called once, while the gradient is on its way.  Returns when it was handed over (time.monotonic)
-        and the iteration's aggregate, followed by those of all later iterations that the others have finished
-        meanwhile; a State replaces all before it.
+        `meanwhile` is called once, by some thread, while the gradient is on its way.  Returns when it was handed over
+        (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others have
+        finished meanwhile; a State replaces all before it.
         """
 
     def catch_up(self) -> list[Aggregate | State]:

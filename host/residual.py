@@ -17,10 +17,11 @@ A block may rest for some iterations, and be sent in other lanes each time: what
 its scale, and counted as the codec of these lanes reads them.
 
 The books may live in a file mapped into memory (host.pages), so that they survive the death of the process at any
-instruction.  What was sent is noted before it is sent; the gradients and each block's counted and discarded values are
-kept twice, and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is entered, a
-result counted and a late block discarded entirely or not at all, and never twice.  The newest gradient is what the two
-copies of the gradients differ by: the older one is written over only when all blocks of the newest are settled.
+instruction.  What was sent is noted before it is sent; of each block the gradients, what was counted and what was
+discarded are kept twice, and one aligned 64-bit store says which copy is valid and up to which iteration: a gradient is
+entered, a result counted and a late block discarded entirely or not at all, and never twice.  The newest gradient is
+what the two copies of the gradients differ by: the older one is written over only when the newest is settled.  Who dies
+between two blocks of a gradient enters the others when it computes the iteration again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ import numpy.typing as npt
 from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed, enter
 from host.errors import ProtocolError
 from host.history import Result
-from host.kernel import Floats32
+from host.kernel import Floats32, rows_of
 from host.lanes import pack, width_of
 from host.pages import Integers, Pages
 from host.wire import GRADIENTS_MAX, Values
@@ -71,12 +72,16 @@ class Residual:
         self.sent_lanes: npt.NDArray[np.int64] = pages.sent_lanes
         """The codes of their lanes, shape (blocks,)."""
         # faster, one by one
-        self._marks, self._counted_number = pages.settled.data, pages.counted_number.data
+        self._entered, self._marks, self._counted_number = (
+            array.data for array in (pages.entered, pages.settled, pages.counted_number)
+        )
         self._sent_in, self._sent_lanes, self._sent_number = (
             array.data for array in (pages.sent_in, pages.sent_lanes, pages.sent_number)
         )
-        self.pending: Fixed = self._gradients - self._counted() - self._discarded()
-        self.discard_late()  # what an earlier process had no time for
+        everything = np.arange(len(self.sent))
+        gradients, counted, discarded = self._valid(everything)
+        self.pending: Fixed = gradients - counted - discarded
+        self._discard_late(everything)  # what an earlier process had no time for
         if not feedback:
             for block in np.flatnonzero((self.pending_gradients == 0) & self.pending.any(axis=1)):
                 self._discard_rest(int(block))
@@ -84,12 +89,12 @@ class Residual:
     @property
     def begun(self) -> int:
         """The latest iteration that this worker has begun, in this process or an earlier one; 0: none."""
-        return int(self._pages.marks[0])
+        return int(self._pages.begun[0])
 
     @property
     def entered(self) -> int:
-        """The latest iteration whose gradient is in the books."""
-        return int(self._pages.marks[1]) >> 1
+        """The latest iteration whose gradient is in the books, all of it."""
+        return int(self._pages.entered.min()) >> 1
 
     @property
     def pending_gradients(self) -> Integers:
@@ -98,14 +103,21 @@ class Residual:
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
-        self._pages.marks[0] = max(self.begun, iteration)
+        self._pages.begun[0] = max(self.begun, iteration)
 
-    def add(self, gradient: Floats32, iteration: int) -> None:
-        """Enter a gradient, shape (elements,) with elements <= blocks * lanes; GradientError as to_fixed()."""
-        valid = 1 - (int(self._pages.marks[1]) & 1)
-        enter(gradient, self._gradients, self._pages.gradients[valid], self.pending)
-        self._pages.gradients_number[valid] = self._pages.gradients_number[1 - valid] + 1
-        self._pages.marks[1] = iteration << 1 | valid
+    def add(self, gradient: Floats32, iteration: int, blocks: Integers | None = None) -> None:
+        """Enter a gradient that is good (host.compress.check), or what it has of these blocks.
+
+        Shape (elements,) with elements <= blocks * lanes.  Blocks that have this iteration's keep it.
+        """
+        pages = self._pages
+        chosen = np.arange(len(self.sent)) if blocks is None else blocks
+        fresh: Integers = chosen[pages.entered[chosen] >> 1 != iteration]
+        valid = 1 - (pages.entered[fresh] & 1)
+        enter(gradient, fresh, valid, pages.gradients, self.pending)
+        pages.gradients_number[valid, fresh] = pages.gradients_number[1 - valid, fresh] + 1
+        pages.entered[fresh] = iteration << 1 | valid
+        self._discard_late(fresh)
 
     def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> dict[int, bytes]:
         """Encode and note what this iteration sends of these blocks, ascending: all that is pending in them.
@@ -149,13 +161,11 @@ class Residual:
         """Into `sent`, with all that belongs to it, and as on the wire."""
         if not blocks.size:
             return {}
-        first, end = int(blocks[0]), int(blocks[-1]) + 1
-        neighbours = end - first == blocks.size  # then nothing is copied
-        values = self.pending[first:end] if neighbours else self.pending[blocks]
-        kept = self.sent[first:end] if neighbours else np.empty(values.shape, np.int32)
-        packed = encode_packed(self._codecs[lanes], values, scale[blocks, None], kept)
-        if not neighbours:
-            self.sent[blocks] = kept
+        rows = rows_of(blocks.tolist())
+        kept = self.sent[rows]
+        packed = encode_packed(self._codecs[lanes], self.pending[rows], scale[blocks, None], kept)
+        if not isinstance(rows, slice):
+            self.sent[rows] = kept
         self.sent_scale[blocks], self.sent_lanes[blocks] = scale[blocks], lanes
         self._pages.sent_number[blocks] = self._waiting(blocks)
         self._pages.sent_in[blocks] = iteration
@@ -200,16 +210,16 @@ class Residual:
         included = mark >> 1 & 1
         if included and not self._feedback and not self._waiting(np.array([block]))[0]:
             self._discard_rest(block)
-        if self._drop and not included and mark >> 2 == self.entered:
+        if self._drop and not included and mark >> 2 == self._entered[block] >> 1:
             self._discard(block)
 
-    def discard_late(self) -> None:
-        """Throw away the newest gradient's part of all blocks that were closed before it was entered; if `drop`."""
+    def _discard_late(self, blocks: Integers) -> None:
+        """Throw away the newest gradient's part of those that were closed before it was entered; if `drop`."""
         if self._drop:
-            settled, newest = self._pages.settled, self.entered
-            late = (settled >> 1 == newest << 1) & (self._pages.decided >> 1 < newest)
-            for block in np.flatnonzero(late):
-                self._discard(int(block))
+            settled, newest = self._pages.settled[blocks], self._pages.entered[blocks] >> 1
+            late = (settled >> 1 == newest << 1) & (self._pages.decided[blocks] >> 1 < newest)
+            for block in blocks[late].tolist():
+                self._discard(block)
 
     def reconcile(self, result: Result) -> None:
         """Take a block's count back where the others' result of it does not have it.
@@ -225,7 +235,8 @@ class Residual:
         if settled == iteration and included and not result.has(self.rank):
             self._pages.decided[block] = iteration << 1 | int(self._pages.decided[block]) & 1
             self._pages.settled[block] = iteration << 2 | 1 - valid
-            self.pending[block] = self._gradients[block] - self._counted()[block] - self._discarded()[block]
+            gradients, counted, discarded = self._valid(block)
+            self.pending[block] = gradients - counted - discarded
 
     def unsettled(self, iteration: int) -> list[int]:
         """Blocks that were sent in this iteration and whose result is not known."""
@@ -234,13 +245,14 @@ class Residual:
 
     def books(self) -> Books:
         """Copies of the totals."""
-        gradients, pending = self._gradients.ravel().copy(), self.pending.ravel().copy()
-        return Books(gradients, self._counted().ravel(), pending, self._discarded().ravel())
+        gradients, counted, discarded = (copies.ravel() for copies in self._valid(np.arange(len(self.sent))))
+        return Books(gradients, counted, self.pending.ravel().copy(), discarded)
 
     def _discard(self, block: int) -> None:
         """Throw away the newest gradient's part of a block."""
-        before = self._pages.gradients[1 - (int(self._pages.marks[1]) & 1), block]
-        self._throw_away(block, self._gradients[block] - before, gradients=1, decided=self.entered)
+        iteration, valid = self._entered[block] >> 1, self._entered[block] & 1
+        newest = self._pages.gradients[valid, block] - self._pages.gradients[1 - valid, block]
+        self._throw_away(block, newest, gradients=1, decided=iteration)
 
     def _discard_rest(self, block: int) -> None:
         """Throw away all that is pending of a block, of which no gradient is."""
@@ -259,7 +271,7 @@ class Residual:
     def _waiting(self, blocks: Integers) -> Integers:
         """How many gradients of these blocks are pending."""
         pages = self._pages
-        entered = pages.gradients_number[int(pages.marks[1]) & 1]
+        entered = pages.gradients_number[pages.entered[blocks] & 1, blocks]
         counted = pages.counted_number[pages.settled[blocks] & 1, blocks]
         pending: Integers = entered - counted - pages.discarded_number[pages.decided[blocks] & 1, blocks]
         return pending
@@ -278,23 +290,14 @@ class Residual:
                 " is another process running with this rank?"
             )
 
-    @property
-    def _gradients(self) -> Fixed:
-        """The valid copy, shape (blocks, lanes)."""
-        valid: Fixed = self._pages.gradients[int(self._pages.marks[1]) & 1]
-        return valid
-
-    def _counted(self) -> Fixed:
-        """The valid copies, shape (blocks, lanes)."""
-        blocks = np.arange(len(self.sent))
-        valid: Fixed = self._pages.counted[self._pages.settled & 1, blocks]
-        return valid
-
-    def _discarded(self) -> Fixed:
-        """The valid copies, shape (blocks, lanes)."""
-        blocks = np.arange(len(self.sent))
-        valid: Fixed = self._pages.discarded[self._pages.decided & 1, blocks]
-        return valid
+    def _valid(self, blocks: Integers | int) -> tuple[Fixed, Fixed, Fixed]:
+        """The valid copies of what these blocks have of gradients, counted and discarded values, (N, lanes) each."""
+        pages = self._pages
+        return (
+            pages.gradients[pages.entered[blocks] & 1, blocks],
+            pages.counted[pages.settled[blocks] & 1, blocks],
+            pages.discarded[pages.decided[blocks] & 1, blocks],
+        )
 
 
 def _by_block(packed: bytes, blocks: Integers) -> dict[int, bytes]:

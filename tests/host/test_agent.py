@@ -340,7 +340,6 @@ def test_a_timer_looks_for_answers_that_have_come_before_it_believes_in_silence(
 
 def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each slice is a block here: nobody answers, so a window leaves, and one block waits."""
-    monkeypatch.setattr("host.agent.SLICE", 1)
     monkeypatch.setattr("host.encoder.SLICE", 1)
     cluster = Cluster(SMALL, k=3)
     try:
@@ -365,7 +364,6 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
         yield from itertools.islice(whole(iteration), 2)
         raise ZeroDivisionError("a codec of one's own")
 
-    monkeypatch.setattr("host.agent.SLICE", 1)
     monkeypatch.setattr("host.encoder.SLICE", 1)
     cluster = Cluster(Job(workers=3, words=1, slots=32, window=1), k=1)
     try:
@@ -377,16 +375,34 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
         cluster.close()
 
 
-def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next() -> None:
-    cluster = Cluster(SMALL, k=3)
+def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_the_books() -> None:
+    cluster, calls = Cluster(SMALL, k=3), list[int]()
     try:
-        agent = cluster.agents[0]
+        agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
 
         async def jump() -> Iterator[list[int]] | None:
-            agent._slices = iter([[0]])
+            agent.encoder.enter(gradient, 1)
+            agent._slices, agent._meanwhile = iter([[0]]), lambda: calls.append(agent.residual.entered)
             agent._begin(5)
+            agent._begin(6)
             return agent._slices
 
         assert cluster.loop.run(jump()) is None
+        assert np.array_equal(agent.residual.pending.ravel()[:ELEMENTS], to_fixed(gradient))
+        assert calls == [1], "once, when nothing is to be encoded any more"
+    finally:
+        cluster.close()
+
+
+def test_meanwhile_is_when_everything_is_encoded() -> None:
+    cluster = Cluster(SMALL, k=1)
+    try:
+        agent, seen = cluster.agents[0], list[tuple[int, Iterator[list[int]] | None]]()
+        for iteration in range(1, 4):
+            agent.all_reduce(
+                np.ones(ELEMENTS, np.float32), meanwhile=lambda: seen.append((agent.iteration, agent._slices))
+            )
+            assert seen[-1] == (iteration, None)
+        assert len(seen) == 3
     finally:
         cluster.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import host.residual
-from host.compress import FRACTION_BITS, FixedPoint, to_fixed, to_mean
+from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
 from host.model import Momentum, Perceptron, load_shard
@@ -87,10 +87,9 @@ while True:
     residual.begin(iteration)
     for block in range(0, 32, 2):
         settle(block)
-    if residual.entered < iteration:
-        residual.add(gradient, iteration)
+    for blocks in everything[::3], None:
+        residual.add(gradient, iteration, blocks)
     residual.sending(iteration, everything, 0, scales)
-    residual.discard_late()
     for block in range(64):
         settle(block)
     iteration += 1
@@ -133,6 +132,7 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, late):
 def live(pages, last):
     """A worker that drops: from wherever its books are to the end of iteration `last`, as an agent would.
 
+    Gradients are entered in two parts, of which a kill may leave the first.
     Block 0 is always counted, 1 closes before the gradient is there, 2 when it was sent, 3 like 0 and 2 by turns.
     """
     codec = FixedPoint(workers=4, gradient_range=16.0)
@@ -140,10 +140,10 @@ def live(pages, last):
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
-        if residual.entered < iteration:
-            residual.add(np.random.default_rng(iteration).normal(size=8).astype(np.float32), iteration)
+        gradient = np.random.default_rng(iteration).normal(size=8).astype(np.float32)
+        for blocks in np.array([2, 1]), None:
+            residual.add(gradient, iteration, blocks)
         send(residual, iteration, codec)
-        residual.discard_late()
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
             residual.settle(result(iteration, block, members))
     return residual.books()
@@ -203,10 +203,9 @@ def live_on_ones(pages, last, *, drop):
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
         residual.settle(result(iteration, 1, 0b10))
-        if residual.entered < iteration:
-            residual.add(ONES, iteration)
+        for blocks in np.array([2, 1]), None:
+            residual.add(ONES, iteration, blocks)
         send(residual, iteration, codec)
-        residual.discard_late()
         for block in (0, 2, 3):
             assert sent_gradients(residual, block) == residual.sent[block, 0] >> codec.exponent
         for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
@@ -244,7 +243,6 @@ def test_a_contribution_says_at_least_one_gradient_and_at_most_what_fits_a_sum()
     closed = books_of(Pages.in_memory(blocks=1, lanes=8), codec, drop=True)
     closed.settle(result(1, 0, 0b10))
     closed.add(ONES, 1)
-    closed.discard_late()  # it died here and was started again
     send(closed, 1, codec)
     assert (closed.pending_gradients.tolist(), sent_gradients(closed, 0)) == ([0], 1)
 
@@ -351,11 +349,6 @@ def test_bad_gradients_never_reach_the_wire(bad):
     gradient = np.array([0.5, bad], np.float32)
     with pytest.raises(GradientError, match="gradient element 1 is"):
         to_fixed(gradient)
-
-
-def test_mean_divides_by_count_not_by_n():
-    mean = to_mean(np.array([[6], [6]]) << FRACTION_BITS - 1, np.array([[3], [2]]))
-    assert mean.ravel().tolist() == [1.0, 1.5]
 
 
 def test_gradient_is_the_slope_of_the_loss():

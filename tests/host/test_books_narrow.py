@@ -84,14 +84,13 @@ def live(pages: Pages, last: int, *, drop: bool, feedback: bool) -> Residual:
     residual = Residual(pages, ME, codecs, drop=drop, feedback=feedback)
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
-        if residual.entered < iteration:
-            gradient = np.random.default_rng(iteration).normal(size=BLOCKS * 2).astype(np.float32)
-            residual.add(gradient, iteration)
+        gradient = np.random.default_rng(iteration).normal(size=BLOCKS * 2).astype(np.float32)
+        for blocks in np.arange(BLOCKS)[::2], None:
+            residual.add(gradient, iteration, blocks)
         lanes = 1 + 2 * (iteration % 2)
         scale = codecs[lanes].scale(*statistics(residual.pending))
         chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
         residual.sending(iteration, chosen, lanes, np.full(BLOCKS, 2 + iteration) if lanes == 3 else scale)
-        residual.discard_late()
         if 2 in chosen and residual.sent_scale[2] != 6 and 2 in residual.unsettled(iteration):
             residual.send_again(np.array([2]), iteration, 3, np.full(BLOCKS, 6))
         for block in chosen:

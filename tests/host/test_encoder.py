@@ -9,6 +9,7 @@ import pytest
 from host import aggregate as aggregating
 from host.aggregate import Aggregate, Sums, aggregate
 from host.coding import Coding
+from host.compress import to_fixed
 from host.encoder import SLICE, Encoder
 from host.errors import AgentError
 from host.history import BlockId, Result
@@ -163,13 +164,44 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
         for block in blocks:
             seen[block] = encoder.packed(block)
             encoder.settle([Deliver(team.sum_up(block, [1]))], 0.0)
-    assert [len(blocks) for blocks in encoded] == [SLICE // 512, SLICE // 512, 2]
+    assert [len(blocks) for blocks in encoded] == [16, 32, 64, SLICE // 512, 18], "the link does not wait for the first"
     assert seen == {block: whole.packed(block) for block in whole.blocks}
     whole_end, end = whole.follow([]), encoder.follow([])
     assert whole_end.encoding is not None
     assert end.encoding is not None
     assert end.encoding.error_norm == pytest.approx(whole_end.encoding.error_norm)
     assert end.encoding.residual_norm < whole_end.encoding.residual_norm
+
+
+def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
+    """A gradient is entered slice by slice; who comes too late stashes all of it, once."""
+    team = Team(elements=2 * SLICE + 1000)
+    encoder, gradient = team.encoders[0], np.ones(2 * SLICE + 1000, np.float32)
+    encoder.begin()
+    encoder.enter(gradient, 1)
+    assert not encoder.residual.pending.any()
+    first = next(encoder.slices(1))
+    assert np.flatnonzero(encoder.residual.pending_gradients).tolist() == first
+    assert encoder.residual.entered == 0, "not all of it"
+    for _ in range(2):
+        encoder.enter_rest()
+        assert encoder.residual.entered == 1
+        assert np.array_equal(encoder.residual.pending.ravel()[: gradient.size], to_fixed(gradient))
+
+
+def test_hardly_anything_is_left_to_decode_when_the_last_result_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(elements=2 * aggregating.SLICE + 1000)
+    team.encode()
+    sums, sizes = Sums(team.coding, team.encoders[0].plan, "gradients"), list[int]()
+    take = sums._take
+    monkeypatch.setattr(sums, "_take", lambda results, codec: sizes.append(len(results)) or take(results, codec))
+    for block in team.encoders[0].blocks:
+        sums.add([team.sum_up(block, range(3))])
+    sums.finish()
+    assert sizes[:1] == [aggregating.SLICE // 512]
+    assert sum(sizes) == len(team.encoders[0].blocks)
+    assert sizes[-1] <= aggregating.LAST_SLICE // 512
+    assert len(sizes) < 10
 
 
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)

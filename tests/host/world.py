@@ -241,7 +241,6 @@ class World:
                 self._too_late(worker, rank, block)
         scale = np.full(self.blocks, worker.codec.exponent)
         worker.residual.sending(worker.computed, np.array(worker.protocol.blocks), worker.lanes, scale)
-        worker.residual.discard_late()
         for block in worker.protocol.missing:
             self._contribute(rank, block, worker.codec.exponent, worker.lanes)
         self.advance(rank)
