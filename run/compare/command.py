@@ -86,7 +86,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     "--iterations",
     type=click.IntRange(min=3),
     metavar="N",
-    help="Of replayed gradients; the first one is left out.  [default: 8]",
+    help="Of replayed gradients; the first one is left out.  [default: 16]",
 )
 @set_option
 @click.option(

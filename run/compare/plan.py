@@ -30,7 +30,7 @@ class Axes:
     workers: tuple[int, ...] = (4, 8)
     mbps: tuple[float, ...] = (100.0, 1000.0)
     seeds: int = 3
-    iterations: int = 8
+    iterations: int = 16
     """Of replayed gradients."""
     k: int | None = None
     """Of `fixed`; None: all workers but one."""
@@ -56,7 +56,7 @@ class Axes:
         return setting.straggler == NONE and contender.collective not in ("fixed", "adaptive")
 
 
-QUICK = Axes(workers=(4,), mbps=(100.0,), seeds=1, iterations=6, quick=True)
+QUICK = Axes(workers=(4,), mbps=(100.0,), seeds=1, iterations=12, quick=True)
 """Minutes."""
 
 

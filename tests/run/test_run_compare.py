@@ -534,7 +534,7 @@ def test_one_for_real(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     (run,) = json.loads(result.stdout)["runs"]
-    assert (run["name"], run["iterations"], run["elements"]) == ("replay-none-2w-50m-ring", 8, 50_000)
+    assert (run["name"], run["iterations"], run["elements"]) == ("replay-none-2w-50m-ring", 16, 50_000)
     assert run["limit_s"] == pytest.approx(0.032)
     assert 1.0 < run["times_limit"] < 20
     assert abs(run["parts_off"]) < 0.05
