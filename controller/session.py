@@ -107,6 +107,7 @@ class Session:
             case "regrouped":
                 self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
             case "finished":
+                self._decide()  # on all that was measured: from now on its silence says nothing
                 self.life.finish(rank, message.finished.reason, time.monotonic())
             case other:
                 _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)
@@ -164,8 +165,13 @@ class Session:
 
     def look(self) -> None:
         """Decide, if that is due and there is time for it."""
+        if self._lull.now(time.monotonic()):
+            self._decide()
+
+    def _decide(self) -> None:
+        """Decide, if that is due."""
         begin_s = time.monotonic()
-        if self.course.phase is not Phase.RUNNING or not self._lull.now(begin_s) or not self.decider.due(begin_s):
+        if self.course.phase is not Phase.RUNNING or not self.decider.due(begin_s):
             return
         self._apply(self.decider.decide(begin_s))
         self._lull.decided(begin_s, time.monotonic())

@@ -10,17 +10,17 @@ from run.recoveries import Status
 def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
     """Mean iteration time as predicted for the k in force, with transfer, sum and step; None where nothing was.
 
-    A status speaks for the iterations since the one before it. The first ones know nothing yet and do not count.
+    A status that predicts something speaks for the iterations since the one before it that did.
     """
     times_s: list[float] = []
     iterations: list[int] = []
     before = 0
     for status in statuses:
-        new, before = status["iteration"] - before, status["iteration"]
-        time_s = predicted_s(status)
+        time_s, new = predicted_s(status), status["iteration"] - before
         if time_s is not None and new > 0:
             times_s.append(time_s)
             iterations.append(new)
+            before = status["iteration"]
     return float(np.average(times_s, weights=iterations)) if times_s else None
 
 

@@ -67,6 +67,10 @@ class Controller:
             self.journal.sample(self.job, self.decider)
             self._agenda.reached(self.decider.iteration)
 
+    def finished(self) -> None:
+        """A worker has reached its goal, and told that after its last report."""
+        self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
+
     def _tick(self) -> None:
         """Somebody may be silent."""
         self._look()
@@ -74,8 +78,13 @@ class Controller:
 
     def _look(self) -> None:
         """Decide, if that is due and there is time for it."""
+        if self._lull.now(self.clock.time()):
+            self._decide()
+
+    def _decide(self) -> None:
+        """Decide, if that is due."""
         now_s = self.clock.time()
-        if self._lull.now(now_s) and self.decider.due(now_s):
+        if self.decider.due(now_s):
             self._apply(self.decider.decide(now_s))
             self.machine.spend(self.costs.decide_s)
             self._lull.decided(now_s, now_s + self.costs.decide_s)

@@ -186,5 +186,6 @@ class Simulation:
         now_s = self.clock.time()
         self.first_s = self.first_s or now_s
         self.reasons[rank] = reason
+        self.controller.finished()
         if len(self.reasons) == self.config.job.workers:
-            self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report
+            self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller knows that

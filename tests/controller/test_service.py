@@ -155,6 +155,24 @@ def test_a_report_is_not_the_moment_for_a_decision(monkeypatch: pytest.MonkeyPat
     asyncio.run(scenario())
 
 
+def test_the_first_worker_that_finishes_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that ends before any lull has its prediction all the same."""
+    monkeypatch.setattr("controller.session.TICK_S", 3600.0)
+
+    async def scenario() -> None:
+        async with controller(2, warm_up=1) as running:
+            workers = await running.start_all()
+            for worker in workers:
+                await worker.report(1, 0.01, iteration_s=0.02)
+            await until(lambda: all(track.reports for track in running.session.decider.measurements.track))
+            assert not (await running.status()).expected
+            await workers[0].finish("iterations")
+            await until(lambda: running.session.members.seats[0].finished)
+            assert [entry.k for entry in (await running.status()).expected] == [1, 2]
+
+    asyncio.run(scenario())
+
+
 def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
     async def scenario() -> None:
         async with controller(4) as running:

@@ -126,9 +126,7 @@ def test_one_iteration_and_one_worker(tmp_path: Path) -> None:
     found = times(blocked(tmp_path, [10.0], objective="round", iterations=1))
     assert found.iterations == 1
     assert 0.040 < found.mean_iteration_s < 0.120
-    assert found.predicted_s is None, "it ends before anything is decided"
-    found = times(blocked(tmp_path, [10.0], objective="round", iterations=2))
-    assert found.predicted_s == pytest.approx(found.mean_iteration_s, rel=0.5), "from one report"
+    assert found.predicted_s == pytest.approx(found.mean_iteration_s), "from one report"
 
 
 def test_many_decisions_take_the_time_that_they_may(tmp_path: Path) -> None:
