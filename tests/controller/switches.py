@@ -1,20 +1,13 @@
 """Real switches for the tests: simple_switch_grpc where it is installed, the embedded one."""
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import own_port
 from tests.targets import COMMANDS
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(kw_only=True)
@@ -47,9 +40,10 @@ class SwitchProcess:
 
 @contextlib.contextmanager
 def running(target: str, folder: Path, interfaces: Sequence[str] = ()) -> Iterator[SwitchProcess]:
-    switch = SwitchProcess(command=COMMANDS[target], port=free_port(), log=folder / "switch.log", interfaces=interfaces)
-    switch.start()
-    try:
-        yield switch
-    finally:
-        switch.kill()
+    with own_port() as port:
+        switch = SwitchProcess(command=COMMANDS[target], port=port, log=folder / "switch.log", interfaces=interfaces)
+        switch.start()
+        try:
+            yield switch
+        finally:
+            switch.kill()

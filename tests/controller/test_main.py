@@ -18,7 +18,8 @@ from rpc import kofn_pb2_grpc
 from rpc.certificates import make_certificates
 from rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 from run.objectives import DEFAULT
-from tests.controller.switches import SwitchProcess, free_port, running
+from tests.controller.switches import SwitchProcess, running
+from tests.ports import own_port
 from tests.targets import TARGETS
 
 
@@ -45,6 +46,13 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture
+def addresses() -> Iterator[list[str]]:
+    """Two at which nobody listens."""
+    with own_port() as one, own_port() as other:
+        yield [f"127.0.0.1:{port}" for port in (one, other)]
+
+
 def fails(*arguments: str) -> str:
     process = start(*arguments)
     _, errors = process.communicate(timeout=60)
@@ -53,8 +61,8 @@ def fails(*arguments: str) -> str:
     return last
 
 
-def test_no_switch(files: list[str]) -> None:
-    address = f"127.0.0.1:{free_port()}"
+def test_no_switch(files: list[str], addresses: list[str]) -> None:
+    address = addresses[0]
     line = fails(*files, "--p4runtime", address, "--listen", "127.0.0.1:0", "--wait", "0.5")
     assert line == (
         f"controller: no switch at {address} after 0.5 s (UNAVAILABLE: Connection refused): "
@@ -100,13 +108,15 @@ def test_certificates_that_are_not_there(files: list[str], tmp_path: Path) -> No
     assert line.startswith(f"controller: {tmp_path}/ca.pem: No such file or directory")
 
 
-def test_two_jobs_with_certificates(files: list[str], switch: SwitchProcess, tmp_path: Path) -> None:
+def test_two_jobs_with_certificates(
+    files: list[str], addresses: list[str], switch: SwitchProcess, tmp_path: Path
+) -> None:
     configs = [tmp_path / "a.toml", tmp_path / "b.toml"]
     for job, path in enumerate(configs, 1):
         path.write_text(f"[job]\nworkers = 1\nid = {job}\n")
     certs = tmp_path / "certs"
     make_certificates(certs, {1: 1, 2: 1})
-    address, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
+    address, log = addresses[0], tmp_path / "log"
     process = start(
         "--config", str(configs[0]), "--config", str(configs[1]), *files[2:],
         "--p4runtime", switch.address, "--listen", address, "--certs", str(certs), "--log", str(log), "--wait", "60",
@@ -131,8 +141,9 @@ async def jobs_of(address: str, certs: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(files: list[str], switch: SwitchProcess, end: signal.Signals, tmp_path: Path) -> None:
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+def test_a_signal_ends_it_cleanly(
+    files: list[str], addresses: list[str], switch: SwitchProcess, end: signal.Signals, tmp_path: Path
+) -> None:
     listen = [part for address in addresses for part in ("--listen", address)]
     log, decisions = tmp_path / "log", tmp_path / "decisions.jsonl"
     process = start(

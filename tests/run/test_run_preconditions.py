@@ -16,6 +16,7 @@ from run.errors import RunError
 from run.folder import RunFolder, pass_names, point_latest
 from run.preconditions import check_machine, check_ports, listeners
 from run.state import hold, running, start_time
+from tests.ports import own_port
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +31,8 @@ def _root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
     """Two ports that nobody listens on."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        numbers = one.getsockname()[1], other.getsockname()[1]
-    yield numbers
+    with own_port() as one, own_port() as other:
+        yield one, other
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -54,13 +52,11 @@ def test_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", ports[1]))
-        listener.listen()
-        with pytest.raises(
-            RunError, match=rf"{ports[1]} \(network.controller_port\) is in use by pid {os.getpid()} \("
-        ):
-            check_ports(Network(p4runtime_port=ports[0], controller_port=ports[1]))
+    with (
+        socket.create_server(("127.0.0.1", ports[1])),
+        pytest.raises(RunError, match=rf"{ports[1]} \(network.controller_port\) is in use by pid {os.getpid()} \("),
+    ):
+        check_ports(Network(p4runtime_port=ports[0], controller_port=ports[1]))
 
 
 def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tuple[int, int]) -> None:

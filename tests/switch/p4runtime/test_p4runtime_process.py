@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.ports import own_port
 from tests.switch.p4runtime.harness import COMMANDS, DEVICE_ID, PROGRAM, Target, primary
 
 END_S = 1.0
@@ -21,10 +21,8 @@ END_S = 1.0
 @pytest.fixture
 def address() -> Iterator[str]:
     """A free one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = probe.getsockname()[1]
-    yield f"127.0.0.1:{number}"
+    with own_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
