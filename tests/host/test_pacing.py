@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header, decode_header, enc
 from sim.clock import Clock, Handle
 
 BURST = 4000
+ARRIVES_S = 10.0
 
 
 class LateClock(Clock):
@@ -134,58 +136,82 @@ def test_a_wake_up_lets_go_what_is_due_by_then(words: int, most: int) -> None:
     assert times[-1] <= 0.1 + 0.001, "timers that are late lose no rate"
 
 
-def test_what_comes_while_packets_wait_is_read_when_they_leave() -> None:
-    """At 100 Mbit/s a timer rings soon; at 1 Mbit/s what has come is not kept waiting."""
+class SocketClock(Clock):
+    """What a transport needs of an event loop, in virtual time: a socket is read when `read` is called, if at all."""
 
-    async def test(mbps: float) -> tuple[int, int]:
-        taken, reads = list[int](), 0
-        with udp_socket("127.0.78.254", PORT) as switch:
-            transport = Transport("127.0.78.254", local="127.0.78.1", bucket=bucket_for(mbps, 32))
+    read: Callable[[], object] | None = None
+    arrived: Callable[[], object]
 
-            def take(packets: list[Packet]) -> None:
-                nonlocal reads
-                reads += 1
-                taken.extend(header.block for header, _ in packets)
+    def add_reader(self, watched: socket.socket, read: Callable[[], object]) -> None:
+        self.read = read
+        self.arrived = lambda: select.select([watched], [], [], ARRIVES_S)
 
-            transport.listen(asyncio.get_running_loop(), take, print)
-            leaves = transport.send([(Header(block=block, words=32), bytes(32 * WORD_BYTES)) for block in range(30)])
-            assert any(leaves)
-            for block in range(5):
-                switch.sendto(encode(Header(kind=2, block=block), bytes(WORD_BYTES)), ("127.0.78.1", PORT))
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            soon = len(taken)
+    def remove_reader(self, _: socket.socket) -> None:
+        self.read = None
+
+
+@contextlib.contextmanager
+def paced_worker(
+    clock: SocketClock, mbps: float, take: Callable[[list[Packet]], object] = print
+) -> Iterator[tuple[Transport, socket.socket]]:
+    """A worker's transport, with packets of 32 words, and the socket of its switch."""
+    with udp_socket("127.0.78.254", PORT) as switch:
+        switch.settimeout(ARRIVES_S)
+        transport = Transport("127.0.78.254", local="127.0.78.1", bucket=bucket_for(mbps, 32))
+        transport.listen(cast(asyncio.AbstractEventLoop, clock), take, print)
+        yield transport, switch
+        transport.close()
+
+
+def packets(count: int) -> list[Packet]:
+    return [(Header(block=block, words=32), bytes(32 * WORD_BYTES)) for block in range(count)]
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_what_comes_while_packets_wait_is_read_when_they_leave(look: bool) -> None:
+    """Or when somebody asks for it."""
+    clock, taken = SocketClock(), list[tuple[float, int]]()
+
+    def take(came: list[Packet]) -> None:
+        taken.extend((clock.time(), header.block) for header, _ in came)
+
+    with paced_worker(clock, 100.0, take) as (transport, switch):
+        leaves = transport.send(packets(30))
+        assert any(leaves)
+        assert clock.read is None
+        switch.sendto(encode(Header(kind=2, block=7), bytes(WORD_BYTES)), ("127.0.78.1", PORT))
+        clock.arrived()
+        if look:
             transport.look()
-            looked = len(taken)
-            while len(taken) < 5:
-                await asyncio.sleep(0.001)
-            transport.close()
-        assert taken == list(range(5))
-        assert looked == (5 if soon == 0 else soon)
-        return soon, reads
+        clock.run()
+        assert clock.read is not None, "nothing waits any more"
+    ((when, block),) = taken
+    assert block == 7
+    assert when == 0.0 if look else 0.0 < when <= 2 * PAUSE_S
 
-    assert asyncio.run(test(100.0)) == (0, 1)
-    assert asyncio.run(test(1.0))[0] > 0
+
+def test_what_comes_is_not_kept_waiting_for_long() -> None:
+    """At 1 Mbit/s a packet leaves every 66 ms."""
+    clock = SocketClock()
+    with paced_worker(clock, 1.0) as (transport, _):
+        assert any(transport.send(packets(30)))
+        assert clock.read is not None
 
 
 def test_a_socket_that_is_closed_sends_nothing_that_waits() -> None:
-    async def test(sink: socket.socket) -> None:
-        transport = Transport("127.0.78.254", local="127.0.78.1", bucket=bucket_for(1.0, 1))
-        transport.listen(asyncio.get_running_loop(), lambda packets: None, print)
-        transport.send([(Header(block=number), bytes(WORD_BYTES)) for number in range(2 * BURST_PACKETS)])
+    clock, got = SocketClock(), list[int]()
+    with paced_worker(clock, 1.0) as (transport, switch):
+        transport.send(packets(2 * BURST_PACKETS))
         transport.close()
-        got = list[int]()
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                got.append(decode_header(sink.recv(1 << 16)).block)
+        clock.run()
+        while len(got) < BURST_PACKETS:
+            got.append(decode_header(switch.recv(1 << 16)).block)
+        switch.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            switch.recv(1 << 16)
         assert got == list(range(BURST_PACKETS))
         assert transport.traffic.packets_sent == BURST_PACKETS
-        assert transport.traffic.bytes_sent == BURST_PACKETS * (HEADER_BYTES + WORD_BYTES)
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
-        sink.bind(("127.0.78.254", PORT))
-        sink.setblocking(False)
-        asyncio.run(test(sink))
+        assert transport.traffic.bytes_sent == BURST_PACKETS * (HEADER_BYTES + 32 * WORD_BYTES)
 
 
 @dataclass
