@@ -135,7 +135,11 @@ class RealRun:
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 
     def wait(self, timeout_s: float = 90.0) -> int:
-        return self.process.wait(timeout_s)
+        """Its exit code, once it has ended by itself."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {timeout_s} s: {self.leftovers()}\n{self.text()}") from None
 
     def leftovers(self) -> list[str]:
         """Processes, interfaces and certificates that should not be there any more."""
