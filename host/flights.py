@@ -2,7 +2,7 @@
 
 Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
 for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
-repeated, few at first); and before an iteration's first answer a long wait, because k workers must be there.
+repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there.
 """
 
 import math
@@ -114,14 +114,18 @@ class Flights:
             self._soonest = min(self._soonest, other.deadline)
 
     def _learn_wait(self, flight: Flight, now: float) -> float:
-        """From the first of answers that have come together, how long they were waited for; since when blocks close."""
+        """From the first of answers that have come together, how long they were waited for; since when blocks close.
+
+        What comes as long after it was asked for again as a way there and back takes had been lost, and nobody knows
+        when it would have come.
+        """
+        lost = self._probes and self._patience.is_trip(now - flight.sent)
         if self._moving_since is None:
             self._moving_since = now
-            self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
-        elif not self._probes:
+            if not lost:
+                self._waiting_timeout.sample(max(0.0, now - flight.first_sent))
+        elif not lost and now > self._heard_at:
             self._moving_timeout.sample(now - self._heard_at)
-        else:
-            self._moving_timeout.back_off()
         return self._moving_since
 
     def _learn(self, flight: Flight, moving_since: float, now: float) -> int:
@@ -135,13 +139,13 @@ class Flights:
         return self._answered_order(flight, now)
 
     def due(self, now: float) -> list[int]:
-        """The blocks to ask for again: what was overtaken long ago; in silence the oldest, twice as many each time."""
+        """The blocks to ask for again: what was overtaken long ago; in silence the oldest, four times as many each."""
         due = [block for block, flight in self.by_block.items() if flight.deadline <= now]
         later = (flight.deadline for flight in self.by_block.values() if flight.deadline > now)
         self._soonest = min(later, default=math.inf)
         if self.probe_at <= now:
             oldest = [block for block, flight in self.by_block.items() if flight.sent <= now]
-            probes = oldest[: 2 ** min(self._probes, 10)]
+            probes = oldest[: 4 ** min(self._probes, 5)]
             self.probed.update(probes)
             due += [block for block in probes if block not in due]
             self._probes += bool(oldest)
@@ -171,7 +175,7 @@ class Flights:
     def _patience_ends(self, flight: Flight, now: float) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
         soon = max(now, flight.sent) + self._patience.window_s
-        return soon if flight.attempts == 1 else max(soon, flight.sent + self._answer_timeout.usual_s)
+        return soon if flight.attempts == 1 else max(soon, flight.sent + self._patience.trip_s)
 
     def _since(self, now: float) -> float:
         """From when on an answer can be missed: now, or once the first request leaves where none has left yet."""
@@ -186,9 +190,10 @@ class Flights:
     def _silence_s(self) -> float:
         """How long silence may last.
 
-        Doubles each time while k workers are waited for; once the iteration moves silence is loss, and the wait grows
-        by its own length only.
+        Doubles each time while k workers are waited for.  Once the iteration moves silence is loss: the oldest request
+        is repeated early, as RFC 8985 does at the tail, and the wait grows by its own length only.
         """
         if self._moving_since is not None:
-            return min(RTO_MAX_S, self._moving_timeout.rto_s * (1 + self._probes))
+            moving = self._moving_timeout
+            return min(RTO_MAX_S, moving.rto_s * self._probes if self._probes else moving.usual_s)
         return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(self._probes, 10)))

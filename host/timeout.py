@@ -17,7 +17,8 @@ class Timeout:
     """
 
     def __init__(self, initial_s: float, *, spare: float = 0.0) -> None:
-        self.rto_s = initial_s
+        self.rto_s = self.usual_s = initial_s
+        """All answers are here by then, and most."""
         self._spare = spare
         self._smoothed_s: float | None = None
         self._deviation_s = 0.0
@@ -29,25 +30,18 @@ class Timeout:
         else:
             self._deviation_s += (abs(self._smoothed_s - wait_s) - self._deviation_s) / 4
             self._smoothed_s += (wait_s - self._smoothed_s) / 8
-        spare_s = max(4 * self._deviation_s, self._spare * self._smoothed_s)
-        self.rto_s = min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + spare_s))
+        self.rto_s, self.usual_s = self._after(4), self._after(2)
 
-    def back_off(self) -> None:
-        """An answer came after its request was repeated: nobody knows for how long it was waited for, but for longer.
-
-        Without this a wait that has become longer would never be learnt: every request is repeated before its answer.
-        """
-        self.rto_s = min(RTO_MAX_S, 2 * self.rto_s)
+    def _after(self, deviations: int) -> float:
+        """By when an answer is here whose wait is longer by so many deviations."""
+        assert self._smoothed_s is not None
+        spare_s = max(deviations * self._deviation_s, self._spare * self._smoothed_s)
+        return min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + spare_s))
 
     @property
     def soon_s(self) -> float:
         """Hardly any answer is here by then."""
         return 0.0 if self._smoothed_s is None else SOON * self._smoothed_s
-
-    @property
-    def usual_s(self) -> float:
-        """Most answers are here by then."""
-        return self.rto_s if self._smoothed_s is None else self._smoothed_s + 2 * self._deviation_s
 
 
 class Patience:
@@ -60,6 +54,15 @@ class Patience:
     def __init__(self) -> None:
         self.window_s = PATIENCE_MIN_S
         self._soonest_s = math.inf
+
+    @property
+    def trip_s(self) -> float:
+        """An answer for which nobody else is waited for is here by then."""
+        return min(RTO_MAX_S, max(RTO_MIN_S, 2 * self._soonest_s))
+
+    def is_trip(self, since_sent_s: float) -> bool:
+        """Whether an answer that came so long after a request was one to that: no sooner than any can, and soon."""
+        return self._soonest_s <= since_sent_s < self.trip_s
 
     def answer(self, since_sent_s: float, *, again: bool) -> None:
         """An answer came so long after its request was sent the last time; `again`: not for the first time."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, PAUSE_S, Pacer, Tok
 from host.protocol import Protocol
 from host.shape import Shape
 from host.slot_rules import SlotRules
-from host.timeout import PATIENCE_MIN_S
+from host.timeout import PATIENCE_MIN_S, RTO_MIN_S
 from host.transport import Transport, udp_socket
 from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header, decode_header, encode
 from sim.clock import Clock, Handle
@@ -340,3 +341,56 @@ def test_answers_that_come_together_are_one_wait() -> None:
         made.answered(range(8 * batch, 8 * batch + 8), now)
     assert made.deadline is not None
     assert made.deadline - now >= 0.02 - 1e-9
+
+
+def moving(*gaps_s: float, more: int = 4) -> tuple[Flights, float]:
+    """Block after block was answered, with these pauses; so many are still to come. And when the last one was."""
+    made, now = flights(*[0.0] * (1 + len(gaps_s) + more)), 0.001
+    made.answered([0], now)
+    for block, gap_s in enumerate(gaps_s, 1):
+        now += gap_s
+        made.answered([block], now)
+        for other in made.by_block.values():
+            other.deadline = math.inf  # nothing was overtaken
+    return made, now
+
+
+def repeat_in_silence(made: Flights) -> float:
+    """What a silence says is to be sent again, is; and when that was."""
+    assert made.deadline is not None
+    now = made.deadline
+    for block in made.due(now):
+        made.again(block, now)
+    return now
+
+
+def test_the_tail_is_asked_for_before_the_timeout() -> None:
+    made, answered = moving(*[0.004, 0.012] * 20)
+    first = repeat_in_silence(made)
+    second = repeat_in_silence(made)
+    third = repeat_in_silence(made)
+    assert 0.012 < first - answered < 0.8 * (second - first)
+    assert third - second == pytest.approx(2 * (second - first))
+
+
+@pytest.mark.parametrize(("after_s", "learns"), [(0.0005, True), (0.002, False), (0.02, True)])
+def test_what_comes_soon_after_it_was_asked_for_again_had_been_lost(after_s: float, learns: bool) -> None:
+    """Others were waited for where it comes later; or before any answer can."""
+    made, answered = moving(*[0.006] * 20)
+    assert made.deadline is not None
+    usual = made.deadline - answered
+    again = repeat_in_silence(made)
+    made.answered([21], again + after_s)
+    assert (made.deadline - (again + after_s) > 1.05 * usual) == learns
+
+
+def test_what_is_lost_again_is_not_waited_for_as_others_are() -> None:
+    """The first answer took 100 ms, because k workers had to be there; a way there and back takes 1 ms."""
+    made = flights(*[0.0] * 8)
+    made.answered([0], 0.1)
+    made.launch(8, Header(block=8), b"", 0.1)
+    made.answered([8], 0.101)
+    made.again(1, 0.102)
+    made.launch(9, Header(block=9), b"", 0.103)
+    made.answered([9], 0.104)
+    assert made.by_block[1].deadline == pytest.approx(0.102 + RTO_MIN_S)

@@ -386,8 +386,8 @@ def test_silence_is_probed_with_few_requests_at_first():
     counts = []
     for _ in range(4):
         counts.append(len(sent_again(p.timer(p.deadline))))
-    assert counts == [1, 2, 4, 8]
-    p.packet_in(answer(iteration=1, block=14), bytes(256), 5.0)
+    assert counts == [1, 4, 16, 16]
+    p.packet_in(answer(iteration=1, block=4), bytes(256), 5.0)
     assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
 
 
