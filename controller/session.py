@@ -107,7 +107,8 @@ class Session:
             case "regrouped":
                 self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
             case "finished":
-                self._decide()  # on all that was measured: from now on its silence says nothing
+                if not any(seat.finished for seat in self.members.seats):
+                    self._decide()  # on all that was measured: from now on silence says nothing
                 self.life.finish(rank, message.finished.reason, time.monotonic())
             case other:
                 _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)

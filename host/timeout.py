@@ -17,8 +17,10 @@ class Timeout:
     """
 
     def __init__(self, initial_s: float, *, spare: float = 0.0) -> None:
-        self.rto_s = self.usual_s = initial_s
-        """All answers are here by then, and most."""
+        self.rto_s = initial_s
+        """Nearly all answers are here by then."""
+        self.usual_s = initial_s
+        """Most are."""
         self._spare = spare
         self._smoothed_s: float | None = None
         self._deviation_s = 0.0

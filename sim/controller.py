@@ -68,7 +68,7 @@ class Controller:
             self._agenda.reached(self.decider.iteration)
 
     def finished(self) -> None:
-        """A worker has reached its goal, and told that after its last report."""
+        """The first worker has reached its goal, and told that after its last report."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
 
     def _tick(self) -> None:

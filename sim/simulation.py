@@ -184,8 +184,9 @@ class Simulation:
 
     def _finished(self, rank: int, reason: str) -> None:
         now_s = self.clock.time()
-        self.first_s = self.first_s or now_s
+        if not self.reasons:
+            self.first_s = now_s
+            self.controller.finished()
         self.reasons[rank] = reason
-        self.controller.finished()
         if len(self.reasons) == self.config.job.workers:
             self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller knows that
