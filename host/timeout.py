@@ -17,11 +17,7 @@ class Timeout:
     """
 
     def __init__(self, initial_s: float, *, spare: float = 0.0) -> None:
-        self.rto_s = initial_s
-        """Nearly all answers are here by then."""
-        self.usual_s = initial_s
-        """Most are."""
-        self._spare = spare
+        self._initial_s, self._spare = initial_s, spare
         self._smoothed_s: float | None = None
         self._deviation_s = 0.0
 
@@ -32,11 +28,21 @@ class Timeout:
         else:
             self._deviation_s += (abs(self._smoothed_s - wait_s) - self._deviation_s) / 4
             self._smoothed_s += (wait_s - self._smoothed_s) / 8
-        self.rto_s, self.usual_s = self._after(4), self._after(2)
+
+    @property
+    def rto_s(self) -> float:
+        """Nearly all answers are here by then."""
+        return self._after(4)
+
+    @property
+    def usual_s(self) -> float:
+        """Most answers are here by then."""
+        return self._after(2)
 
     def _after(self, deviations: int) -> float:
         """By when an answer is here whose wait is longer by so many deviations."""
-        assert self._smoothed_s is not None
+        if self._smoothed_s is None:
+            return self._initial_s
         spare_s = max(deviations * self._deviation_s, self._spare * self._smoothed_s)
         return min(RTO_MAX_S, max(RTO_MIN_S, self._smoothed_s + spare_s))
 

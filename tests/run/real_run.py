@@ -40,7 +40,8 @@ sys.exit(subprocess.call(sys.argv[1:]))
 """
 """A session's leader that waits for its child when the terminal is gone, as make does."""
 
-UP = 'ip link set lo up && exec "$@"'
+OWN_NETWORK = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
+"""What a command line follows that is to have a machine's network to itself."""
 
 KOFN = "from controller.cli import main; main()"
 
@@ -70,7 +71,7 @@ class RealRun:
             command = ["setsid", "--ctty", sys.executable, "-c", LEADER, *command]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                ["env", "--default-signal=HUP", "unshare", "--net", "bash", "-c", UP, "bash", *command],
+                ["env", "--default-signal=HUP", *OWN_NETWORK, *command],
                 stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=out if terminal is None else terminal,
                 stderr=err,

@@ -16,7 +16,7 @@ from run.outcomes import WIDTH, Outcome, outcomes_table
 from run.runner import make_plan
 from run.scenarios import Scenario, scenarios
 from run.summary import PassSummary
-from tests.run.real_run import KOFN
+from tests.run.real_run import KOFN, OWN_NETWORK
 
 SCENARIOS = list(scenarios())
 
@@ -83,7 +83,7 @@ def test_the_table_says_what_failed(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.slow
 def test_one_for_real(tmp_path: Path) -> None:
-    inside = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", sys.executable, "-c", KOFN]
+    inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
     result = subprocess.run(
         [*inside, "chaos", "corruption", "--out", str(tmp_path / "out"), "--json"],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "KOFN_STATE_DIR": str(tmp_path / "state")},

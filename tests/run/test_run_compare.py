@@ -36,6 +36,7 @@ from run.metrics import PARTS
 from run.runner import Plan as RunPlan
 from run.runner import make_plan, prepare
 from run.table import plain_table
+from tests.run.real_run import OWN_NETWORK
 from tests.run.test_run_chaos import SUMMARY
 
 KOFN = "from controller.cli import main; main()"
@@ -522,7 +523,7 @@ def test_one_for_real(tmp_path: Path) -> None:
         np.save(gradients / f"{number}.npy", np.full(50_000, number + 1, np.float32))
     known = Ceiling(workers=2, contributions_s=1e5, reduce_mbps=1000.0)
     Ceilings(target="embedded", known={2: known}).write(out)
-    inside = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", sys.executable]
+    inside = [*OWN_NETWORK, sys.executable]
     chosen = ["--workers", "2", "--mbps", "50", "--collective", "ring", "--straggler", "none", "--seeds", "1"]
     result = subprocess.run(
         [*inside, "-c", KOFN, "compare", *chosen, "--replay", gradients, "--no-switches", "--out", out, "--json"],

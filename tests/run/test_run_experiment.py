@@ -20,6 +20,7 @@ from run.experiment_k import tell
 from run.folder import RunFolder
 from run.matrix import Scenario, cells, run_cells
 from run.runner import Plan, make_plan, prepare
+from tests.run.real_run import OWN_NETWORK
 
 TINY = """
 [run]
@@ -209,7 +210,7 @@ def test_one_for_real_and_again(tmp_path: Path) -> None:
     scenarios, out = tmp_path / "experiments", tmp_path / "out"
     scenarios.mkdir()
     (scenarios / "one-slow.toml").write_text(REAL)
-    inside = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash", sys.executable, "-c", KOFN]
+    inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
     texts = []
     for _ in range(2):
         result = subprocess.run(

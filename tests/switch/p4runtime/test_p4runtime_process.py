@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.ports import own_port
 from tests.switch.p4runtime.harness import COMMANDS, DEVICE_ID, PROGRAM, Target, primary
+
+END_S = 1.0
 
 
 @pytest.fixture
@@ -38,9 +41,11 @@ def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.S
     with start("--no-p4", "--", "--grpc-server-addr", address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Server listening on {address}\n"
+        asked_s = time.monotonic()
         process.send_signal(number)
         output, errors = process.communicate(timeout=10)
         assert (process.returncode, output, errors) == (0, "", "")
+        assert time.monotonic() - asked_s < END_S
 
 
 def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
@@ -54,8 +59,10 @@ def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) 
         assert process.stdout is not None
         process.stdout.readline()
         asyncio.run(scenario(process))
+        asked_s = time.monotonic()
         _, errors = process.communicate(timeout=10)
         assert (process.returncode, errors) == (0, "")
+        assert time.monotonic() - asked_s < END_S
 
 
 def test_it_starts_with_a_program(address: str) -> None:
