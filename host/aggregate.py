@@ -1,7 +1,8 @@
 """What an iteration comes to: the average of its blocks' sums, and who and how much is in it.
 
 The average is the mean of the gradients in a sum (docs/CONTROL.md, "What a sum is divided by").  Late workers bring
-what they have stashed, so a sum has more gradients than contributors; divided by these it would be too large a step.
+what they have pending, so a sum has more gradients than contributors; divided by these it would be too large a step.  An old
+gradient may weigh less than one (host.age): the mean is a weighted one.
 A block that has rested for some iterations brings the gradients of all of them, and makes one step that stands for as
 many: the mean of its gradients times their number.
 """
@@ -64,9 +65,9 @@ class Aggregate:
 
 
 def held(results: Sequence[Result]) -> tuple[float, float]:
-    """How many gradients and how many contributors are in a block's sum, mean over the blocks."""
-    gradients, contributors = (int(_numbers(results, name).sum()) for name in ("gradients", "count"))
-    return gradients / len(results), contributors / len(results)
+    """How many gradients, by weight, and how many that count are in a block's sum, mean over the blocks."""
+    weight, contributors = (int(_numbers(results, name).sum()) for name in ("weight", "count"))
+    return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
 
 
 class Sums:
@@ -119,7 +120,7 @@ class Sums:
         Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
         """
         if self._average == "gradients":
-            return self._gap[blocks] / _numbers(results, "gradients") * UNIT
+            return self._gap[blocks] / _numbers(results, "weight") * (wire.WEIGHT_UNIT * UNIT)
         return UNIT / _numbers(results, "count")
 
 

@@ -4,18 +4,19 @@ The agent drives it over real sockets, sim/ in virtual time.  It knows nothing o
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from host import note, summary
+from host.age import NOTHING_FADES, AgeWeight
 from host.coding import Coding
 from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, check, statistics
 from host.errors import AgentError
 from host.history import Result
-from host.instructions import Deliver, Packed
+from host.instructions import Deliver, Packed, request_of
 from host.lanes import code_of, pack, unpack, width_of
 from host.model import Floats
 from host.note import NUMBERS, Note
@@ -26,7 +27,7 @@ from host.rate import RateEstimator, lanes_for
 from host.residual import Residual
 from host.sample import MOST, sample
 from host.summary import Magnitudes, Summary
-from host.wire import HEADER_BYTES, WORD_LANES, Lanes
+from host.wire import HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
 from run.compression import Compress
 
 SLICE = 1 << 16
@@ -68,6 +69,15 @@ class Finished(NamedTuple):
     notes: Mapping[int, Note] = {}
 
 
+class _Gradient(NamedTuple):
+    """As Residual.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one."""
+
+    values: Floats
+    iteration: int
+    batch: int
+    current: int
+
+
 class Encoder:
     """Fills and empties `residual`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
 
@@ -90,17 +100,19 @@ class Encoder:
         """How many blocks a slice has at most."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
-        self._entering: tuple[Floats, int] | None = None  # a gradient of which not everything is in the books yet
-        self._packed: dict[int, bytes] = {}
-        self._fresh: set[int] = set()  # blocks that were encoded in this iteration, and have never left
+        self._entering: _Gradient | None = None  # of which not everything is in the books yet
+        self._packed: dict[int, bytes] = {}  # by request
+        self._fresh: set[int] = set()  # blocks whose part 0 was encoded in this iteration, and has never left
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
         self._began_at_bytes = 0
 
     @classmethod
-    def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, drop: bool = False) -> Self:
-        """For worker `rank`, whose books are in these pages; `compress`, `drop`: what becomes of what is left over."""
-        residual = Residual(pages, rank, coding.codecs, drop=drop, feedback=compress.feedback)
+    def of(
+        cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, age: AgeWeight = NOTHING_FADES
+    ) -> Self:
+        """For worker `rank`, whose books are in these pages; `age`: what old gradients weigh."""
+        residual = Residual(pages, rank, coding.codecs, age=age, feedback=compress.feedback)
         rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
         return cls(coding, residual, rate)
 
@@ -113,6 +125,7 @@ class Encoder:
     def begin(self) -> None:
         """The iteration of `plan` begins."""
         self.uses = self._wanted = self.plan.lanes
+        self._packed.clear()
         self._fresh.clear()
         self._error = None
         self._began_at_bytes = self.sent_bytes
@@ -120,14 +133,15 @@ class Encoder:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
             self._look_at_rate(self._rate)
 
-    def enter(self, gradient: Floats, iteration: int) -> None:
+    def enter(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> None:
         """Take a gradient, shape (elements,), for the books; GradientError when it is not finite.
 
-        It is in them when all of this iteration's slices() are encoded, or after enter_rest(): until then it may not
+        It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
+        the same).  It is in the books when all slices() are encoded, or after enter_rest(): until then it may not
         change.
         """
         check(gradient)
-        self._entering = gradient, iteration
+        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current)
 
     def enter_rest(self) -> None:
         """What slices() have not entered of the gradient, because nobody asked for them any more."""
@@ -136,8 +150,8 @@ class Encoder:
 
     def _enter(self, blocks: Integers | None) -> None:
         """Of the gradient that was taken; None: all that is left."""
-        if self._entering is not None:
-            self.residual.add(*self._entering, blocks)
+        if (taken := self._entering) is not None:
+            self.residual.add(taken.values, taken.iteration, blocks, batch=taken.batch, current=taken.current)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the books."""
@@ -149,8 +163,6 @@ class Encoder:
 
         Meanwhile those before it may leave, and be settled.
         """
-        self._packed.clear()
-        self._fresh.clear()
         self.uses = self._wanted
         if self._summarised or self.plan.blocks.size < self._shape.blocks:
             self.enter_rest()
@@ -174,35 +186,50 @@ class Encoder:
             self._fresh.add(summary_block)
             yield [summary_block]
 
+    def encode_part(self, iteration: int, part: int, open: Collection[int]) -> list[int]:
+        """What waits in those of the plan's blocks that are still open, as another part; the blocks that have any."""
+        self.enter_rest()
+        chosen = self.plan.blocks[(self.residual.waiting > 0)[self.plan.blocks]]
+        chosen = chosen[np.isin(chosen, list(open))]
+        packed = self.residual.sending(iteration, chosen, self.uses, self._scale(self.uses), part)
+        self._keep(packed, part)
+        return sorted(packed)
+
+    def _keep(self, packed: Mapping[int, bytes], part: int) -> None:
+        """What blocks are sent as, until the iteration ends."""
+        self._packed |= {request_of(block, part): values for block, values in packed.items()}
+
     def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
         books = self.residual
         fresh = books.sending(iteration, blocks, lanes, scale)
-        self._packed |= fresh
+        self._keep(fresh, 0)
         self._fresh.update(fresh)
         if len(fresh) < blocks.size:
-            self._packed |= books.noted(np.setdiff1d(blocks, list(fresh)))
-        alike = blocks[books.sent_lanes[blocks] == lanes]
+            self._keep(books.noted(np.setdiff1d(blocks, list(fresh))), 0)
+        alike = books.alike(blocks, lanes)
         chosen = alike[:: -(-self.plan.blocks.size * self._shape.elements // MOST)]
         return _squares(books.left_over(chosen), alike.size * self._shape.elements) if alike.size else 0.0
 
-    def packed(self, block: int) -> Packed:
+    def packed(self, block: int, part: int = 0) -> Packed:
         """What was encoded of a block."""
-        return self.all_packed([block])[0][1]
+        return self.all_packed([block], part)[0][1]
 
-    def all_packed(self, blocks: Sequence[int]) -> list[tuple[int, Packed]]:
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
         """What was encoded of some."""
-        values, summary = self._packed, self._shape.blocks
-        noted = self.residual.noted_of([block for block in blocks if block != summary])
+        values, summary = self._packed, self._shape.summary
+        noted = self.residual.noted_of([block for block in blocks if block != summary], part)
         return [
             (
                 block,
-                Packed(values[block], 0, Lanes.BITS_32, 1) if block == summary else Packed(values[block], *next(noted)),
+                Packed(values[request_of(block, part)], 0, Lanes.BITS_32, WEIGHT_UNIT)
+                if block == summary
+                else Packed(values[request_of(block, part)], *next(noted)),
             )
             for block in blocks
         ]
 
-    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+    def again(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """A block as its slot sums it; AgentError where there is no codec for that."""
         if block == self._shape.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
             codes = ", ".join(str(int(code)) for code in self._codecs)
@@ -210,12 +237,14 @@ class Encoder:
                 f"block {block} is summed in lanes of code {lanes} at scale {scale}: code {codes} and a scale of"
                 f" 0 to {FRACTION_BITS} are allowed"
             )
-        self._encode_again(np.array([block]), iteration, lanes, np.full(self._shape.blocks, scale))
-        return self.packed(block)
+        self._encode_again(np.array([block]), iteration, lanes, np.full(self._shape.blocks, scale), part)
+        return self.packed(block, part)
 
-    def left(self, block: int, values: bytes) -> None:
+    def left(self, block: int, values: bytes, part: int = 0) -> None:
         """A contribution has left, perhaps again: what it holds may be counted from now on."""
         self.sent_bytes += len(values)
+        if part:
+            return
         self._fresh.discard(block)
         if self._rate is not None:
             gradient_bytes = 0 if block == self._shape.summary else self._block_bytes
@@ -277,7 +306,7 @@ class Encoder:
         lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
         if self._notes:
             lanes.append(note.lanes(self.residual.rank, self.note))
-        self._packed[block] = pack(np.concatenate(lanes), 32)
+        self._packed[request_of(block, 0)] = pack(np.concatenate(lanes), 32)
 
     @property
     def _block_bytes(self) -> int:
@@ -309,8 +338,8 @@ class Encoder:
         own = self._magnitudes or Magnitudes(mean=np.zeros(blocks), largest=np.zeros(blocks))
         return codec.scale(own.mean, own.largest)
 
-    def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents) -> None:
-        self._packed |= self.residual.send_again(blocks, iteration, lanes, scale)
+    def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
+        self._keep(self.residual.send_again(blocks, iteration, lanes, scale, part), part)
 
 
 def _squares(sample: Fixed, size: int) -> float:

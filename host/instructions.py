@@ -4,16 +4,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from host.history import BlockId, Result
-from host.wire import Header
+from host.wire import PARTS, Header
+
+
+def request_of(block: int, part: int) -> int:
+    """A number for a part of this worker's contribution to a block; PULLs are part 0's."""
+    return block * PARTS + part
+
 
 
 class Packed(NamedTuple):
-    """What is sent of a block, with so many gradients in it."""
+    """What is sent of a block; `weight`: of the gradients in it, in 1 / WEIGHT_UNIT."""
 
     values: bytes
     scale: int
     lanes: int
-    gradients: int
+    weight: int
 
 
 class Send(NamedTuple):
@@ -42,9 +48,10 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeAgain:
-    """The slot sums at another scale or in other lanes: encode the block as it does and contribute it again."""
+    """The slot sums at another scale or in other lanes: encode this part of the contribution so, and send it again."""
 
     block: int
+    part: int
     scale: int
     lanes: int
 

@@ -15,33 +15,38 @@ import numpy.typing as npt
 
 from host.compress import Fixed
 from host.errors import BooksError
-from host.wire import Values
+from host.wire import PARTS, Values
 
-_MAGIC = int.from_bytes(b"kofn\0bk5")
+_MAGIC = int.from_bytes(b"kofn\0bk6")
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Zero at first; B blocks of L elements."""
+    """Zero at first; B blocks of L elements, P parts (host.wire.PARTS).
+
+    `entered` and `settled` are the two marks of a block.  Each is one 64-bit number, so that one store changes all of it.
+    The valid copy of `discarded` is the exclusive or of their two bits for it: either mark can switch it.
+    """
 
     identity: Integers  # (4,): magic, job and rank, B, L
     begun: Integers  # (1,): latest iteration
-    entered: Integers  # (B,): 2 * latest iteration whose gradient is in + valid copy of `gradients`
-    sent_in: Integers  # (B,): iteration in which `sent` was sent, 0: being written
-    settled: Integers  # (B,): 4 * latest iteration whose result is known + 2 * was this worker in it + valid copy
-    sent_scale: Integers  # (B,)
-    sent_lanes: Integers  # (B,): code of the lanes in `sent`
-    sent_number: Integers  # (B,): gradients in `sent`
-    decided: Integers  # (B,): 2 * latest iteration of which it is settled what is discarded + valid copy of `discarded`
-    gradients_number: Integers  # (2, B): how many gradients are in each copy of `gradients`
-    counted_number: Integers  # (2, B)
-    discarded_number: Integers  # (2, B)
+    entered: Integers  # (B,): 4 * key of the latest gradient (host.residual) + 2 * bit for `discarded` + valid `gradients`
+    settled: Integers  # (B,): 64 * latest iteration whose result is known + 4 * this worker's parts in it
+    #                    + 2 * bit for `discarded` + valid copy of `counted`
+    oldest: Integers  # (B,): the iteration in which the oldest gradient that waits was begun, where one waits
+    sent_in: Integers  # (P, B): iteration in which `sent` was sent, 0: being written
+    sent_scale: Integers  # (P, B)
+    sent_lanes: Integers  # (P, B): code of the lanes in `sent`
+    sent_weight: Integers  # (P, B): weight of the gradients in `sent`, as all weights in 1 / WEIGHT_UNIT
+    gradients_weight: Integers  # (2, B): of the gradients in each copy of `gradients`
+    counted_weight: Integers  # (2, B)
+    discarded_weight: Integers  # (2, B)
     gradients: Fixed  # (2, B, L): the valid copy, and the one before, block by block
     counted: Fixed  # (2, B, L)
     discarded: Fixed  # (2, B, L)
-    sent: Values  # (B, L)
+    sent: Values  # (P, B, L)
 
     @classmethod
     def in_memory(cls, *, blocks: int, lanes: int) -> Self:
@@ -66,7 +71,7 @@ class Pages:
                 " remove it, or give another place"
             )
         pages.identity[:] = identity
-        for array in (pages.gradients, pages.counted, pages.sent):  # the kernel finds room now, not when it matters
+        for array in (pages.gradients, pages.counted, pages.sent[0]):  # the kernel finds room now, not when it matters
             array.view(np.uint8).reshape(-1)[:: mmap.PAGESIZE] |= 0
         return pages
 
@@ -75,13 +80,15 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     """Every array: name, type, shape."""
     yield "identity", np.int64, (4,)
     yield "begun", np.int64, (1,)
-    for name in ("entered", "sent_in", "settled", "sent_scale", "sent_lanes", "sent_number", "decided"):
+    for name in ("entered", "settled", "oldest"):
         yield name, np.int64, (blocks,)
-    for name in ("gradients_number", "counted_number", "discarded_number"):
+    for name in ("sent_in", "sent_scale", "sent_lanes", "sent_weight"):
+        yield name, np.int64, (PARTS, blocks)
+    for name in ("gradients_weight", "counted_weight", "discarded_weight"):
         yield name, np.int64, (2, blocks)
     for name in ("gradients", "counted", "discarded"):
         yield name, np.int64, (2, blocks, lanes)
-    yield "sent", np.int32, (blocks, lanes)
+    yield "sent", np.int32, (PARTS, blocks, lanes)
 
 
 def _size(blocks: int, lanes: int) -> int:
