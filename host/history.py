@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from host.errors import ProtocolError
+from host.wire import bit_of
 
 
 class BlockId(NamedTuple):
@@ -21,7 +22,8 @@ class BlockId(NamedTuple):
 class Result(NamedTuple):
     """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
 
-    `count` workers are in it with `gradients` gradients, their stashes' among them; 0 where only the members are known.
+    `count` of the contributions in it count among the k, and the weights of the gradients in it sum up to `weight`, in
+    units of 1 / WEIGHT_UNIT; both are 0 where only the members are known.
     """
 
     id: BlockId
@@ -29,23 +31,23 @@ class Result(NamedTuple):
     lanes: int
     k: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
-    gradients: int
+    weight: int
     members: int
     values: bytes
 
     @property
     def content(self) -> tuple[int, ...]:
         """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
-        return self.members, self.count, self.gradients, self.lanes, self.scale
+        return self.members, self.count, self.weight, self.lanes, self.scale
 
     def __str__(self) -> str:
         """The content."""
-        members, count, gradients, lanes, scale = self.content
-        return f"members {members:#x} (count {count}, gradients {gradients}, lanes {lanes}, scale {scale})"
+        members, count, weight, lanes, scale = self.content
+        return f"members {members:#x} (count {count}, weight {weight}, lanes {lanes}, scale {scale})"
 
-    def has(self, rank: int) -> bool:
-        """Whether this rank's contribution is in the sum."""
-        return bool(self.members >> rank & 1)
+    def has(self, rank: int, part: int = 0) -> bool:
+        """Whether this part of what this rank gave is in the sum."""
+        return bool(self.members & bit_of(rank, part))
 
 
 def check_same(known: Result, other: Result) -> None:
@@ -62,7 +64,25 @@ class Members(NamedTuple):
 
     blocks: Sequence[int]
     """Which they are: an iteration need not have all, nor this worker all of its results."""
-    members: Sequence[int]
+    bitmaps: bytes
+    """One for each block, little-endian, all as long as the longest needs to be."""
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Each block and its members."""
+        size = len(self.bitmaps) // len(self.blocks)
+        for place, block in enumerate(self.blocks):
+            yield block, int.from_bytes(self.bitmaps[place * size : (place + 1) * size], "little")
+
+
+def _members(results: dict[int, Result]) -> Members:
+    """What is kept of an iteration's results."""
+    blocks = sorted(results)
+    bitmaps = [results[block].members for block in blocks]
+    size = -(-max(bitmaps).bit_length() // 8)
+    return Members(
+        range(len(blocks)) if blocks[-1] == len(blocks) - 1 else array("I", blocks),
+        b"".join(bitmap.to_bytes(size, "little") for bitmap in bitmaps),
+    )
 
 
 class History:
@@ -83,11 +103,7 @@ class History:
         for old in range(self._first_whole, iteration - self._keep):
             results = self._whole.pop(old, {})
             if results:
-                blocks = sorted(results)
-                self._members[old] = Members(
-                    range(len(blocks)) if blocks[-1] == len(blocks) - 1 else array("I", blocks),
-                    array("Q", (results[block].members for block in blocks)),
-                )
+                self._members[old] = _members(results)
         for old in range(self._first_members, iteration - self._keep_members):
             self._members.pop(old, None)
         self._first_whole = max(self._first_whole, iteration - self._keep)
@@ -96,7 +112,7 @@ class History:
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of iterations first..last, in order."""
         for iteration in sorted(known for known in self._members if first <= known <= last):
-            for block, members in zip(*self._members[iteration], strict=True):
+            for block, members in self._members[iteration].pairs():
                 yield _without_values(BlockId(iteration, block), members)
         for iteration in sorted(known for known in self._whole if first <= known <= last):
             for block in sorted(self._whole[iteration]):
@@ -105,4 +121,4 @@ class History:
 
 def _without_values(id: BlockId, members: int) -> Result:
     """All that is left of an old result."""
-    return Result(id=id, scale=0, lanes=0, k=0, count=members.bit_count(), gradients=0, members=members, values=b"")
+    return Result(id=id, scale=0, lanes=0, k=0, count=0, weight=0, members=members, values=b"")

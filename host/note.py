@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from host.wire import WORD_LANES, Values, members_of
+from host.wire import RANKS, WORD_LANES, Values, members_of
 
 NUMBERS = 3
 """Of each worker, 0 to 2**31 - 1."""
 
-RANKS = 64
 WORDS = NUMBERS * RANKS // WORD_LANES
 
 Note = tuple[int, ...]

@@ -64,6 +64,6 @@ def decode_header(datagram: bytes | memoryview) -> wire.Header:
 
 
 def _dissect(datagram: bytes | memoryview) -> wire.Header:
-    """The first 38 bytes as fields."""
+    """The first 64 bytes as fields."""
     packet = Kofn(bytes(datagram))
     return wire.Header(*(packet.getfieldval(name) for name, _ in wire.HEADER_FIELDS))

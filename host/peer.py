@@ -10,6 +10,7 @@ import grpc
 
 from host.history import BlockId, Result
 from host.replica import State, from_parts, to_parts
+from host.wire import MEMBERS_BYTES
 from rpc import kofn_pb2, kofn_pb2_grpc
 from rpc.security import Context, Credentials, channel, permit, worker_name
 
@@ -145,8 +146,8 @@ def _to_message(result: Result) -> kofn_pb2.BlockResult:
         lanes=result.lanes,
         k=result.k,
         count=result.count,
-        gradients=result.gradients,
-        members=result.members,
+        weight=result.weight,
+        members=result.members.to_bytes(MEMBERS_BYTES, "little").rstrip(b"\0"),
         values=result.values,
     )
 
@@ -159,7 +160,7 @@ def _from_message(message: kofn_pb2.BlockResult) -> Result:
         lanes=message.lanes,
         k=message.k,
         count=message.count,
-        gradients=message.gradients,
-        members=message.members,
+        weight=message.weight,
+        members=int.from_bytes(message.members, "little"),
         values=message.values,
     )

@@ -22,7 +22,7 @@ from host.datagrams import Datagrams, datagrams
 from host.errors import ChecksumError, HostError, WireError
 from host.slot_rules import Answer, SlotRules
 from host.transport import udp_socket
-from host.wire import EVERYONE, GRADIENTS_MAX, HEADER_BYTES, PACKET_BYTES_MAX, Header, Kind, Lanes
+from host.wire import EVERYONE, HEADER_BYTES, PACKET_BYTES_MAX, PARTS, WEIGHT_MAX, Header, Kind, Lanes
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +139,12 @@ class Server:
             return "BAD_LENGTH"
         if not header.iteration:
             return "BAD_EPOCH"
+        if header.part >= PARTS:
+            return "BAD_PART"
         if header.worker >= ranks or self._places[header.worker] != sender:
             return "WRONG_PORT"
-        brings = 1 <= header.gradients <= GRADIENTS_MAX or header.kind == Kind.PULL
-        if header.count != 1 or not brings:
+        pulls = header.kind == Kind.PULL
+        if header.count != 1 if pulls else header.count > 1 or not 1 <= header.weight <= WEIGHT_MAX:
             return "BAD_COUNT"
         if self._learns:
             self._rules.generation, self._learns = header.generation, False

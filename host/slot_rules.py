@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from host.compress import Fixed
-from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind, Lanes
+from host.wire import EVERYONE, WORD_BYTES, Flag, Header, Kind, Lanes, bit_of
 
 Answer = tuple[int, Header, bytes]
 
@@ -20,17 +20,21 @@ class SlotState:
     epoch: tuple[int, int, int] = (0, 0, 0)  # generation, iteration, block
     members: int = 0
     count: int = 0
-    gradients: int = 0
+    addends: int = 0
+    weight: int = 0
     done: bool = False
     format: tuple[int, int, int] = (0, 0, 0)  # scale, words, lanes
     values: Fixed = field(default_factory=lambda: np.zeros(64, np.int64))
 
 
 class SlotRules:
-    """The slots of a job of `workers` workers, summing until `k` are in."""
+    """The slots of a job of `workers` workers, summing until `k` are in or a lane's sum has no more `room`.
 
-    def __init__(self, *, workers: int, k: int, slots: int = 4096) -> None:
-        self.workers, self.k = workers, k
+    Where no room is given there is some for as many contributions as workers.
+    """
+
+    def __init__(self, *, workers: int, k: int, slots: int = 4096, room: int | None = None) -> None:
+        self.workers, self.k, self.room = workers, k, workers if room is None else room
         self.generation = 0
         self.slots = [SlotState() for _ in range(slots)]
 
@@ -40,16 +44,16 @@ class SlotRules:
             return []
         index = header.slot % len(self.slots)
         slot = self.slots[index]
-        epoch, me = (header.generation, header.iteration, header.block), 1 << header.worker
+        epoch, me = (header.generation, header.iteration, header.block), bit_of(header.worker, header.part)
         form = (header.scale, header.words, header.lanes)
         if epoch < slot.epoch:
             return [_answer(header, Kind.STALE, header.worker, bytes(header.words * WORD_BYTES))]
         if epoch > slot.epoch:
-            if header.kind == Kind.PULL:
+            if header.kind == Kind.PULL or not self._has_room(header, merged=0):
                 return []
-            slot = self.slots[index] = SlotState(
-                epoch, me, header.count, header.gradients, False, form, to_numbers(values, header.lanes)
-            )
+            numbers, addends = to_numbers(values, header.lanes), max(header.count, 1)
+            slot = SlotState(epoch, me, header.count, addends, header.weight, False, form, numbers)
+            self.slots[index] = slot
             return self._maybe_close(slot, header)
         if slot.format[1] != header.words:
             return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
@@ -62,15 +66,22 @@ class SlotRules:
         if not slot.members & me:
             if slot.format != form:
                 return [self._refusal(slot, header)]
+            if not self._has_room(header, merged=slot.addends - slot.count):
+                return []
             slot.values = slot.values + to_numbers(values, header.lanes)
             slot.members |= me
             slot.count += header.count
-            slot.gradients += header.gradients
+            slot.addends += max(header.count, 1)
+            slot.weight += header.weight
         return self._maybe_close(slot, header)
+
+    def _has_room(self, header: Header, *, merged: int) -> bool:
+        """Whether k that count still fit a sum that has so many which do not, when this one is added."""
+        return header.count > 0 or merged + (header.k or self.k) < self.room
 
     def _maybe_close(self, slot: SlotState, header: Header) -> list[Answer]:
         k = header.k or self.k
-        if slot.count < k:
+        if slot.count < k and slot.addends < self.room:
             return []
         slot.done = True
         ranks = range(self.workers) if header.owner == EVERYONE else [header.owner]
@@ -86,7 +97,7 @@ class SlotRules:
         return header._replace(
             members=slot.members,
             count=slot.count,
-            gradients=slot.gradients,
+            weight=slot.weight,
             scale=scale,
             lanes=lanes,
             k=header.k or self.k,

@@ -18,7 +18,7 @@ from host.errors import ChecksumError, WireError
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 
-VERSION = 2
+VERSION = 3
 FORWARDED_PORT = PORT + 1
 """What hosts say to each other without the switch's help: it keeps PORT for itself, and forwards all others."""
 
@@ -31,8 +31,15 @@ WORD_LANES = WORD_BYTES // 4
 
 WORDS_MAX = 32
 
-GRADIENTS_MAX = 1023
-"""Gradients that a worker brings into one block at most: those of 64 workers fit the 16 bits of a sum's number."""
+RANKS = 64
+PARTS = 4
+"""Contributions of one worker to one block, at most."""
+
+WEIGHT_UNIT = 256
+"""The weight of a gradient that counts in full."""
+
+WEIGHT_MAX = 1023 * WEIGHT_UNIT
+"""Of one contribution."""
 
 HEADER_FIELDS = (
     ("version", 4),
@@ -50,14 +57,16 @@ HEADER_FIELDS = (
     ("slot", 16),
     ("checksum", 16),
     ("scale", 16),
-    ("count", 16),
-    ("gradients", 16),
-    ("members", 64),
+    ("count", 8),
+    ("part", 8),
+    ("weight", 32),
+    ("members", PARTS * RANKS),
 )
 """(name, bits) of every header field in wire order, big-endian."""
 
 SIGNED_FIELDS = frozenset({"scale"})
 HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
+MEMBERS_BYTES = PARTS * RANKS // 8
 PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
 
 Values = npt.NDArray[np.int32]
@@ -92,7 +101,7 @@ class Lanes(IntEnum):
 
 
 class Header(NamedTuple):
-    """The 38 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
+    """The 64 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
 
     version: int = VERSION
     kind: int = Kind.CONTRIBUTE
@@ -110,7 +119,8 @@ class Header(NamedTuple):
     checksum: int = 0
     scale: int = 0
     count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
-    gradients: int = 1
+    part: int = 0
+    weight: int = WEIGHT_UNIT
     members: int = 0
 
 
@@ -125,8 +135,8 @@ def _byte_groups() -> Iterator[list[tuple[str, int]]]:
 
 
 def _struct_format() -> str:
-    """One struct code for each group: pairs of 4-bit fields share a byte."""
-    codes = {8: "B", 16: "H", 32: "I", 64: "Q"}
+    """One struct code for each group: pairs of 4-bit fields share a byte, the bitmap is bytes."""
+    codes = {8: "B", 16: "H", 32: "I", 256: "32s"}
     groups = [(sum(bits for _, bits in group), group[0][0] in SIGNED_FIELDS) for group in _byte_groups()]
     return ">" + "".join(codes[bits].lower() if signed else codes[bits] for bits, signed in groups)
 
@@ -151,24 +161,26 @@ CHECKSUM = _place("checksum")
 
 
 def encode_header(header: Header) -> bytes:
-    """The header's 38 bytes as they are; WireError names a field that is out of range."""
-    version, kind, job, worker, owner, lanes, flags, *rest = header
+    """The header's 64 bytes as they are; WireError names a field that is out of range."""
+    version, kind, job, worker, owner, lanes, flags, *rest, members = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
     try:
-        return _HEADER.pack(version << 4 | kind, job, worker, owner, lanes << 4 | flags, *rest)
-    except struct.error as error:
+        bitmap = members.to_bytes(MEMBERS_BYTES)
+        return _HEADER.pack(version << 4 | kind, job, worker, owner, lanes << 4 | flags, *rest, bitmap)
+    except (struct.error, OverflowError) as error:
         raise WireError(f"{error}: {header}") from error
 
 
 def headers_of(heads: bytes | memoryview) -> Iterator[Header]:
     """The fields of headers that follow each other."""
-    for first, job, worker, owner, widths, *rest in _HEADER.iter_unpack(heads):
-        yield Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
+    for first, job, worker, owner, widths, *rest, bitmap in _HEADER.iter_unpack(heads):
+        members = int.from_bytes(bitmap)
+        yield Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest, members)
 
 
 def _unpack(datagram: bytes | memoryview) -> Header:
-    """The first 38 bytes as fields."""
+    """The first 64 bytes as fields."""
     return next(headers_of(datagram[:HEADER_BYTES]))
 
 
@@ -218,6 +230,12 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
 
 
+def bit_of(rank: int, part: int) -> int:
+    """A bitmap with the bit of one contribution: this part of what this rank gives to a block."""
+    return 1 << part * RANKS + rank
+
+
 def members_of(bitmap: int) -> list[int]:
-    """The ranks whose bits are set, ascending."""
-    return [rank for rank in range(64) if bitmap >> rank & 1]
+    """The ranks that have given any part, ascending."""
+    anyone = bitmap | bitmap >> RANKS | bitmap >> 2 * RANKS | bitmap >> 3 * RANKS
+    return [rank for rank in range(RANKS) if anyone >> rank & 1]

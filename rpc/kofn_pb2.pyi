@@ -526,21 +526,23 @@ class BlockResult(_message.Message):
     SCALE_FIELD_NUMBER: _builtins.int
     LANES_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
-    GRADIENTS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     block: _builtins.int
     scale: _builtins.int
     lanes: _builtins.int
     count: _builtins.int
-    members: _builtins.int
+    """contributions in the sum that count among the k"""
     values: _builtins.bytes
     """as on the wire; empty: too old, only the members are still known"""
     k: _builtins.int
-    gradients: _builtins.int
-    """in the sum; count says of how many workers"""
+    weight: _builtins.int
+    """of the gradients in the sum, in units of 1/256 gradient"""
+    members: _builtins.bytes
+    """bit (64 * part + rank), little-endian; zeros at the end may be left out"""
     def __init__(
         self,
         *,
@@ -549,14 +551,14 @@ class BlockResult(_message.Message):
         scale: _builtins.int = ...,
         lanes: _builtins.int = ...,
         count: _builtins.int = ...,
-        members: _builtins.int = ...,
         values: _builtins.bytes = ...,
         k: _builtins.int = ...,
-        gradients: _builtins.int = ...,
+        weight: _builtins.int = ...,
+        members: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "gradients", b"gradients", "iteration", b"iteration", "k", b"k", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "count", b"count", "iteration", b"iteration", "k", b"k", "lanes", b"lanes", "members", b"members", "scale", b"scale", "values", b"values", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
