@@ -174,9 +174,9 @@ def encode_header(header: Header) -> bytes:
 
 def headers_of(heads: bytes | memoryview) -> Iterator[Header]:
     """The fields of headers that follow each other."""
-    for first, job, worker, owner, widths, *rest, bitmap in _HEADER.iter_unpack(heads):
-        members = int.from_bytes(bitmap)
-        yield Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest, members)
+    for first, job, worker, owner, widths, *rest in _HEADER.iter_unpack(heads):
+        rest[-1] = int.from_bytes(rest[-1])
+        yield Header(first >> 4, first & 15, job, worker, owner, widths >> 4, widths & 15, *rest)
 
 
 def _unpack(datagram: bytes | memoryview) -> Header:

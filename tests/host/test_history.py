@@ -5,7 +5,7 @@ from host.history import BlockId, History, Result
 
 def result(iteration: int, block: int, members: int = 1) -> Result:
     return Result(
-        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=1, gradients=3, members=members, values=b"sum"
+        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=1, weight=3, members=members, values=b"sum"
     )
 
 
@@ -22,7 +22,7 @@ def test_old_results_become_members_and_then_nothing() -> None:
     kept = history(dict.fromkeys(range(1, 8), (1, 0)))
     for iteration in range(1, 8):
         kept.forget(iteration)
-    found = [(one.id, one.members, bool(one.values), one.gradients) for one in kept.results(0, 100)]
+    found = [(one.id, one.members, bool(one.values), one.weight) for one in kept.results(0, 100)]
     assert found == [
         (BlockId(iteration, block), 1 << block, iteration >= 5, 3 * (iteration >= 5))
         for iteration in range(3, 8)
