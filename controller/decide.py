@@ -22,6 +22,8 @@ from run.objectives import check_objective
 
 CHANGES_KEPT = 32
 
+PROCESS = {"abort": "abort", "drop": "drop"}
+
 UNHEARD_OF = 1e-3
 """Share of a worker's blocks that take longer than a silence that is news."""
 
@@ -62,7 +64,7 @@ class Decider:
         self.chooser = Chooser(
             goal=objective(self.policy.objective, self.workers),
             window=self.policy.window,
-            predictor=Predictor(late=self.policy.late),
+            predictor=Predictor(late=PROCESS.get(self.policy.late_gradient, "finish")),
         )
         self.restart(range(self.workers))
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.views import Views
-from host.wire import GRADIENTS_MAX
+from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 
 _LOG = logging.getLogger(__name__)
 
@@ -212,11 +212,11 @@ class Measurements:
         """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
         if contributors != 0 and not 1 <= contributors <= self.workers:
             return "number", f"contributors {contributors}: 0, or 1 to {self.workers} is allowed"
-        most = GRADIENTS_MAX * self.workers if contributors else 0
-        if not contributors <= gradients <= most:
+        least, most = (1 / WEIGHT_UNIT, WEIGHT_MAX / WEIGHT_UNIT * PARTS * self.workers) if contributors else (0, 0)
+        if not least <= gradients <= most:
             return (
                 "number",
-                f"gradients {gradients} of {contributors:g} contributors: {contributors:g} to {most} is allowed",
+                f"gradients {gradients} of {contributors:g} contributors: {least:g} to {most:g} is allowed",
             )
         return None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from host.compress import Fixed
 from host.wire import WEIGHT_UNIT
+from run.config import Policy
 
 UNIT_BITS = WEIGHT_UNIT.bit_length() - 1
 
@@ -33,6 +34,13 @@ class AgeWeight:
 
 
 NOTHING_FADES = AgeWeight()
+
+
+def age_weight_of(policy: Policy) -> AgeWeight:
+    """As the configuration has it; a rule that discards what is late leaves nothing of it."""
+    if policy.rule.discards:
+        return AgeWeight(weight=0.0)
+    return AgeWeight(weight=policy.age_weight, limit=policy.age_limit)
 
 
 def share_of(values: Fixed, share: int) -> Fixed:

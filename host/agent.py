@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
+from host.age import NOTHING_FADES, AgeWeight
 from host.aggregate import Aggregate, Sums, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
@@ -38,10 +39,11 @@ from host.plan import Plan
 from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
-from host.residual import Books
+from host.residual import Account, Books
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
+from run.late import RULES, Rule
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +64,9 @@ Ended = tuple[Finished, Sums] | State
 
 
 class _Exchanged(NamedTuple):
-    """What an iteration and those that followed it came to: when the first block was handed over, and what was sent."""
+    """What a call came to: when the first block was handed over, and the iterations that have ended."""
 
     handed_s: float
-    sent: wire.Values | None  # None: nobody asks
     ended: list[Ended]
     times: Times
 
@@ -73,8 +74,8 @@ class _Exchanged(NamedTuple):
 class Agent:
     """One worker's place in a job, whose gradients are coded as `coding` says; `books`: a file for them to live in.
 
-    `compress`: what becomes of what coding leaves over, and of the link's rate; `drop`: what is too late of a gradient
-    is thrown away, not stashed; `average`: as model.average; `give_up_s`: how long no block may close.
+    `compress`: what becomes of what coding leaves over, and of the link's rate; `rule`: what becomes of what is late,
+    and `age` what it weighs then; `average`: as model.average; `give_up_s`: how long no block may close.
     """
 
     def __init__(
@@ -87,7 +88,8 @@ class Agent:
         compress: Compress = Compress(),  # noqa: B008  # frozen
         books: Path | None = None,
         average: Average = "gradients",
-        drop: bool = False,
+        rule: Rule = RULES["stash"],
+        age: AgeWeight = NOTHING_FADES,
         recorder: Recorder | None = None,
         give_up_s: float = GIVE_UP_AFTER_S,
     ) -> None:
@@ -101,10 +103,13 @@ class Agent:
         shape = self._coding.shape
         sizes = {"blocks": shape.blocks, "lanes": shape.elements}
         pages = Pages.in_memory(**sizes) if books is None else Pages.in_file(books, job=job.id, rank=rank, **sizes)
-        self.encoder = Encoder.of(coding, compress, pages, rank, drop=drop)
+        self.encoder = Encoder.of(coding, compress, pages, rank, age=age)
         self.residual = self.encoder.residual
+        self.rule = rule
+        self.iteration = 0
+        """The one that the training thread works on; the protocol may be further, to merge what is late."""
         self.over = threading.Event()
-        """Set while the iteration that the training thread works on is over elsewhere: its gradient comes too late."""
+        """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
@@ -134,6 +139,8 @@ class Agent:
         """What is still to be encoded of the gradient that all_reduce() waits for."""
         self._meanwhile: Callable[[], object] = lambda: None
         """What is to be done after that."""
+        self._called = True  # the training thread waits for this loop, or has not begun
+        self._ended: list[Ended] = []  # what it has not heard of yet
 
     async def start(
         self, first_iteration: int, generation: int, holders: Holders, *, reached: int = 0, state: State | None = None
@@ -149,6 +156,7 @@ class Agent:
         self.protocol.others_reached(reached)
         if state is not None:
             self.encoder.plan = Plan.from_arrays(state.arrays)
+        self.iteration = first_iteration
         self._begin(first_iteration)
 
     async def close(self) -> None:
@@ -161,11 +169,6 @@ class Agent:
     # -- for the training thread
 
     @property
-    def iteration(self) -> int:
-        """The current one."""
-        return self.protocol.iteration
-
-    @property
     def entered(self) -> bool:
         """Whether the current iteration's gradient is in the books already: it was computed before a restart."""
         return self.residual.entered == self.iteration
@@ -174,30 +177,31 @@ class Agent:
         self,
         gradient: npt.NDArray[np.float32] | None,
         *,
+        batch: int = 0,
+        stay: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float, list[Aggregate | State]]:
-        """Contribute the current iteration's gradient and wait for its end; None when it is `entered`.
+        """Contribute the current iteration's gradient, None when it is `entered`, and wait for the iteration's end.
 
-        `meanwhile` is called on the event loop when all is encoded, while the last blocks wait to leave: before that
-        other workers of this machine may need its processors.  Returns when the first block was encoded
-        (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others have
-        finished meanwhile.  A State among them replaces all before it: the results were too old to be had.
-        GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
+        It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
+        aggregate.  Where the iteration is over the rule says what becomes of the gradient; the call waits for an end
+        only if it counts among the k of a later one.  `meanwhile` is called on the event loop when all is encoded,
+        while the last blocks wait to leave: before that other workers of this machine may need its processors.
+        Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
+        all later iterations that are over by now.  A State among them replaces all before it: the results were too old
+        to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
         """
         watch = Stopwatch()
-        watch.turn("encode")
-        if gradient is not None:
-            if gradient.shape != (self._coding.elements,):
-                raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
-            self.encoder.enter(gradient, self.iteration)
         watch.turn("wait")
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(meanwhile), self._loop)
+        if gradient is not None and gradient.shape != (self._coding.elements,):
+            raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
+        exchange = asyncio.run_coroutine_threadsafe(self._exchange(gradient, batch, stay, meanwhile), self._loop)
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
             progress(self.protocol.share)
         exchanged = exchange.result()
         watch.turn("decode")
-        updates = self._updates(exchanged.ended, exchanged.sent)
+        updates = self._updates(exchanged.ended)
         self.times = within_wait(watch.times(), exchanged.times)
         return exchanged.handed_s, updates
 
@@ -207,15 +211,14 @@ class Agent:
 
     def skip(self) -> list[Aggregate | State]:
         """Contribute nothing to the current iteration; returns as all_reduce() does."""
-        return self._updates(asyncio.run_coroutine_threadsafe(self._advance(), self._loop).result(), None)
+        return self._updates(asyncio.run_coroutine_threadsafe(self._skip(), self._loop).result())
 
-    def _updates(self, ended: list[Ended], sent: wire.Values | None) -> list[Aggregate | State]:
-        """What training applies, in order; `sent` belongs to the first of it."""
-        if self._recorder is not None:
-            for update in ended:
-                if not isinstance(update, State):
-                    self._recorder.add(sent, update[0].results)
-                sent = None
+    def account(self) -> Account:
+        """What became of this worker's gradients so far."""
+        return self.residual.account()
+
+    def _updates(self, ended: list[Ended]) -> list[Aggregate | State]:
+        """What training applies, in order."""
         return [
             update
             if isinstance(update, State)
@@ -268,8 +271,8 @@ class Agent:
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
-        if self.iteration:
-            async for results in self._holders.fetch(self.iteration, LAST_ITERATION, everyone=True):
+        if current := self.protocol.iteration:
+            async for results in self._holders.fetch(current, LAST_ITERATION, everyone=True):
                 self._take_results(results)
         if generation == self.protocol.generation:  # else another regroup has begun
             self._follow(self.protocol.resume(asyncio.get_running_loop().time()))
@@ -288,25 +291,83 @@ class Agent:
     # -- on the event loop
 
     def _begin(self, iteration: int) -> None:
-        """Begin an iteration by its plan and note it in the books."""
+        """Begin an iteration by its plan; what has waited for a whole one is merged into it."""
         self._encoded()
-        self.residual.begin(iteration)
-        self.encoder.begin()
+        self.encoder.begin(iteration)
         self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
+        if self.rule.merges and self.encoder.waits_since(iteration - 1):
+            self._contribute_waiting(counts=False)
 
-    async def _exchange(self, meanwhile: Callable[[], object]) -> _Exchanged:
+    async def _exchange(
+        self, gradient: npt.NDArray[np.float32] | None, batch: int, stay: bool, meanwhile: Callable[[], object]
+    ) -> _Exchanged:
         """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
+        self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
-        handed_s, self._slices, self._meanwhile = time.monotonic(), self.encoder.slices(self.iteration), meanwhile
         try:
-            self._feed()
-            ended = await self._advance()
+            late = self._is_late
+            await self._advance(0)
+            current = self.protocol.iteration
+            self._turn("encode")
+            if gradient is not None:
+                self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
+            if late and not self.rule.counts:
+                self.encoder.enter_rest()
+                if self.rule.merges:
+                    self._contribute_waiting(counts=False)
+                meanwhile()
+            elif batch:
+                self._contribute_waiting(counts=True)
+            else:
+                self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
+                self._feed()
+            if not (stay or (late and not self.rule.counts)):
+                await self._advance(current)
+            else:
+                self._encoded()
+                await self._advance(0)
         finally:
             self._watch = self._slices = None
-        sent = None if self._recorder is None else self.residual.sent.copy()
-        return _Exchanged(handed_s, sent, ended, watch.times())
+        return _Exchanged(handed_s, self._told(), watch.times())
+
+    async def _skip(self) -> list[Ended]:
+        """Wait for the end of the iteration that the training thread works on."""
+        self._called = True
+        await self._advance(self.iteration)
+        return self._told()
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the iteration that the training thread works on is over."""
+        return self.protocol.over or self.protocol.iteration > self.iteration
+
+    def _told(self) -> list[Ended]:
+        """What the training thread hears of now; it goes on in the protocol's iteration."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self.iteration = self.protocol.iteration
+            self.over.clear()
+        self._called = False
+        self._look()
+        self._carry_on()
+        return ended
+
+    def _contribute_waiting(self, *, counts: bool) -> None:
+        """Contribute what waits as another part, beside what this worker gives to the iteration anyway."""
+        before = self._turn("encode")
+        part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.open, counts=counts)
+        self._turn(before)
+        self._contribute(blocks, part=part, counts=counts)
+
+    def _carry_on(self) -> None:
+        """While the training thread computes: what waits is for the next iteration, as soon as that begins here."""
+        with self._failing():
+            while not self._called and self.rule.merges and self.encoder.waits:
+                if (end := self._ending.take()) is None:
+                    return
+                self._end(end)
 
     def _feed(self) -> None:
         """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much."""
@@ -332,27 +393,28 @@ class Agent:
             self._meanwhile()
             self._turn(before)
 
-    async def _advance(self) -> list[Ended]:
-        """The current iteration's end, and those of all that the others have finished."""
-        ended: list[Ended] = []
-        while not ended or self.protocol.left_behind:
-            end = await self._ending.wait()
-            self._encoded()
-            if isinstance(end, State):
-                ended.append(end)
-            else:
-                before = self._turn("decode")
-                results = [end.results[block] for block in self.protocol.blocks]
-                ended.append((self.encoder.follow(results), end))
-                self._begin(self.iteration + 1)
-                self._turn(before)
-        self.over.clear()
-        self._look()
-        return ended
+    async def _advance(self, iteration: int) -> None:
+        """Go on until the protocol is beyond this iteration, and in one that is not over elsewhere."""
+        while self.protocol.iteration <= iteration or self.protocol.over:
+            self._end(await self._ending.wait())
+
+    def _end(self, end: Sums | State) -> None:
+        """An iteration is over, or a replica came instead: the next one begins."""
+        self._encoded()
+        if isinstance(end, State):
+            self._ended.append(end)
+            return
+        before = self._turn("decode")
+        finished = self.encoder.follow([end.results[block] for block in self.protocol.blocks])
+        self._ended.append((finished, end))
+        if self._recorder is not None:
+            self._recorder.add(self.residual.sent_in(self.protocol.iteration), finished.results)
+        self._begin(self.protocol.iteration + 1)
+        self._turn(before)
 
     def _look(self) -> None:
-        """Say so when the current iteration is over."""
-        if self.protocol.over:
+        """Say so when the iteration that the training thread works on is over."""
+        if self._is_late:
             self.over.set()
 
     def _turn(self, part: Part) -> Part:
@@ -413,14 +475,17 @@ class Agent:
     def _complete(self, _: Sequence[Complete]) -> None:
         """Those are all."""
         self._ending.put(self._sums)
+        if not self._called:
+            self._loop.call_soon(self._carry_on)
 
     def _encode_again(self, wanted: Sequence[EncodeAgain]) -> None:
         """Slots sum at other scales, or in other lanes."""
         before = self._turn("encode")
         for again in wanted:
-            self.encoder.again(again.block, self.iteration, again.scale, again.lanes)
+            self.encoder.again(again.block, self.protocol.iteration, again.scale, again.lanes, again.part)
         self._turn(before)
-        self._contribute([again.block for again in wanted])
+        for part, counts in {(again.part, again.counts) for again in wanted}:
+            self._contribute([again.block for again in wanted if again.part == part], part=part, counts=counts)
 
     def _ask(self, inquiry: wire.Header) -> None:
         """A question that is none of the protocol's."""
@@ -431,7 +496,7 @@ class Agent:
         before = self._turn("send")
         for header, values in packets:
             if header.kind == wire.Kind.CONTRIBUTE:
-                self.encoder.left(header.block, values)
+                self.encoder.left(header.block, values, header.part)
         for (header, _), leaves_s in zip(packets, self._transport.send(packets), strict=True):
             if leaves_s is not None:
                 self.protocol.leaves(header, leaves_s)
@@ -439,13 +504,14 @@ class Agent:
 
     def _narrow(self) -> None:
         """Where the iteration has gone over to narrower lanes, hand over what still waits in these."""
-        if blocks := self.encoder.narrowed(self.protocol.waiting, self.iteration):
+        if blocks := self.encoder.narrowed(self.protocol.waiting, self.protocol.iteration):
             self._contribute(blocks)
 
-    def _contribute(self, blocks: Sequence[int]) -> None:
+    def _contribute(self, blocks: Sequence[int], *, part: int = 0, counts: bool = True) -> None:
         """Hand blocks to the protocol, as they are noted in the books."""
-        ready, now = self.encoder.all_packed(blocks), self._loop.time()
-        self._follow(self.protocol.contribute_all(ready, uses=self.encoder.uses, now=now))
+        ready, now = self.encoder.all_packed(blocks, part), self._loop.time()
+        uses = self.encoder.uses
+        self._follow(self.protocol.contribute_all(ready, part=part, counts=counts, uses=uses, now=now))
 
     def _ask_peers(self, _: Sequence[AskPeers]) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""
@@ -454,12 +520,12 @@ class Agent:
 
     async def _fetch(self) -> None:
         """Ask peers until the current iteration is complete, and for some later ones while they are at it."""
-        iteration, gone = self.iteration, False
+        iteration, gone = self.protocol.iteration, False
         self.protocol.statistics.peer_fetches += 1
         async for results in self._holders.fetch(iteration, iteration + FETCH_BYTES // self._iteration_bytes):
             gone = gone or any(result.id.iteration == iteration and not result.values for result in results)
             self._take_results(results)
-            if self.iteration != iteration or not self.protocol.missing:
+            if self.protocol.iteration != iteration or not self.protocol.missing:
                 return
         if gone:
             with self._failing():
@@ -471,7 +537,7 @@ class Agent:
         if state is None or state.iteration < iteration:
             return  # the timer asks again
         await settle(self.residual, iteration, self._holders)
-        if iteration != self.iteration or not self.protocol.missing:
+        if iteration != self.protocol.iteration or not self.protocol.missing:
             return  # its results have come after all
         self.protocol.statistics.resyncs += 1
         self._ending.put(state)

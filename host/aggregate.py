@@ -1,8 +1,8 @@
 """What an iteration comes to: the average of its blocks' sums, and who and how much is in it.
 
 The average is the mean of the gradients in a sum (docs/CONTROL.md, "What a sum is divided by").  Late workers bring
-what they have pending, so a sum has more gradients than contributors; divided by these it would be too large a step.  An old
-gradient may weigh less than one (host.age): the mean is a weighted one.
+what they have pending, so a sum has more gradients than contributors; divided by these it would be too large a step.
+An old gradient may weigh less than one (host.age): the mean is a weighted one.
 A block that has rested for some iterations brings the gradients of all of them, and makes one step that stands for as
 many: the mean of its gradients times their number.
 """
@@ -108,9 +108,9 @@ class Sums:
         """Decode results in the same lanes."""
         blocks = [result.id.block for result in results]
         rows = rows_of(blocks)
-        scale, count = (_numbers(results, name)[:, None] for name in ("scale", "count"))
+        scale, addends = (_numbers(results, name)[:, None] for name in ("scale", "addends"))
         weights, total, mean = self._weights(results, blocks)[:, None], self.total[rows], self.mean[rows]
-        average_packed(codec, [result.values for result in results], scale, count, weights, total=total, mean=mean)
+        average_packed(codec, [result.values for result in results], scale, addends, weights, total=total, mean=mean)
         if not isinstance(rows, slice):
             self.total[rows], self.mean[rows] = total, mean
 

@@ -18,14 +18,15 @@ from host.history import Result
 from host.holders import Holders
 from host.plan import Plan
 from host.replica import State
-from host.residual import Books
+from host.residual import Account, Books
+from run.late import RULES
 
 
 class Direct:
     """A Reducer by the Collective that `connect` makes when all workers are there; `plan`: of a job that sends all."""
 
     def __init__(self, connect: Callable[[], Collective], plan: Plan) -> None:
-        self.decision = 0
+        self.decision, self.rule = 0, RULES["merge"]
         self.iteration = self.generation = 0
         self.entered = False
         self.over = threading.Event()
@@ -37,7 +38,12 @@ class Direct:
         self._bytes = {"bytes_sent": 0, "bytes_received": 0}
 
     def all_reduce(
-        self, gradient: Floats | None, *, meanwhile: Callable[[], object] = lambda: None
+        self,
+        gradient: Floats | None,
+        *,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float, list[Aggregate | State]]:
         """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
         assert self._collective is not None
@@ -94,6 +100,10 @@ class Direct:
         return dict(self._bytes)
 
     def books(self) -> Books | None:
+        """None."""
+        return None
+
+    def account(self) -> Account | None:
         """None."""
         return None
 

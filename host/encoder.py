@@ -108,9 +108,7 @@ class Encoder:
         self._began_at_bytes = 0
 
     @classmethod
-    def of(
-        cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, age: AgeWeight = NOTHING_FADES
-    ) -> Self:
+    def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, age: AgeWeight = NOTHING_FADES) -> Self:
         """For worker `rank`, whose books are in these pages; `age`: what old gradients weigh."""
         residual = Residual(pages, rank, coding.codecs, age=age, feedback=compress.feedback)
         rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
@@ -122,8 +120,9 @@ class Encoder:
         blocks: list[int] = self.plan.blocks.tolist()
         return blocks if self._shape.summary is None else [*blocks, self._shape.summary]
 
-    def begin(self) -> None:
+    def begin(self, iteration: int) -> None:
         """The iteration of `plan` begins."""
+        self.residual.begin(iteration)
         self.uses = self._wanted = self.plan.lanes
         self._packed.clear()
         self._fresh.clear()
@@ -132,6 +131,15 @@ class Encoder:
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
             self._look_at_rate(self._rate)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any gradient is pending."""
+        return bool((self.residual.waiting > 0).any())
+
+    def waits_since(self, iteration: int) -> bool:
+        """Whether one is that was begun before this iteration."""
+        return self.residual.oldest_before(iteration)
 
     def enter(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> None:
         """Take a gradient, shape (elements,), for the books; GradientError when it is not finite.
@@ -186,14 +194,24 @@ class Encoder:
             self._fresh.add(summary_block)
             yield [summary_block]
 
-    def encode_part(self, iteration: int, part: int, open: Collection[int]) -> list[int]:
-        """What waits in those of the plan's blocks that are still open, as another part; the blocks that have any."""
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        """What waits in those of the plan's blocks that are `open`, as another part of the contribution.
+
+        Returns the part and the blocks that have any, no blocks where no part is left.  With `counts` the summary block
+        is among them.
+        """
+        part = self.residual.free_part
+        if part is None:
+            return 0, []
         self.enter_rest()
-        chosen = self.plan.blocks[(self.residual.waiting > 0)[self.plan.blocks]]
-        chosen = chosen[np.isin(chosen, list(open))]
-        packed = self.residual.sending(iteration, chosen, self.uses, self._scale(self.uses), part)
-        self._keep(packed, part)
-        return sorted(packed)
+        waits = self.plan.blocks[(self.residual.unsent(iteration) > 0)[self.plan.blocks]]
+        waits = waits[np.isin(waits, list(open))]
+        self._keep(self.residual.sending(iteration, waits, self.uses, self._scale(self.uses), part), part)
+        blocks: list[int] = waits.tolist()
+        if counts and (summary_block := self._shape.summary) is not None and summary_block in open:
+            self._pack_summary(summary_block, part)
+            blocks.append(summary_block)
+        return part, blocks
 
     def _keep(self, packed: Mapping[int, bytes], part: int) -> None:
         """What blocks are sent as, until the iteration ends."""
@@ -301,12 +319,12 @@ class Encoder:
         """What to wish for: until an iteration has a rate of its own, by the one before."""
         self._wish = min(self._planner.ratio, rate.wish)
 
-    def _pack_summary(self, block: int) -> None:
-        """The newest wish, the magnitudes before anything was sent, and the note."""
+    def _pack_summary(self, block: int, part: int = 0) -> None:
+        """The newest wish, the magnitudes before anything was sent, and the note, which only part 0 has."""
         lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
         if self._notes:
-            lanes.append(note.lanes(self.residual.rank, self.note))
-        self._packed[request_of(block, 0)] = pack(np.concatenate(lanes), 32)
+            lanes.append(note.lanes(self.residual.rank, (0,) * NUMBERS if part else self.note))
+        self._packed[request_of(block, part)] = pack(np.concatenate(lanes), 32)
 
     @property
     def _block_bytes(self) -> int:

@@ -47,6 +47,16 @@ class Ending:
         """Whether this is what was asked for; it is nothing to the protocol then."""
         return self._inquiry.hears(answer)
 
+    def take(self) -> Sums | State | None:
+        """An end that has come; None: none has."""
+        if self._ended.empty():
+            return None
+        end = self._ended.get_nowait()
+        if isinstance(end, Exception):
+            self.fail(end)
+            return None
+        return end
+
     async def wait(self) -> Sums | State:
         """The end of the current iteration; AgentError when no block closes for long."""
         loop = asyncio.get_running_loop()

@@ -32,10 +32,10 @@ class Flight:
 
 
 class Flights:
-    """The flights of the current iteration by block; times in seconds, of whatever clock `now` is."""
+    """The flights of the current iteration by request (host.instructions); times in seconds, of any clock."""
 
     def __init__(self, rto_s: float) -> None:
-        self.by_block: dict[int, Flight] = {}
+        self.by_request: dict[int, Flight] = {}
         """In the order of their latest sending, in which they leave."""
         self.probe_at = math.inf
         """When something is sent again because nothing at all is answered."""
@@ -47,7 +47,7 @@ class Flights:
         self._order = 0
         self._probes = 0  # since the last answer
         self.probed: set[int] = set()
-        """Blocks of this iteration that were sent again because of a silence."""
+        """Requests of this iteration that were sent again because of a silence."""
         self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
         self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
@@ -56,7 +56,7 @@ class Flights:
     @property
     def deadline(self) -> float | None:
         """When something is due; None while nothing is in flight."""
-        if not self.by_block:
+        if not self.by_request:
             return None
         return min(self.probe_at, self._soonest)
 
@@ -65,21 +65,21 @@ class Flights:
         self._moving_since = moving_since
         self.probed.clear()
 
-    def late(self, block: int) -> None:
+    def late(self, request: int) -> None:
         """A request came after its block was closed: if that was answered before, it was repeated in vain.
 
         Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.
         """
-        if block in self.probed and block not in self.by_block:
-            self.probed.discard(block)
+        if request in self.probed and request not in self.by_request:
+            self.probed.discard(request)
             self._doubts = DOUBTS
 
-    def launch(self, block: int, header: Header, values: bytes, now: float) -> None:
+    def launch(self, request: int, header: Header, values: bytes, now: float) -> None:
         """A request is sent."""
-        if not self.by_block:
+        if not self.by_request:
             self.heard(now)
         self._order = order = self._order + 1
-        self.by_block[block] = Flight(header, values, order, order, now, now)
+        self.by_request[request] = Flight(header, values, order, order, now, now)
 
     def leaves(self, flight: Flight, at: float) -> None:
         """A request that was launched or repeated just now leaves later, after all those before it."""
@@ -96,18 +96,18 @@ class Flights:
         self._heard_at = now
         self.probe_at = self._since(now) + self._silence_s()
 
-    def answered(self, blocks: Sequence[int], now: float) -> None:
+    def answered(self, requests: Sequence[int], now: float) -> None:
         """Learn from answers that have come together: how long answers take, and which requests are hardly waited for
         any more.
 
         k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
         soon, or something was lost (as RFC 8985 has it).
         """
-        flights = [self.by_block.pop(block) for block in blocks]
+        flights = [self.by_request.pop(request) for request in requests]
         moving_since = self._learn_wait(flights[0], now)
         newest = max([self._learn(flight, moving_since, now) for flight in flights])
         self.heard(now)
-        for other in self.by_block.values():
+        for other in self.by_request.values():
             if other.order > newest:
                 return
             other.deadline = min(other.deadline, self._patience_ends(other, now))
@@ -139,22 +139,22 @@ class Flights:
         return self._answered_order(flight, now)
 
     def due(self, now: float) -> list[int]:
-        """The blocks to ask for again: what was overtaken long ago; in silence the oldest, four times as many each."""
-        due = [block for block, flight in self.by_block.items() if flight.deadline <= now]
-        later = (flight.deadline for flight in self.by_block.values() if flight.deadline > now)
+        """The requests to repeat: what was overtaken long ago; in silence the oldest, four times as many each."""
+        due = [request for request, flight in self.by_request.items() if flight.deadline <= now]
+        later = (flight.deadline for flight in self.by_request.values() if flight.deadline > now)
         self._soonest = min(later, default=math.inf)
         if self.probe_at <= now:
-            oldest = [block for block, flight in self.by_block.items() if flight.sent <= now]
+            oldest = [request for request, flight in self.by_request.items() if flight.sent <= now]
             probes = oldest[: 4 ** min(self._probes, 5)]
             self.probed.update(probes)
-            due += [block for block in probes if block not in due]
+            due += [request for request in probes if request not in due]
             self._probes += bool(oldest)
             self.probe_at = self._since(now) + self._silence_s()
         return due
 
-    def again(self, block: int, now: float) -> Flight:
+    def again(self, request: int, now: float) -> Flight:
         """A request is sent once more."""
-        flight = self.by_block[block] = self.by_block.pop(block)
+        flight = self.by_request[request] = self.by_request.pop(request)
         self._order += 1
         flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
         flight.attempts += 1
@@ -185,7 +185,7 @@ class Flights:
 
     def _first_leaves(self, default: float) -> float:
         """When the first of all requests leaves, or has left."""
-        return next((flight.sent for flight in self.by_block.values()), default)
+        return next((flight.sent for flight in self.by_request.values()), default)
 
     def _silence_s(self) -> float:
         """How long silence may last.

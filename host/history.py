@@ -45,6 +45,11 @@ class Result(NamedTuple):
         members, count, weight, lanes, scale = self.content
         return f"members {members:#x} (count {count}, weight {weight}, lanes {lanes}, scale {scale})"
 
+    @property
+    def addends(self) -> int:
+        """Contributions in the sum."""
+        return self.members.bit_count()
+
     def has(self, rank: int, part: int = 0) -> bool:
         """Whether this part of what this rank gave is in the sum."""
         return bool(self.members & bit_of(rank, part))

@@ -12,7 +12,6 @@ def request_of(block: int, part: int) -> int:
     return block * PARTS + part
 
 
-
 class Packed(NamedTuple):
     """What is sent of a block; `weight`: of the gradients in it, in 1 / WEIGHT_UNIT."""
 
@@ -52,6 +51,7 @@ class EncodeAgain:
 
     block: int
     part: int
+    counts: bool
     scale: int
     lanes: int
 

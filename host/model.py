@@ -46,9 +46,9 @@ class Shard:
     held_out: Batch
     seed: tuple[int, int]
 
-    def batch(self, iteration: int, size: int) -> Batch:
-        """The iteration's images, drawn from the seed and the iteration alone."""
-        choice = np.random.default_rng((*self.seed, iteration, 1)).integers(len(self.train.labels), size=size)
+    def batch(self, iteration: int, size: int, number: int = 0) -> Batch:
+        """The iteration's images, drawn from the seed, the iteration and the batch's number in it alone."""
+        choice = np.random.default_rng((*self.seed, iteration, 1 + number)).integers(len(self.train.labels), size=size)
         return Batch(self.train.images[choice], self.train.labels[choice])
 
 

@@ -26,13 +26,15 @@ Integers = npt.NDArray[np.int64]
 class Pages:
     """Zero at first; B blocks of L elements, P parts (host.wire.PARTS).
 
-    `entered` and `settled` are the two marks of a block.  Each is one 64-bit number, so that one store changes all of it.
-    The valid copy of `discarded` is the exclusive or of their two bits for it: either mark can switch it.
+    `entered` and `settled` are the two marks of a block.  Each is one 64-bit number: one store changes all of it.  The
+    valid copy of `discarded` is the exclusive or of their two bits for it: either mark can switch it.
     """
 
     identity: Integers  # (4,): magic, job and rank, B, L
     begun: Integers  # (1,): latest iteration
-    entered: Integers  # (B,): 4 * key of the latest gradient (host.residual) + 2 * bit for `discarded` + valid `gradients`
+    entered: (
+        Integers  # (B,): 4 * key of the latest gradient (host.residual) + 2 * bit for `discarded` + valid `gradients`
+    )
     settled: Integers  # (B,): 64 * latest iteration whose result is known + 4 * this worker's parts in it
     #                    + 2 * bit for `discarded` + valid copy of `counted`
     oldest: Integers  # (B,): the iteration in which the oldest gradient that waits was begun, where one waits

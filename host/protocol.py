@@ -9,9 +9,10 @@ same object.
                      |                                              | timer: send again
                      +---------------- RESULT / LATE ---------------+ REFUSED: encode again, STALE: ask the peers
 
-A block closes by its result, whoever is in it.  Results of later iterations that arrive early are kept until their
-iteration begins; then everything that others have already finished closes at once.  An iteration has the blocks that
-begin() is told, the same for every worker.
+A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not
+(a late gradient that is merged).  A block closes by its result, whoever is in it.  Results of later iterations that
+arrive early are kept until their iteration begins; then everything that others have already finished closes at once.
+An iteration has the blocks that begin() is told, the same for every worker.
 
 What a slot sums at, scale and lanes, its first contribution decides; it stays so as long as the slot has its block.
 So a REFUSED, which tells it, is always true, however late it comes and whichever attempt it answers: a request that is
@@ -31,9 +32,9 @@ from host.course import Course, check_words, course, hint
 from host.errors import ProtocolError
 from host.flights import Flight, Flights
 from host.history import BlockId, History, Result, check_same
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send, request_of
 from host.shape import Shape
-from host.wire import WORD_BYTES, Header, Kind, Lanes
+from host.wire import PARTS, WORD_BYTES, Header, Kind, Lanes
 
 _RESULT = int(Kind.RESULT)
 _RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
@@ -64,8 +65,9 @@ class _Waiting(NamedTuple):
     values: bytes
     scale: int
     lanes: int
-    gradients: int
+    weight: int
     flags: int
+    counts: bool
 
 
 class Protocol:
@@ -97,7 +99,7 @@ class Protocol:
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
         self._flights = Flights(rto_s)
-        self._waiting: dict[int, _Waiting] = {}  # by block
+        self._waiting: dict[int, _Waiting] = {}  # by request
         self._ascending = True  # so are these
         self._course = Course(shape=shape)
         self._newest = 0  # latest iteration of which any result was seen
@@ -133,38 +135,41 @@ class Protocol:
     def contribute(
         self,
         block: int,
-        values: bytes,
+        packed: Packed,
         *,
-        scale: int,
-        lanes: int,
-        gradients: int,
         now: float,
+        part: int = 0,
+        counts: bool = True,
         uses: int | None = None,
     ) -> list[Instruction]:
-        """This worker's block is ready, with so many gradients in it; nothing happens when it has closed without it.
-
-        `uses`: as in contribute_all().
-        """
-        return self.contribute_all([(block, Packed(values, scale, lanes, gradients))], now=now, uses=uses)
+        """As contribute_all() with one block."""
+        return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
 
     def contribute_all(
-        self, ready: Iterable[tuple[int, Packed]], *, now: float, uses: int | None = None
+        self,
+        ready: Iterable[tuple[int, Packed]],
+        *,
+        now: float,
+        part: int = 0,
+        counts: bool = True,
+        uses: int | None = None,
     ) -> list[Instruction]:
-        """Blocks of this worker are ready.
+        """This part of the worker's contribution to some blocks is ready; nothing happens where they have closed.
 
-        `uses`: the lanes that the worker sends in by now, where a slot wanted others for a block (None: its lanes);
-        the others are told when they are narrower than planned.
+        `counts`: whether it is one of the k.  `uses`: the lanes that the worker sends in by now, where a slot wanted
+        others for a block (None: its lanes); the others are told when they are narrower than planned.
         """
         if self.left_behind:
             return []
         open, waiting = self._course.open, self._waiting
         last = next(reversed(waiting), -1)
-        for block, (values, scale, lanes, gradients) in ready:
+        for block, (values, scale, lanes, weight) in ready:
             if block in open:
                 flags = self._course.flags(lanes if uses is None else uses)
-                waiting[block] = _Waiting(values, scale, lanes, gradients, flags)
-                self._ascending = self._ascending and block >= last
-                last = block
+                request = request_of(block, part)
+                waiting[request] = _Waiting(values, scale, lanes, weight, flags, counts)
+                self._ascending = self._ascending and request >= last
+                last = request
         return self._fill_window(now)
 
     def packet_in(self, header: Header, values: bytes, now: float) -> list[Instruction]:
@@ -181,7 +186,7 @@ class Protocol:
                 self.statistics.foreign += 1
             elif header.generation != generation:
                 self.statistics.other_generation += 1
-            elif kind in _RESULTS and header.block not in self._flights.probed:
+            elif kind in _RESULTS and request_of(header.block, header.part) not in self._flights.probed:
                 self._result(header, values, news)
             else:
                 instructions += self._go_on(news, now)
@@ -204,11 +209,11 @@ class Protocol:
 
     def timer(self, now: float) -> list[Instruction]:
         """Send again what has waited too long."""
-        return [instruction for block in self._flights.due(now) for instruction in self._send_again(block, now)]
+        return [instruction for request in self._flights.due(now) for instruction in self._send_again(request, now)]
 
     def leaves(self, header: Header, at: float) -> None:
         """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
-        flight = self._flights.by_block.get(header.block)
+        flight = self._flights.by_request.get(request_of(header.block, header.part))
         if flight is not None and flight.header is header:
             self._flights.leaves(flight, at)
 
@@ -221,7 +226,7 @@ class Protocol:
     ) -> list[Instruction]:
         """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
         self._course.open.clear()
-        self._flights.by_block.clear()
+        self._flights.by_request.clear()
         self._waiting.clear()
         return self.begin(iteration, now, blocks, lanes)
 
@@ -236,12 +241,14 @@ class Protocol:
         self._template = self._template._replace(generation=generation)
         self.regrouping = True
         self.statistics.regroups += 1
-        for block, flight in self._flights.by_block.items():
+        for request, flight in self._flights.by_request.items():
             if flight.header.kind == Kind.CONTRIBUTE:
                 mine = flight.header
-                self._waiting[block] = _Waiting(flight.values, mine.scale, mine.lanes, mine.gradients, mine.flags)
+                self._waiting[request] = _Waiting(
+                    flight.values, mine.scale, mine.lanes, mine.weight, mine.flags, bool(mine.count)
+                )
                 self._ascending = False
-        self._flights.by_block.clear()
+        self._flights.by_request.clear()
         self._course.slot_lanes.clear()
         self._flights.begin(None)
 
@@ -299,12 +306,17 @@ class Protocol:
 
     def request(self, block: int) -> Header:
         """A contribution to an open block, as it would be sent now."""
-        return self._header(block, _Waiting(b"", 0, self._course.lanes(block), 1, 0))
+        return self._header(request_of(block, 0), _Waiting(b"", 0, self._course.lanes(block), 1, 0, True))
+
+    @property
+    def open(self) -> Collection[int]:
+        """Open blocks of the current iteration."""
+        return self._course.open
 
     @property
     def waiting(self) -> Collection[int]:
-        """Blocks that were contributed and wait for the window."""
-        return self._waiting.keys()
+        """Blocks whose part 0 was contributed and waits for the window."""
+        return [request // PARTS for request in self._waiting if not request % PARTS]
 
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
@@ -324,7 +336,7 @@ class Protocol:
     def _probed(self, header: Header) -> None:
         """A result of a block that was asked for again in a silence."""
         if header.kind == Kind.LATE and header.iteration == self.iteration:
-            self._flights.late(header.block)
+            self._flights.late(request_of(header.block, header.part))
 
     def _note(self, result: Result, hint: int | None, news: "_News") -> None:
         """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
@@ -342,7 +354,8 @@ class Protocol:
         self._newest = max(self._newest, iteration)
         if iteration == course.iteration:
             course.open.discard(block)
-            self._waiting.pop(block, None)
+            for part in range(PARTS) if self._waiting else ():
+                self._waiting.pop(request_of(block, part), None)
             news.delivered.append(Deliver(result, hint))
 
     def _go_on(self, news: "_News", now: float) -> list[Instruction]:
@@ -352,27 +365,28 @@ class Protocol:
         instructions: list[Instruction] = [*news.delivered]
         if news.delivered and not self._course.open:
             instructions.append(Complete(iteration=self.iteration))
-        closed = (deliver.result.id.block for deliver in news.delivered)
-        if answered := [block for block in closed if block in self._flights.by_block]:
+        flying = self._flights.by_request
+        closed = (request_of(deliver.result.id.block, part) for deliver in news.delivered for part in range(PARTS))
+        if answered := [request for request in closed if request in flying]:
             self._flights.answered(answered, now)
         return instructions + self._fill_window(now)
 
     def _not_taken(self, header: Header, now: float) -> list[Instruction]:
         """STALE or REFUSED, about what is in flight, or of no interest any more."""
-        id = BlockId(header.iteration, header.block)
-        if id.iteration != self.iteration or id.block not in self._flights.by_block:
+        request = request_of(header.block, header.part)
+        if header.iteration != self.iteration or request not in self._flights.by_request:
             return []
         if header.kind == Kind.STALE:
-            return self._stale(id, now)
-        return self._refused(id.block, header, now)
+            return self._stale(request, now)
+        return self._refused(request, header, now)
 
-    def _send_again(self, block: int, now: float) -> list[Instruction]:
+    def _send_again(self, request: int, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
-        flight = self._flights.again(block, now)
+        flight = self._flights.again(request, now)
         self.statistics.retransmissions += 1
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
         if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
-            again += self._ask_peers(block, flight)
+            again += self._ask_peers(flight)
         return again
 
     def _pull(self, now: float) -> list[Instruction]:
@@ -383,9 +397,9 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        course, flying = self._course, self._flights.by_block
+        course, asked = self._course, self._flights.by_request.keys() | self._waiting.keys()
         for block in course.in_window(self._window):
-            if block not in course.open or block in flying or block in self._waiting:
+            if block not in course.open or any(request_of(block, part) in asked for part in range(PARTS)):
                 continue
             self.statistics.pulls += 1
             header = self.request(block)._replace(kind=Kind.PULL)
@@ -400,22 +414,23 @@ class Protocol:
             self._waiting, self._ascending = dict(sorted(self._waiting.items())), True
         instructions: list[Send] = []
         last = self._course.in_window(self._window)[-1]
-        for block, ready in self._waiting.items():
-            if block > last:
+        for request, ready in self._waiting.items():
+            if request // PARTS > last:
                 break
-            instructions.append(self._launch(self._header(block, ready), ready.values, now))
+            instructions.append(self._launch(self._header(request, ready), ready.values, now))
         for send in instructions:
-            del self._waiting[send.header.block]
+            del self._waiting[request_of(send.header.block, send.header.part)]
         return [*instructions, *self._pull(now)]
 
     def _launch(self, header: Header, values: bytes, now: float) -> Send:
         """Put a request in flight."""
-        self._flights.launch(header.block, header, values, now)
+        self._flights.launch(request_of(header.block, header.part), header, values, now)
         return Send(header, values)
 
-    def _header(self, block: int, ready: _Waiting) -> Header:
+    def _header(self, request: int, ready: _Waiting) -> Header:
         """A contribution's."""
         course, mine = self._course, self._template
+        block, part = divmod(request, PARTS)
         return Header(
             job=mine.job,
             worker=mine.worker,
@@ -427,35 +442,38 @@ class Protocol:
             block=block,
             slot=course.slot(block) % self._slots,
             scale=ready.scale,
-            gradients=ready.gradients,
+            count=int(ready.counts),
+            part=part,
+            weight=ready.weight,
         )
 
-    def _stale(self, id: BlockId, now: float) -> list[Instruction]:
+    def _stale(self, request: int, now: float) -> list[Instruction]:
         """The slot has moved on; the request stays in flight, so that the timer repeats it."""
         self.statistics.stale += 1
         self._flights.heard(now)
-        return self._ask_peers(id.block, self._flights.by_block[id.block])
+        return self._ask_peers(self._flights.by_request[request])
 
-    def _ask_peers(self, block: int, flight: Flight) -> list[Instruction]:
+    def _ask_peers(self, flight: Flight) -> list[Instruction]:
         """At most once for each time the request is sent."""
         if flight.asked_peers:
             return []
         flight.asked_peers = True
-        return [AskPeers(id=BlockId(self.iteration, block))]
+        return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
 
-    def _refused(self, block: int, header: Header, now: float) -> list[Instruction]:
+    def _refused(self, request: int, header: Header, now: float) -> list[Instruction]:
         """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
         self.statistics.refused += 1
         check_words(self.shape, header)
-        mine = self._flights.by_block[block].header
+        mine = self._flights.by_request[request].header
         pulls = mine.kind == Kind.PULL  # nobody looks at its scale
         if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
             return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
-        self._course.slot_lanes[block] = header.lanes
-        del self._flights.by_block[block]
+        self._course.slot_lanes[header.block] = header.lanes
+        del self._flights.by_request[request]
         if pulls or self.left_behind:
             return self._pull(now)
-        return [EncodeAgain(block=block, scale=header.scale, lanes=header.lanes)]
+        block, part, counts = header.block, header.part, bool(mine.count)
+        return [EncodeAgain(block=block, part=part, counts=counts, scale=header.scale, lanes=header.lanes)]
 
 
 @dataclass(slots=True)
@@ -474,7 +492,7 @@ def _result(header: Header, values: bytes) -> Result:
         header.lanes,
         header.k,
         header.count,
-        header.gradients,
+        header.weight,
         header.members,
         values,
     )

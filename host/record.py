@@ -12,31 +12,24 @@ import numpy.typing as npt
 from host.coding import Coding
 from host.history import Result
 from host.lanes import unpack, width_of
-from host.wire import Values
+from host.wire import PARTS, RANKS, Values
 
 
 class Recorder:
-    """Collects in memory; `save` writes one .npz with, for I iterations of B blocks of L elements:
+    """Collects in memory; `save` writes one .npz with, for I iterations of B blocks of L elements and P parts:
 
-    iterations (I,), computed (I,) bool: whether this worker sent anything; sent (I, B, L) int32, 0 where not;
-    sums (I, B, L) int32, scales, lanes, counts, gradients (I, B), members (I, B) uint64: the results.  All are 0 in
-    blocks that an iteration left out.
+    iterations (I,); sent (I, P, B, L) int32: what this worker sent, 0 where it sent nothing; and the results: sums
+    (I, B, L) int32, scales, lanes, counts, weights (I, B), members (I, P, B) uint64, 0 in blocks that were left out.
     """
 
     def __init__(self, coding: Coding) -> None:
         self._coding = coding
-        self._computed: list[bool] = []
         self._sent: list[Values] = []
         self._results: list[Sequence[Result]] = []
 
-    def add(self, sent: Values | None, results: Sequence[Result]) -> None:
-        """One finished iteration: what was sent, shape (B, L), None for nothing, and its results."""
-        filled = np.zeros((self._coding.shape.blocks, self._coding.shape.elements), np.int32)
-        if sent is not None:
-            blocks = [result.id.block for result in results]
-            filled[blocks] = sent[blocks]
-        self._computed.append(sent is not None)
-        self._sent.append(filled)
+    def add(self, sent: Values, results: Sequence[Result]) -> None:
+        """One finished iteration: what was sent, shape (P, B, L), 0 where nothing was, and its results."""
+        self._sent.append(sent)
         self._results.append(results)
 
     def save(self, path: Path) -> None:
@@ -44,14 +37,13 @@ class Recorder:
         np.savez_compressed(
             path,
             iterations=np.array([results[0].id.iteration for results in self._results]),
-            computed=np.array(self._computed),
             sent=np.stack(self._sent),
             sums=np.stack([self._sums(results) for results in self._results]),
             scales=self._numbers("scale"),
             lanes=self._numbers("lanes"),
             counts=self._numbers("count"),
-            gradients=self._numbers("gradients"),
-            members=self._numbers("members"),
+            weights=self._numbers("weight"),
+            members=self._members(),
         )
 
     def _sums(self, results: Sequence[Result]) -> Values:
@@ -62,12 +54,19 @@ class Recorder:
             sums[result.id.block] = unpack(result.values, width_of(result.lanes), signed=signed)
         return sums
 
-    def _numbers(self, name: str) -> npt.NDArray[np.integer]:
+    def _numbers(self, name: str) -> npt.NDArray[np.int64]:
         """A field of all results, shape (I, B)."""
-        numbers = np.zeros(
-            (len(self._results), self._coding.shape.blocks), np.uint64 if name == "members" else np.int64
-        )
+        numbers = np.zeros((len(self._results), self._coding.shape.blocks), np.int64)
         for iteration, results in enumerate(self._results):
             for result in results:
                 numbers[iteration, result.id.block] = getattr(result, name)
         return numbers
+
+    def _members(self) -> npt.NDArray[np.uint64]:
+        """The bitmaps of all results, part by part, shape (I, P, B)."""
+        members = np.zeros((len(self._results), PARTS, self._coding.shape.blocks), np.uint64)
+        for iteration, results in enumerate(self._results):
+            for result in results:
+                for part in range(PARTS):
+                    members[iteration, part, result.id.block] = result.members >> part * RANKS & (1 << RANKS) - 1
+        return members

@@ -14,7 +14,8 @@ from host.history import Result
 from host.holders import Holders
 from host.model import Floats
 from host.replica import State
-from host.residual import Books
+from host.residual import Account, Books
+from run.late import Rule
 
 
 class Reducer(Protocol):
@@ -26,9 +27,12 @@ class Reducer(Protocol):
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
 
+    rule: Rule
+    """What becomes of gradients that are late."""
+
     @property
     def iteration(self) -> int:
-        """The current one."""
+        """The one that the training thread works on."""
 
     @property
     def generation(self) -> int:
@@ -49,13 +53,19 @@ class Reducer(Protocol):
         """Where the time of the latest all_reduce() has gone."""
 
     def all_reduce(
-        self, gradient: Floats | None, *, meanwhile: Callable[[], object] = lambda: None
+        self,
+        gradient: Floats | None,
+        *,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float, list[Aggregate | State]]:
         """Give the current iteration's gradient, shape (elements,), and wait for its end; None when it is `entered`.
 
-        `meanwhile` is called once, by some thread, while the gradient is on its way.  Returns when it was handed over
-        (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others have
-        finished meanwhile; a State replaces all before it.
+        It is the worker's `batch`-th one of this iteration; with `stay` nothing is waited for while the iteration is
+        open.  `meanwhile` is called once, by some thread, while the gradient is on its way.  Returns when it was handed
+        over (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others
+        have finished meanwhile; a State replaces all before it.  No aggregate: the iteration is still open.
         """
 
     def catch_up(self) -> list[Aggregate | State]:
@@ -94,3 +104,6 @@ class Reducer(Protocol):
 
     def books(self) -> Books | None:
         """What became of all gradients; None where nothing can be left over."""
+
+    def account(self) -> Account | None:
+        """The same by their weight; None likewise."""

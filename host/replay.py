@@ -1,7 +1,8 @@
 """Recorded gradients in place of a model: what a user's own training has sent, over any collective and network.
 
 A folder of .npy files in the order of their names: float32 of any shape, all of one size.  Worker r takes file
-(iteration - 1 + r) modulo their number, so that no two workers send the same at once while there are files enough.
+(iteration - 1 + r) modulo their number, whichever gradient of the iteration it is, so that no two workers send the same
+at once while there are files enough.
 The parameters are zeros of that size; there is nothing to be evaluated.
 """
 
@@ -23,7 +24,7 @@ class Replay:
         self.parameters: Floats = np.zeros_like(self._gradients[0])
         self.evaluator = Unseen(self.parameters)
 
-    def gradient(self, iteration: int) -> tuple[None, Floats]:
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
         """A file's values as they are, flat."""
         return None, self._gradients[(iteration - 1 + self._rank) % len(self._gradients)]
 

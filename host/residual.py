@@ -39,7 +39,7 @@ from host.pages import Integers, Pages
 from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT, Values
 
 COPY, DISCARDED, PARTS_IN = 1, 2, 2
-"""In both marks of host.pages: the bit of the valid copy, the bit for `discarded`, and where in `settled` parts begin."""
+"""In the marks of host.pages: the bit of the valid copy, the bit for `discarded`; where parts begin in `settled`."""
 
 SETTLED_BITS = PARTS_IN + PARTS
 ENTERED_BITS = 2
@@ -94,7 +94,9 @@ class Residual:
         self.rank, self.age = rank, age
         self._pages, self._codecs, self._feedback = pages, codecs, feedback
         # faster, one by one
-        self._entered, self._marks, self._oldest = (array.data for array in (pages.entered, pages.settled, pages.oldest))
+        self._entered, self._marks, self._oldest = (
+            array.data for array in (pages.entered, pages.settled, pages.oldest)
+        )
         self._gradients_weight, self._counted_weight, self._discarded_weight = (
             array.data for array in (pages.gradients_weight, pages.counted_weight, pages.discarded_weight)
         )
@@ -109,7 +111,7 @@ class Residual:
     @property
     def blocks(self) -> int:
         """How many."""
-        return self._pages.sent.shape[1]
+        return int(self._pages.sent.shape[1])
 
     @property
     def begun(self) -> int:
@@ -125,6 +127,18 @@ class Residual:
     def waiting(self) -> Integers:
         """The weight of the gradients that no result has counted yet and nobody has discarded, shape (blocks,)."""
         return self._waiting(np.arange(self.blocks))
+
+    def unsent(self, iteration: int) -> Integers:
+        """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
+        everything = np.arange(self.blocks)
+        weight = self._waiting(everything)
+        for part in self._parts:
+            weight = weight - self._away(part, everything, iteration) * self._pages.sent_weight[part]
+        return weight
+
+    def oldest_before(self, iteration: int) -> bool:
+        """Whether a gradient waits that was begun before this iteration."""
+        return bool(((self.waiting > 0) & (self._pages.oldest < iteration)).any())
 
     @property
     def free_part(self) -> int | None:
@@ -178,7 +192,9 @@ class Residual:
         pages.discarded_weight[into, blocks] = pages.discarded_weight[1 - into, blocks] + WEIGHT_UNIT - share
         self.pending[blocks] -= lost
 
-    def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents, part: int = 0) -> dict[int, bytes]:
+    def sending(
+        self, iteration: int, blocks: Integers, lanes: int, scale: Exponents, part: int = 0
+    ) -> dict[int, bytes]:
         """Encode and note what this iteration sends of these blocks, ascending, as this part of the contribution.
 
         `lanes`: their code; `scale`: every block's, shape (B,).  What was sent in this iteration before a restart
@@ -214,9 +230,9 @@ class Residual:
         codes = pages.sent_lanes[part, rows]
         return zip(pages.sent_scale[part, rows].tolist(), codes.tolist(), weights.tolist(), strict=True)
 
-    def sent(self, part: int = 0) -> Values:
-        """The lanes of each block as they were sent last as this part, shape (blocks, elements)."""
-        return self._pages.sent[part]
+    def sent_in(self, iteration: int) -> Values:
+        """A copy of what was sent in an iteration, shape (PARTS, blocks, elements), 0 where nothing was."""
+        return np.where((self._pages.sent_in == iteration)[:, :, None], self._pages.sent, 0)
 
     def left_over(self, blocks: Integers) -> Fixed:
         """What encoding has left over of blocks that were sent in the same lanes, shape (blocks, elements)."""
@@ -235,8 +251,11 @@ class Residual:
         pages, rows = self._pages, rows_of(blocks.tolist())
         values, weight = self.pending[rows], self._waiting(blocks)
         for other in self._parts:
-            if other != part:
-                values, weight = self._without(values, weight, blocks, iteration, other)
+            if other != part and (away := self._away(other, blocks, iteration)).any():
+                values, weight = values.copy(), weight - away * pages.sent_weight[other, blocks]
+                for code in np.unique(pages.sent_lanes[other, blocks[away]]).tolist():
+                    those = away & (pages.sent_lanes[other, blocks] == code)
+                    values[those] -= self._decoded(other, blocks[those])
         kept = pages.sent[part][rows]
         packed = encode_packed(self._codecs[lanes], values, scale[blocks, None], kept)
         if not isinstance(rows, slice):
@@ -248,20 +267,12 @@ class Residual:
             self._parts.append(part)
         return _by_block(packed, blocks)
 
-    def _without(
-        self, values: Fixed, weight: Integers, blocks: Integers, iteration: int, part: int
-    ) -> tuple[Fixed, Integers]:
-        """Values and weights of blocks without what is on its way as another part."""
+    def _away(self, part: int, blocks: Integers, iteration: int) -> npt.NDArray[np.bool_]:
+        """Of which of these blocks a part is on its way: sent in this iteration, and its result is not known."""
         pages = self._pages
-        away = (pages.sent_in[part, blocks] == iteration) & (pages.settled[blocks] >> SETTLED_BITS < iteration)
-        if not away.any():
-            return values, weight
-        values, weight = values.copy(), weight.copy()
-        weight[away] -= pages.sent_weight[part, blocks[away]]
-        for code in np.unique(pages.sent_lanes[part, blocks[away]]).tolist():
-            those = away & (pages.sent_lanes[part, blocks] == code)
-            values[those] -= self._decoded(part, blocks[those])
-        return values, weight
+        away: npt.NDArray[np.bool_] = pages.sent_in[part, blocks] == iteration
+        away &= pages.settled[blocks] >> SETTLED_BITS < iteration
+        return away
 
     def _decoded(self, part: int, blocks: Integers) -> Fixed:
         """What was sent as a part of blocks in the same lanes stands for, shape (blocks, elements)."""

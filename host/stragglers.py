@@ -32,7 +32,7 @@ class Blocking:
         self._rank, self._workers = rank, config.job.workers
         self._shift_every = config.run.shift_every
         self._entries = config.straggler
-        self._part, self._draws = -1, [0.0]
+        self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
 
     def mean_s(self, iteration: int) -> float:
         """The injected truth, lambda of this worker at this iteration, in seconds."""
@@ -44,17 +44,20 @@ class Blocking:
         ]
         return max(begun, default=(0, 0.0))[1]
 
-    def blocking_s(self, iteration: int) -> float:
-        """How long this worker is blocked in this iteration, in seconds."""
-        events = _quantile(self.mean_s(iteration) / self._event_s, self._uniform(iteration))
+    def blocking_s(self, iteration: int, batch: int = 0) -> float:
+        """How long this worker is blocked over a gradient, the `batch`-th of this iteration, in seconds."""
+        events = _quantile(self.mean_s(iteration) / self._event_s, self._uniform(iteration, batch))
         return events * self._event_s
 
-    def _uniform(self, iteration: int) -> float:
-        """An iteration's draw from 0..1; they are made DRAWN at once."""
+    def _uniform(self, iteration: int, batch: int) -> float:
+        """A gradient's draw from 0..1; they are made DRAWN at once."""
         part, index = divmod(iteration, DRAWN)
-        if part != self._part:
-            self._part, self._draws = part, np.random.default_rng((*self._seed, part)).random(DRAWN).tolist()
-        return self._draws[index]
+        drawn, draws = self._drawn.get(batch, (-1, []))
+        if part != drawn:
+            seed = (*self._seed, part, batch) if batch else (*self._seed, part)
+            draws = np.random.default_rng(seed).random(DRAWN).tolist()
+            self._drawn[batch] = part, draws
+        return draws[index]
 
     def _role(self, iteration: int) -> int:
         """The rank whose entries hold for this worker now."""

@@ -4,8 +4,8 @@ Who reduces is a Reducer's to know: the switch, a server, or the workers among t
 same aggregates in the same order, so all of them see the same held-out accuracy at the same iteration and stop
 together, without a word to each other.
 
-With policy.late = "abort" a worker whose iteration ended elsewhere stops computing, contributes nothing to it and goes
-to the current one.
+The rule for late gradients (run.late) says whether a worker stops computing when its iteration has ended elsewhere, and
+whether one that has contributed computes another gradient with the same parameters until then.
 """
 
 import time
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from host import wire
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
 from host.coding import Coding
@@ -26,6 +27,7 @@ from host.stragglers import Blocking
 from host.workload import load_workload
 from rpc import kofn_pb2
 from run.config import PEER_TO_PEER, Config
+from run.late import Rule
 from run.metrics import PARTS
 
 OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", *PARTS)
@@ -93,7 +95,7 @@ class Training:
     """One worker's model, data and stragglers."""
 
     def __init__(self, config: Config, rank: int) -> None:
-        self._config, self._late = config, config.policy.late
+        self._config = config
         self._blocking = Blocking(config, rank)
         self._since_s = time.monotonic()  # the end of the latest step
         self._workload = workload = load_workload(config, rank)
@@ -124,14 +126,21 @@ class Training:
         iteration, started = reducer.iteration, time.time()
         work = None if reducer.entered else self._work(reducer, iteration, ready)
         since, computed = self._since_s, time.monotonic()
-        handed = computed
-        if work is not None and work.gradient is None:
-            updates = reducer.skip()
-        else:
-            gradient = None if work is None else work.gradient
-            handed, updates = reducer.all_reduce(gradient, meanwhile=self.replica.add_up)
+        handed, updates = self._give(reducer, work, 0)
+        for batch in range(1, wire.PARTS):
+            if updates:
+                break
+            _, updates = self._give(reducer, self._work(reducer, iteration, time.monotonic(), batch), batch)
         spent = Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic())
         return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
+
+    def _give(self, reducer: Reducer, work: Work | None, batch: int) -> tuple[float, list[Aggregate | State]]:
+        """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
+        if work is not None and work.gradient is None:
+            return time.monotonic(), reducer.skip()
+        stay = reducer.rule.repeats and batch < wire.PARTS - 1
+        gradient = None if work is None else work.gradient
+        return reducer.all_reduce(gradient, batch=batch, stay=stay, meanwhile=self.replica.add_up)
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training, and write it down."""
@@ -165,16 +174,15 @@ class Training:
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
-    def _work(self, reducer: Reducer, iteration: int, ready: float) -> Work:
+    def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
-        loss, gradient = self._workload.gradient(iteration)
-        blocking_s = self._blocking.blocking_s(iteration)
+        loss, gradient = self._workload.gradient(iteration, batch)
+        blocking_s = self._blocking.blocking_s(iteration, batch)
         floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s)
-        passed_over = self._late == "drop" and reducer.iteration != iteration  # a peer's later parameters were taken
         return Work(
             loss=loss,
-            gradient=None if aborted or passed_over else gradient,
+            gradient=None if aborted else gradient,
             norm2=0.0 if aborted else norm2(gradient),
             blocking_s=blocking_s,
             aborted=aborted,
@@ -182,7 +190,7 @@ class Training:
 
     def _pause(self, reducer: Reducer, seconds: float) -> bool:
         """Sleep; whether it was cut short because the iteration is over."""
-        if self._late == "abort":
+        if reducer.rule.gives_up:
             return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False
@@ -195,7 +203,7 @@ class Training:
             self._direction = direction
         line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
             "injected_mean_s": self._blocking.mean_s(aggregate.iteration),
-            "discarded": discarded(aggregate, step, self._late),
+            "discarded": discarded(aggregate, step, self._config.policy.rule),
         }
         return line, self._reason(aggregate.iteration, evaluation.accuracy)
 
@@ -220,9 +228,9 @@ def iteration_line(
     }
 
 
-def discarded(aggregate: Aggregate, step: Step | None, late: str) -> int:
-    """How many blocks of this worker's gradient were thrown away; `late`: as policy.late."""
-    return aggregate.missed if late == "drop" and step and step.contributed else 0
+def discarded(aggregate: Aggregate, step: Step | None, rule: Rule) -> int:
+    """How many blocks of this worker's gradient were thrown away."""
+    return aggregate.missed if rule.discards and step and step.contributed else 0
 
 
 def _report(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from host.age import age_weight_of
 from host.agent import Agent
 from host.collective import Collective
 from host.direct import Direct
@@ -90,7 +91,8 @@ def _reducer(config: Config, place: Place, training: Training, books: Path, reco
         compress=config.compress,
         books=books,
         average=config.model.average,
-        drop=config.policy.late == "drop",
+        rule=config.policy.rule,
+        age=age_weight_of(config.policy),
         recorder=recorder,
     )
 

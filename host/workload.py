@@ -17,8 +17,8 @@ class Workload(Protocol):
     def evaluator(self) -> Evaluates:
         """Looks at the parameters."""
 
-    def gradient(self, iteration: int) -> tuple[float | None, Floats]:
-        """The loss, where there is one, and the gradient, shape of `parameters`, of what is this iteration's."""
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[float | None, Floats]:
+        """The loss, where there is one, and the gradient, shape of `parameters`, of an iteration's `batch`-th data."""
 
 
 class Digits:
@@ -38,9 +38,9 @@ class Digits:
             last=run.max_iterations,
         )
 
-    def gradient(self, iteration: int) -> tuple[float, Floats]:
-        """Forward and backward pass over the iteration's batch."""
-        return self._model.gradient(self._train.batch(iteration, self._batch))
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[float, Floats]:
+        """Forward and backward pass over one batch."""
+        return self._model.gradient(self._train.batch(iteration, self._batch, batch))
 
 
 def load_workload(config: Config, rank: int) -> Workload:

@@ -29,8 +29,11 @@ def _of_peers(config: Config) -> Iterator[str]:
             f"compress.codec is {compress.codec!r} and compress.ratio {compress.ratio:g}: 'int32' and 1, the defaults,"
             " are allowed, as gradients are sent as float32 whatever they are"
         )
-    if config.policy.late != "finish":
-        yield f"policy.late is {config.policy.late!r}: 'finish' is allowed, nobody is late where all are waited for"
+    if config.policy.late_gradient != "merge":
+        yield (
+            f"policy.late_gradient is {config.policy.late_gradient!r}: 'merge', the default, is allowed, nobody is late"
+            " where all are waited for"
+        )
     if job.start_workers not in (None, job.workers):
         yield f"job.start_workers is {job.start_workers}: {job.workers} (job.workers) is allowed, all begin together"
     if run.record:

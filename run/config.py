@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr, replace
 from run.compression import Compress
 from run.config_errors import check_document
 from run.errors import ConfigError
+from run.late import RULES, Rule, RuleName
 from run.objectives import DEFAULT, check_objective
 from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from run.settings import override
@@ -37,9 +38,6 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 CLASSES = 10
 """Of the images that workers train on: the ten digits."""
-
-Late = Literal["finish", "abort", "drop"]
-"""Finish it and stash it; stop computing it at once; finish it and throw it away."""
 
 Average = Literal["gradients", "contributors"]
 
@@ -117,7 +115,14 @@ class Policy(Section, frozen=True):
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )
-    late: Late = "finish"  # what a worker does with a gradient whose iteration ended without it (docs/PROTOCOL.md)
+    late_gradient: RuleName = "merge"  # what becomes of a gradient whose iteration ended without it (docs/PROTOCOL.md)
+    age_weight: Probability = 0.5  # what each iteration of age leaves of a gradient's weight; 1: old ones weigh as much
+    age_limit: Annotated[int, Meta(ge=1)] = 16  # an older gradient is in no sum
+
+    @property
+    def rule(self) -> Rule:
+        """What becomes of late gradients."""
+        return RULES[self.late_gradient]
 
 
 class Model(Section, frozen=True):

@@ -96,6 +96,6 @@ def _findings(results: Sequence[Result]) -> Findings:
         workers=scenario.config.job.workers,
         target_accuracy=scenario.config.run.target_accuracy,
         may_miss=scenario.may_miss,
-        late=scenario.config.policy.late,
+        late=scenario.config.policy.late_gradient,
         rows=tuple(find_row(objective, several) for objective, several in passes.items()),
     )

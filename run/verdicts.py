@@ -36,12 +36,12 @@ def _of_scenario(found: Findings) -> Iterator[Verdict]:
 
 
 def _stash(found: Sequence[Findings]) -> Iterator[Verdict]:
-    """Stash against drop: scenarios NAME-finish and NAME-drop, k by k."""
+    """Stash against drop: scenarios NAME-stash and NAME-drop, k by k."""
     by_name = {one.scenario: one for one in found}
     for one in found:
         stem, _, late = one.scenario.rpartition("-")
         dropping = by_name.get(f"{stem}-drop")
-        if late == one.late == "finish" and dropping is not None:
+        if late == one.late == "stash" and dropping is not None:
             others = {row.objective: row for row in dropping.rows}
             yield from (_kept(stem, row, others[row.objective]) for row in one.rows if row.objective in others)
 

@@ -96,7 +96,7 @@ def _measure(config: Config) -> Costs:
 
     def encode() -> None:
         iteration = next(numbers)
-        encoder.begin()
+        encoder.begin(iteration)
         encoder.enter(gradient, iteration)
         encoder.encode(iteration)
 
@@ -123,9 +123,9 @@ def _measure(config: Config) -> Costs:
 
 def _own(packed: Packed, block: int) -> Result:
     """The result of a block that only this worker is in."""
-    values, scale, lanes, gradients = packed
+    values, scale, lanes, weight = packed
     id = BlockId(1, block)
-    return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, gradients=gradients, members=1, values=values)
+    return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, weight=weight, members=1, values=values)
 
 
 def _packet_s(coding: Coding) -> float:
@@ -133,7 +133,7 @@ def _packet_s(coding: Coding) -> float:
     plan, shape = coding.planner.first(), coding.shape
     blocks = plan.blocks.tolist()
     protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
-    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, 1)
+    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
     with receiving, sending:

@@ -49,12 +49,13 @@ class Learning:
         self._after: dict[int, After] = {}
         self._computed = [0] * job.workers  # the latest iteration that each one has computed
 
-    def gradient(self, rank: int, iteration: int) -> tuple[float, Floats]:
-        """A worker's loss and gradient in an iteration, with the parameters after the one before."""
+    def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float, Floats]:
+        """A worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the one
+        before."""
         self._worker.parameters[:] = self._parameters[iteration - 1]
         self._computed[rank] = iteration
-        self._forget(min(self._computed))
-        return self._worker.gradient(self._shards[rank].batch(iteration, self._batch))
+        self._forget(min(self._computed) - 1)
+        return self._worker.gradient(self._shards[rank].batch(iteration, self._batch, number))
 
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""

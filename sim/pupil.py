@@ -1,8 +1,9 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
+from host.age import age_weight_of
 from host.aggregate import aggregate
 from host.alignment import Direction
 from host.coding import Coding
@@ -15,7 +16,7 @@ from host.plan import Plan, Planner
 from host.shape import Shape
 from host.stragglers import Blocking
 from host.train import Step, Work, discarded, iteration_line
-from host.wire import WORD_BYTES
+from host.wire import PARTS, WEIGHT_UNIT, WORD_BYTES
 from run.config import Config
 from sim.learning import Learning
 
@@ -32,16 +33,32 @@ class Sender(Protocol):
     def blocks(self) -> list[int]:
         """All that the current iteration sends."""
 
-    def begin(self) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether any gradient is pending."""
+
+    def waits_since(self, iteration: int) -> bool:
+        """Whether one is that was begun before this iteration."""
+
+    def begin(self, iteration: int) -> None:
         """The iteration of `plan` begins."""
 
-    def packed(self, block: int) -> Packed:
+    def enter_rest(self) -> None:
+        """What is not in the books yet."""
+
+    def encode(self, iteration: int) -> None:
+        """What the iteration sends."""
+
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        """Another part of it."""
+
+    def packed(self, block: int, part: int = 0) -> Packed:
         """What is sent of a block."""
 
-    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+    def again(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """The same at another scale, or in other lanes."""
 
-    def left(self, block: int, values: bytes) -> None:
+    def left(self, block: int, values: bytes, part: int = 0) -> None:
         """A contribution has left."""
 
     def settle(self, delivered: Sequence[Deliver], now: float) -> None:
@@ -62,11 +79,11 @@ class Pupil(Protocol):
     direction: Direction
     """Of the aggregate of the latest iteration that the worker had a part in."""
 
-    def compute(self, iteration: int, blocking_s: float) -> Work:
-        """The iteration's gradient."""
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
+        """The `batch`-th gradient of an iteration."""
 
-    def enter(self, work: Work, iteration: int) -> None:
-        """Into the books, and onto the wire."""
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
+        """Into the books, in the iteration that is current by now."""
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
@@ -82,19 +99,18 @@ class Student:
         self.shape = shape = self._coding.shape
         self.direction = NOWHERE
         pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
-        self.encoder = Encoder.of(self._coding, compress, pages, rank, drop=config.policy.late == "drop")
+        self.encoder = Encoder.of(self._coding, compress, pages, rank, age=age_weight_of(config.policy))
         self._blocking = Blocking(config, rank)
 
-    def compute(self, iteration: int, blocking_s: float) -> Work:
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """Forward and backward."""
-        loss, gradient = self._learning.gradient(self._rank, iteration)
+        loss, gradient = self._learning.gradient(self._rank, iteration, batch)
         return Work(loss=loss, gradient=gradient, norm2=norm2(gradient), blocking_s=blocking_s, aborted=False)
 
-    def enter(self, work: Work, iteration: int) -> None:
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """As the agent does it before it sends."""
         assert work.gradient is not None
-        self.encoder.enter(work.gradient, iteration)
-        self.encoder.encode(iteration)
+        self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
@@ -106,7 +122,7 @@ class Student:
         self._metrics.write(
             **iteration_line(done, step, now, after.direction, after.evaluation),
             injected_mean_s=self._blocking.mean_s(done.iteration),
-            discarded=discarded(done, step, self._config.policy.late),
+            discarded=discarded(done, step, self._config.policy.rule),
         )
         if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
             return "target"
@@ -119,26 +135,46 @@ class Student:
 
 
 class Zeros:
-    """Zeros in place of an encoder: one packet an iteration."""
+    """Zeros in place of an encoder: one packet an iteration, and nothing that waits."""
 
     blocks = [0]  # noqa: RUF012  # nobody changes it
     uses = 0
+    waits = False
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
+        self._parts = 0  # of the current iteration
 
-    def begin(self) -> None:
+    def waits_since(self, iteration: int) -> bool:
+        """Nothing does."""
+        return False
+
+    def begin(self, iteration: int) -> None:
         """All iterations are alike."""
+        self._parts = 0
 
-    def packed(self, block: int) -> Packed:
+    def enter_rest(self) -> None:
+        """There are no books."""
+
+    def encode(self, iteration: int) -> None:
+        """They are zeros."""
+
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        """One more gradient that counts is as many zeros; one that does not takes no time worth speaking of."""
+        if not counts or self._parts == PARTS - 1:
+            return 0, []
+        self._parts += 1
+        return self._parts, [*open]
+
+    def packed(self, block: int, part: int = 0) -> Packed:
         """Zeros, which stand for one gradient."""
         return self.again(block, 0, 0, 0)
 
-    def again(self, block: int, iteration: int, scale: int, lanes: int) -> Packed:
+    def again(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """Zeros at any scale."""
-        return Packed(bytes(WORD_BYTES), scale, lanes, 1)
+        return Packed(bytes(WORD_BYTES), scale, lanes, WEIGHT_UNIT)
 
-    def left(self, block: int, values: bytes) -> None:
+    def left(self, block: int, values: bytes, part: int = 0) -> None:
         """Nobody counts."""
 
     def settle(self, delivered: Sequence[Deliver], now: float) -> None:
@@ -163,11 +199,11 @@ class Idler:
         self._last = config.run.max_iterations
         self.encoder = Zeros()
 
-    def compute(self, iteration: int, blocking_s: float) -> Work:
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """There is no gradient."""
         return Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=False)
 
-    def enter(self, work: Work, iteration: int) -> None:
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There are no books."""
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:

@@ -8,12 +8,12 @@ from host.aggregate import held
 from host.alarm import Alarm
 from host.encoder import Finished
 from host.history import Result
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from host.pacing import Pacer, bucket_for
 from host.protocol import Protocol
 from host.stragglers import Blocking
 from host.train import Step, Work
-from host.wire import HEADER_BYTES, Header, Kind
+from host.wire import HEADER_BYTES, PARTS, Header, Kind
 from run.config import Config
 from sim.clock import Clock, Handle
 from sim.costs import Costs
@@ -53,10 +53,13 @@ class Worker:
         bucket = bucket_for(around.config.pace_mbps, pupil.shape.words_most)
         self._pacer = Pacer[Send](bucket, around.clock, self._leave_all) if bucket else None
         self._blocking = Blocking(around.config, rank)
+        self._rule = around.config.policy.rule
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
-        self._waiting = False  # for the end of the iteration: the gradient is handed over, or given up
+        self._iteration, self._batch = 0, 0  # what is computed; the protocol may be further
+        self._beyond = 0
+        self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
         self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
@@ -72,63 +75,94 @@ class Worker:
 
     def _compute(self) -> None:
         """Parameters are ready."""
-        self._step, self._started_s = None, self._around.clock.time()
+        self._step, self._started_s, self._batch = None, self._around.clock.time(), 0
+        self._go()
+
+    def _go(self) -> None:
+        """A gradient with these parameters."""
         compute_s = self._around.config.model.compute_ms / 1000
         wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
-        self._blocked_s = self._blocking.blocking_s(self.protocol.iteration)
-        ready_s = self._started_s + compute_s + self._blocked_s + wake_s
+        self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch)
+        ready_s = self._around.clock.time() + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
-        self._give_up_if_late()
+        self._go_on()
 
     def _computed(self) -> None:
         """The gradient is there."""
         self._computing = None
-        self._around.machine.work(self._around.costs.encode_s, self._hand_over)
+        self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """It is in the books and encoded: contribute it, or learn that it is too late."""
-        iteration = self.protocol.iteration
-        work = self._pupil.compute(iteration, self._blocked_s)
-        self._pupil.enter(work, iteration)
-        self._step = self._made(work)
-        self._waiting = True
-        for block in self.protocol.missing:
-            self._contribute(block, self._pupil.encoder.packed(block))
+        """The protocol is where the others are: contribute as the rule says."""
+        iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
+        work = self._pupil.compute(iteration, batch, self._blocked_s)
+        self._pupil.enter(work, iteration, batch, current)
+        self._step = self._step or self._made(work)
+        late = current > iteration
+        if late and not self._rule.counts:
+            self._pupil.encoder.enter_rest()
+            if self._rule.merges:
+                self._contribute_waiting(counts=False)
+        elif batch:
+            self._contribute_waiting(counts=True)
+        else:
+            self._pupil.encoder.encode(current)
+            for block in self.protocol.missing:
+                self._contribute(block)
         self._alarm.set(self.protocol.deadline, self._around.clock)
-        self._advance()
+        if self._rule.repeats and not late and batch < PARTS - 1:
+            self._batch += 1
+            self._go()
+        else:
+            self._until(0 if late and not self._rule.counts else current, self._hear)
 
     def _give_up_if_late(self) -> None:
-        """With policy.late = "abort": go on to the current iteration as soon as this one is over."""
-        if self._computing is None or self._around.config.policy.late != "abort" or not self.protocol.over:
+        """Go on to the current iteration as soon as this one is over, if the rule is such."""
+        if self._computing is None or not self._rule.gives_up or not self._is_late:
             return
         self._computing.cancel()
         self._computing = None
-        self._step = self._made(Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True))
-        self._waiting = True
-        self._advance()
+        aborted = Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True)
+        self._step = self._step or self._made(aborted)
+        self._until(self._iteration, self._hear)
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the iteration that is computed is over."""
+        return self.protocol.over or self.protocol.iteration > self._iteration
 
     def _made(self, work: Work) -> Step:
         """What was done in this iteration."""
         first_block_s = self._around.clock.time() - self._started_s
-        return Step(iteration=self.protocol.iteration, started=self._started_s, first_block_s=first_block_s, work=work)
+        return Step(iteration=self._iteration, started=self._started_s, first_block_s=first_block_s, work=work)
+
+    def _until(self, iteration: int, then: Callable[[], None]) -> None:
+        """Wait until the protocol is beyond this iteration, and the results of all that is over elsewhere are here."""
+        self._beyond, self._then = iteration, then
+        self._advance()
 
     def _advance(self) -> None:
-        """Go on to the iteration that is current elsewhere, when the results of all before it are here."""
-        while self._waiting and self._complete is not None:
+        """Go on to the iteration that is current elsewhere: when that is waited for, or something waits for it."""
+        while self._then is not None or (self._rule.merges and self._pupil.encoder.waits):
+            if self._then is not None and self.protocol.iteration > self._beyond and not self.protocol.over:
+                then, self._then = self._then, None
+                then()
+                return
+            if self._complete is None:
+                return
             self._done.append(self._pupil.encoder.follow(self._complete))
             self._complete = None
             self._begin(self.protocol.iteration + 1)
-            if not self.protocol.left_behind:
-                self._waiting = False
-                costs = self._around.costs
-                awake_s = self._around.clock.time() + costs.wake_s
-                self._around.clock.after(
-                    awake_s, self._around.machine.work, costs.apply_s * len(self._done), self._apply
-                )
 
-    def _apply(self) -> None:
+    def _hear(self) -> None:
+        """What has ended goes to the training."""
+        costs, done = self._around.costs, self._done
+        self._done, self._iteration = [], self.protocol.iteration
+        awake_s = self._around.clock.time() + costs.wake_s
+        self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done)
+
+    def _apply(self, done: list[Finished]) -> None:
         """All that has finished, in order; then the next gradient, or the end."""
-        done, self._done = self._done, []
         now, step, reason = self._around.clock.time(), self._step, None
         assert step is not None
         assert step.work is not None
@@ -177,7 +211,7 @@ class Worker:
     def _go_on(self) -> None:
         """Results may have come."""
         for block in self._pupil.encoder.narrowed(self.protocol.waiting, self.protocol.iteration):
-            self._contribute(block, self._pupil.encoder.packed(block))
+            self._contribute(block)
         self._alarm.set(self.protocol.deadline, self._around.clock)
         self._advance()
         self._give_up_if_late()
@@ -188,16 +222,26 @@ class Worker:
         self._alarm.set(self.protocol.deadline, self._around.clock)
 
     def _begin(self, iteration: int) -> None:
-        """The next iteration, as far as the protocol is concerned."""
+        """The protocol's next iteration; what has waited for a whole one is merged into it."""
         encoder, now = self._pupil.encoder, self._around.clock.time()
-        encoder.begin()
+        self._iteration = self._iteration or iteration
+        encoder.begin(iteration)
         self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
+        if self._rule.merges and encoder.waits_since(iteration - 1):
+            self._contribute_waiting(counts=False)
         self._alarm.set(self.protocol.deadline, self._around.clock)
 
-    def _contribute(self, block: int, packed: Packed) -> None:
+    def _contribute_waiting(self, *, counts: bool) -> None:
+        """What waits, as another part of the contribution."""
+        part, blocks = self._pupil.encoder.encode_part(self.protocol.iteration, self.protocol.open, counts=counts)
+        for block in blocks:
+            self._contribute(block, part=part, counts=counts)
+
+    def _contribute(self, block: int, *, part: int = 0, counts: bool = True) -> None:
         """Hand a block to the protocol."""
-        now, uses = self._around.clock.time(), self._pupil.encoder.uses
-        self._follow(self.protocol.contribute(block, **packed._asdict(), uses=uses, now=now))
+        now, encoder = self._around.clock.time(), self._pupil.encoder
+        packed, uses = encoder.packed(block, part), encoder.uses
+        self._follow(self.protocol.contribute(block, packed, part=part, counts=counts, uses=uses, now=now))
 
     def _follow(self, instructions: list[Instruction]) -> None:
         """Do what the protocol says."""
@@ -206,7 +250,7 @@ class Worker:
             match instruction:
                 case Send(header=header, values=values):
                     if header.kind == Kind.CONTRIBUTE:
-                        encoder.left(header.block, values)
+                        encoder.left(header.block, values, header.part)
                     self._around.machine.work(self._around.costs.packet_s, self._send, instruction)
                 case Deliver(result=result):
                     self._delivered[result.id.block] = result
@@ -214,8 +258,9 @@ class Worker:
                 case Complete():
                     self._complete = [self._delivered[block] for block in self.protocol.blocks]
                     self._delivered = {}
-                case EncodeAgain(block=block, scale=scale, lanes=lanes):
-                    self._contribute(block, encoder.again(block, self.protocol.iteration, scale, lanes))
+                case EncodeAgain(block=block, part=part, counts=counts, scale=scale, lanes=lanes):
+                    encoder.again(block, self.protocol.iteration, scale, lanes, part)
+                    self._contribute(block, part=part, counts=counts)
                 case AskPeers():
                     self._around.ask_peers(self._rank)
 

@@ -1,0 +1,50 @@
+"""What becomes of a gradient whose iteration ended without it: the rules, by name.
+
+    merge       finished; added to the iteration that is open then, but not counted among its k
+    async       finished; counts among the k of the iteration that is open then (K-async SGD)
+    batch-sync  given up; who has finished goes on with another batch until k gradients are there (K-batch-sync SGD)
+    stash       finished; added to the worker's next contribution that is in time (the slow-node scheduling document)
+    abort       given up at once
+    drop        finished, and thrown away
+
+K-async and K-batch-sync: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+RuleName = Literal["merge", "async", "batch-sync", "stash", "abort", "drop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a worker does.
+
+    `counts`: a late gradient counts among the k.  `keeps`: it waits for the worker's next contribution in time; else it
+    is merged at once.  `discards`: nothing of it is used.  `gives_up`: a worker stops computing when its iteration
+    is over.  `repeats`: a worker that has contributed computes another gradient with the same parameters.
+    """
+
+    name: RuleName
+    counts: bool = False
+    keeps: bool = False
+    discards: bool = False
+    gives_up: bool = False
+    repeats: bool = False
+
+    @property
+    def merges(self) -> bool:
+        """Whether what is late goes into the iteration that is open then, or the next one, without being counted."""
+        return not (self.keeps or self.discards)
+
+
+RULES: dict[str, Rule] = {
+    "merge": Rule(name="merge"),
+    "async": Rule(name="async", counts=True),
+    "batch-sync": Rule(name="batch-sync", gives_up=True, repeats=True),
+    "stash": Rule(name="stash", keeps=True),
+    "abort": Rule(name="abort", gives_up=True),
+    "drop": Rule(name="drop", discards=True),
+}
+
+assert tuple(RULES) == get_args(RuleName)
