@@ -12,15 +12,15 @@ import numpy.typing as npt
 from host.coding import Coding
 from host.history import Result
 from host.lanes import unpack, width_of
-from host.wire import Values
+from host.wire import MEMBERS_BYTES, PARTS, Values
 
 
 class Recorder:
     """Collects in memory; `save` writes one .npz with, for I iterations of B blocks of L elements:
 
-    iterations (I,), computed (I,) bool: whether this worker sent anything; sent (I, B, L) int32, 0 where not;
-    sums (I, B, L) int32, scales, lanes, counts, gradients (I, B), members (I, B) uint64: the results.  All are 0 in
-    blocks that an iteration left out.
+    iterations (I,), computed (I,) bool: whether this worker sent anything; sent (I, PARTS, B, L) int32, 0 where not;
+    sums (I, B, L) int32, scales, lanes, counts, weights (I, B), members (I, PARTS, B) uint64, a bit for each rank: the
+    results.  All are 0 in blocks that an iteration left out.
     """
 
     def __init__(self, coding: Coding) -> None:
@@ -30,11 +30,11 @@ class Recorder:
         self._results: list[Sequence[Result]] = []
 
     def add(self, sent: Values | None, results: Sequence[Result]) -> None:
-        """One finished iteration: what was sent, shape (B, L), None for nothing, and its results."""
-        filled = np.zeros((self._coding.shape.blocks, self._coding.shape.elements), np.int32)
+        """One finished iteration: what was sent, shape (PARTS, B, L), None for nothing, and its results."""
+        filled = np.zeros((PARTS, self._coding.shape.blocks, self._coding.shape.elements), np.int32)
         if sent is not None:
             blocks = [result.id.block for result in results]
-            filled[blocks] = sent[blocks]
+            filled[:, blocks] = sent[:, blocks]
         self._computed.append(sent is not None)
         self._sent.append(filled)
         self._results.append(results)
@@ -50,8 +50,8 @@ class Recorder:
             scales=self._numbers("scale"),
             lanes=self._numbers("lanes"),
             counts=self._numbers("count"),
-            gradients=self._numbers("gradients"),
-            members=self._numbers("members"),
+            weights=self._numbers("weight"),
+            members=self._members(),
         )
 
     def _sums(self, results: Sequence[Result]) -> Values:
@@ -64,10 +64,18 @@ class Recorder:
 
     def _numbers(self, name: str) -> npt.NDArray[np.integer]:
         """A field of all results, shape (I, B)."""
-        numbers = np.zeros(
-            (len(self._results), self._coding.shape.blocks), np.uint64 if name == "members" else np.int64
-        )
+        numbers = np.zeros((len(self._results), self._coding.shape.blocks), np.int64)
         for iteration, results in enumerate(self._results):
             for result in results:
                 numbers[iteration, result.id.block] = getattr(result, name)
         return numbers
+
+    def _members(self) -> npt.NDArray[np.uint64]:
+        """Of all results, shape (I, PARTS, B)."""
+        members = np.zeros((len(self._results), PARTS, self._coding.shape.blocks), np.uint64)
+        for iteration, results in enumerate(self._results):
+            for result in results:
+                members[iteration, :, result.id.block] = np.frombuffer(
+                    result.members.to_bytes(MEMBERS_BYTES, "little"), "<u8"
+                )
+        return members

@@ -14,6 +14,7 @@ from host.lanes import pack, unpack
 from host.transport import Transport
 from host.wire import (
     HEADER_BYTES,
+    WEIGHT_UNIT,
     WORD_LANES,
     Header,
     Kind,
@@ -94,10 +95,10 @@ class Exchange:
         packet = header, pack(_values(plan.rank, words), 32)
         begin = time.monotonic()
         answer, values = await self._answer(number, packet)
-        members, held = members_of(answer.members), (answer.count, answer.gradients)
-        if members != ranks or held != (len(ranks), len(ranks)):
+        members, held = members_of(answer.members), (answer.count, answer.weight)
+        if members != ranks or held != (len(ranks), len(ranks) * WEIGHT_UNIT):
             raise ProbeError(
-                f"the sum is of workers {members}, count {held[0]}, gradients {held[1]}: {ranks} was to be expected"
+                f"the sum is of workers {members}, count {held[0]}, weight {held[1]}: {ranks} was to be expected"
             )
         wrong = np.flatnonzero(unpack(values, 32) != sum(_values(rank, words) for rank in ranks))
         if wrong.size:
