@@ -75,8 +75,13 @@ def high_bits(width: int) -> int:
 
 
 def job_entry(job: Job, k: int, generation: int, base: int = 0) -> fy.P4TableEntry:
-    """The entry that holds k and the generation: changing k is one MODIFY of it."""
-    action = fy.P4TableAction(SET_JOB, k=k, group=job.id, base=base, mask=job.slots - 1, generation=generation)
+    """The entry that holds k and the generation: changing k is one MODIFY of it.
+
+    Workers scale their values so that one contribution of each fits a lane's sum: that is its room.
+    """
+    action = fy.P4TableAction(
+        SET_JOB, k=k, group=job.id, base=base, mask=job.slots - 1, generation=generation, room=job.workers
+    )
     return _entry(JOBS, {"hdr.kofn.job": job.id}, action)
 
 

@@ -14,6 +14,7 @@ from finsy.proto import p4r
 
 from controller.entries import JOBS, MEMBERS
 from controller.errors import InspectionError
+from host.wire import members_of
 
 EPOCHS, CONTRIBUTORS, DONES = "ingress.slot.epochs", "ingress.slot.members", "ingress.slot.dones"
 ALL = (EPOCHS, DONES, CONTRIBUTORS, EPOCHS)  # in the order in which they are read; the epoch may have changed meanwhile
@@ -65,8 +66,9 @@ class _Job:
         generation, iteration, block = epoch >> 64, epoch >> 32 & NUMBER, epoch & NUMBER
         if generation != self.generation or iteration == 0:
             return Slot(slot=number, iteration=0, block=0, closed=False, present=(), missing=())
-        inside = [rank for rank in self.workers if contributors >> rank & 1]
-        outside = [rank for rank in self.workers if not contributors >> rank & 1]
+        there = members_of(contributors)
+        inside = [rank for rank in self.workers if rank in there]
+        outside = [rank for rank in self.workers if rank not in there]
         return Slot(
             slot=number,
             iteration=iteration,

@@ -17,7 +17,9 @@ WIDE = ("in a row", "reports", "arrivals")
 DISAGREEING = 0.05
 """Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
 
-ADMITTED = frozenset(("ADMITTED", "CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "NOT_READY"))
+ADMITTED = frozenset(
+    ("ADMITTED", "CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "NOT_READY", "FULL")
+)
 """Verdicts (p4src/headers.p4) on packets of workers that may speak; every other one is a reason for a drop."""
 
 PIPE_WIDTH = 100_000

@@ -1,7 +1,7 @@
 // Who may speak: every check and look-up that can turn a kofn packet away.
 //
-//   sound? (version, kind, lengths, checksums)  ->  job known?  ->  this worker on this port?  ->  of this generation?
-//   ->  lanes, owner known?
+//   sound? (version, kind, lengths, checksums, part)  ->  job known?  ->  this worker on this port?
+//   ->  of this generation?  ->  lanes, owner known?
 //
 // Leaves meta.verdict ADMITTED, or the reason why not. After admission no packet is turned away for what it is.
 
@@ -9,8 +9,10 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     action deny_job() { meta.verdict = verdict_t.UNKNOWN_JOB; }
     // `mask` = slots of the job - 1, `base` = its first slot: a job cannot name another's slots.
     // `generation`: packets from before the slots were last lost or handed on are refused.
-    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation) {
+    // `room`: hosts scale their values so that as many contributions fit a lane.
+    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<16> room) {
         meta.k = k;
+        meta.room = room;
         meta.group = group;
         meta.slot = base + ((bit<32>)hdr.kofn.slot & mask);
         meta.generation = generation;
@@ -23,7 +25,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }
-    // `most` = workers whose gradients one packet may carry: 1 for a host, its rack's size for a leaf switch.
+    // `most` = workers whose contributions one packet may carry: 1 for a host, its rack's size for a leaf switch.
     action admit(bit<16> most) { meta.most = most; }
     table members {
         key = {
@@ -33,7 +35,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         }
         actions = { admit; @defaultonly deny_port; }
         const default_action = deny_port();
-        size = 16384;  // 64 workers of 256 jobs
+        size = WORKERS;
     }
 
     action deny_lanes() { meta.verdict = verdict_t.UNKNOWN_LANES; }
@@ -57,7 +59,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         }
         actions = { send_to; @defaultonly deny_owner; }
         const default_action = deny_owner();
-        size = 16384;  // 64 workers of 256 jobs
+        size = WORKERS;
     }
 
     apply {
@@ -72,12 +74,16 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         else if (standard_metadata.parser_error != error.NoError) { meta.verdict = verdict_t.TRUNCATED; }
         else if (standard_metadata.checksum_error == 1) { meta.verdict = verdict_t.BAD_CHECKSUM; }
         else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_EPOCH; }  // iteration 0 is the empty slot's
+        else if (hdr.kofn.part >= PARTS) { meta.verdict = verdict_t.BAD_PART; }
 
         if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
-        if (meta.verdict == verdict_t.ADMITTED) {
-            if (members.apply().hit && (hdr.kofn.count == 0 || hdr.kofn.count > meta.most
-                || (hdr.kofn.kind == kind_t.CONTRIBUTE && (hdr.kofn.gradients < hdr.kofn.count
-                    || hdr.kofn.gradients > hdr.kofn.count * GRADIENTS_MAX)))) {
+        if (meta.verdict == verdict_t.ADMITTED && members.apply().hit) {
+            bool pulls = hdr.kofn.kind == kind_t.PULL;
+            meta.counted = !pulls && hdr.kofn.count != 0;
+            // What does not count among the k is one contribution all the same.
+            meta.addends = hdr.kofn.count == 0 ? 16w1 : (bit<16>)hdr.kofn.count;
+            bool good_weight = hdr.kofn.weight != 0 && hdr.kofn.weight <= (bit<32>)meta.addends * WEIGHT_MAX;
+            if ((bit<16>)hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {
                 meta.verdict = verdict_t.BAD_COUNT;
             }
         }

@@ -9,7 +9,7 @@
 #define KOFN_CHECKSUM_FIELDS(hdr) { \
     hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.owner, hdr.kofn.lanes, \
     hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
-    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.gradients, hdr.kofn.members, \
+    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members, \
     hdr.words[0].value, hdr.words[1].value, hdr.words[2].value, hdr.words[3].value, \
     hdr.words[4].value, hdr.words[5].value, hdr.words[6].value, hdr.words[7].value, \
     hdr.words[8].value, hdr.words[9].value, hdr.words[10].value, hdr.words[11].value, \

@@ -48,7 +48,7 @@ control Deliver(inout headers_t hdr, inout standard_metadata_t standard_metadata
         }
         actions = { to_host; @defaultonly drop; }
         const default_action = drop();
-        size = 16384;  // 64 workers of 256 jobs
+        size = WORKERS;
     }
 
     apply { hosts.apply(); }

@@ -4,14 +4,18 @@
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<16> KOFN_PORT = 0x4b4e;
-const bit<4> KOFN_VERSION = 2;
+const bit<4> KOFN_VERSION = 3;
 
 // 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
 #define WORDS_MAX 32
-// Gradients that a worker brings into one block: those of 64 workers fit the 16 bits of a sum's number.
-const bit<16> GRADIENTS_MAX = 1023;
+// Contributions of one worker to one block.
+const bit<8> PARTS = 4;
+// Weight of one contribution: 1,023 gradients of 256 units.
+const bit<32> WEIGHT_MAX = 261888;
 // Slots of all jobs together; 4,096 x 8 KiB = 32 MiB of sums.
 #define SLOTS 4096
+// 64 workers of 256 jobs.
+#define WORKERS 16384
 
 // The result of this block goes to every worker of the job.
 const bit<8> EVERYONE = 255;
@@ -38,20 +42,22 @@ enum bit<8> verdict_t {
     REFUSED = 6,
     DUPLICATE = 7,
     NOT_READY = 8,
-    TRUNCATED = 9,
-    BAD_VERSION = 10,
-    BAD_KIND = 11,
-    BAD_LENGTH = 12,
-    BAD_EPOCH = 13,
-    BAD_COUNT = 14,
-    BAD_CHECKSUM = 15,
-    UNKNOWN_JOB = 16,
-    UNKNOWN_LANES = 17,
-    UNKNOWN_OWNER = 18,
-    WRONG_PORT = 19,
-    OLD_GENERATION = 20
+    FULL = 9,
+    TRUNCATED = 10,
+    BAD_VERSION = 11,
+    BAD_KIND = 12,
+    BAD_LENGTH = 13,
+    BAD_EPOCH = 14,
+    BAD_PART = 15,
+    BAD_COUNT = 16,
+    BAD_CHECKSUM = 17,
+    UNKNOWN_JOB = 18,
+    UNKNOWN_LANES = 19,
+    UNKNOWN_OWNER = 20,
+    WRONG_PORT = 21,
+    OLD_GENERATION = 22
 }
-#define VERDICTS 21
+#define VERDICTS 23
 
 // flags of a REFUSED answer: the slot's block has another number of words, so no scale would be accepted.
 const bit<4> OTHER_WORDS = 1;
@@ -101,11 +107,12 @@ header kofn_h {
     bit<16> slot;
     bit<16> checksum;
     bit<16> scale;
-    bit<16> count;
-    bit<16> gradients;
-    bit<64> members;
+    bit<8> count;
+    bit<8> part;
+    bit<32> weight;
+    bit<256> members;
 }
-const bit<16> UDP_AND_KOFN_LENGTH = 46;
+const bit<16> UDP_AND_KOFN_LENGTH = 72;
 
 header word_h {
     word_t value;
@@ -131,7 +138,10 @@ struct metadata_t {
     verdict_t verdict;
     mode_t mode;
     bool closes;           // this packet completes its block
-    bit<16> k;             // workers that complete it
+    bool counted;          // it is a contribution that counts among the k
+    bit<16> addends;       // contributions that it adds to a sum
+    bit<16> k;             // counted ones that complete a block
+    bit<16> room;          // contributions for which a lane's sum has room
     bit<16> most;          // workers for which this sender may speak in one packet
     bit<32> generation;    // of the job's slots
     bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has an owner
@@ -141,7 +151,7 @@ struct metadata_t {
     bit<8> remaining;      // words still to parse
 }
 
-// The first block of a worker's iteration reached its slot: what the controller measures.
+// The first counted contribution of a worker's iteration reached its slot: what the controller measures.
 // BMv2 suppresses equal digests until they are acknowledged; the sequence number makes each one new.
 struct arrival_t {
     bit<32> sequence;

@@ -1,18 +1,27 @@
-// Tells the controller when the first block of each worker's iteration reached its slot, late ones too.
+// Tells the controller when the first counted contribution of each worker's iteration reached its slot, late ones too.
+// Which block that is of does not matter: an iteration need not send all, and packets change places.
 
 control Measure(in headers_t hdr, in metadata_t meta, in standard_metadata_t standard_metadata) {
     register<bit<32>>(1) sequences;
+    register<bit<64>>(WORKERS) latest;  // generation ++ iteration of which a worker's first one was last seen
 
     apply {
-        if (hdr.kofn.block == 0 && meta.verdict != verdict_t.NOT_READY) {
-            bit<32> sequence;
-            sequences.read(sequence, 0);
-            sequence = sequence + 1;
-            sequences.write(0, sequence);
-            digest<arrival_t>(1, {
-                sequence, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.iteration, (bit<8>)meta.verdict,
-                standard_metadata.ingress_global_timestamp
-            });
+        if (meta.counted) {
+            bit<32> worker = 18w0 ++ hdr.kofn.job ++ hdr.kofn.worker[5:0];
+            bit<64> iteration = hdr.kofn.generation ++ hdr.kofn.iteration;
+            bit<64> before;
+            latest.read(before, worker);
+            if (iteration > before) {
+                latest.write(worker, iteration);
+                bit<32> sequence;
+                sequences.read(sequence, 0);
+                sequence = sequence + 1;
+                sequences.write(0, sequence);
+                digest<arrival_t>(1, {
+                    sequence, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.iteration, (bit<8>)meta.verdict,
+                    standard_metadata.ingress_global_timestamp
+                });
+            }
         }
     }
 }

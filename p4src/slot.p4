@@ -2,44 +2,53 @@
 // generation makes every slot free, whatever it holds.
 //
 //   epoch < slot's                        STALE      the slot has moved on
-//   epoch > slot's                        CLAIMED    members = {worker}, values stored
+//   epoch > slot's                        CLAIMED    members = {contribution}, values stored
+//   epoch = slot's, other words           REFUSED    nothing is added, the slot's format goes back
 //   epoch = slot's, done                  LATE       the sum goes back to the sender
-//   epoch = slot's, other words or scale  REFUSED    nothing is added, the slot's scale goes back
-//   epoch = slot's, worker is a member    DUPLICATE  nothing is added
-//   epoch = slot's, open                  ADDED      members + worker
-//   ... and k workers are in the sum      CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
+//   epoch = slot's, is a member           DUPLICATE  nothing is added
+//   epoch = slot's, other scale or lanes  REFUSED    as above
+//   epoch = slot's, open                  ADDED      members + contribution
+//   not counted, no room beside k counted FULL       nothing is added or claimed
+//   ... and k counted ones are in the sum CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
+//   ... and no room for more              CLOSED     k was raised after some that do not count had been added
 //   PULL of anything but a closed block   NOT_READY
 //
+// A contribution is a part of what a worker gives to a block.
 // Decides only: the words' accumulators follow meta.mode.
 
 control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<96>>(SLOTS) epochs;
-    register<bit<64>>(SLOTS) members;
+    register<bit<256>>(SLOTS) members;
     register<bit<16>>(SLOTS) counts;
-    register<bit<16>>(SLOTS) gradients;
+    register<bit<16>>(SLOTS) addends;
+    register<bit<32>>(SLOTS) weights;
     register<bit<1>>(SLOTS) dones;
     // scale, words, lanes: all addends of a block must agree.
     register<bit<32>>(SLOTS) formats;
 
     apply {
         bit<96> epoch = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
-        bit<64> worker = 64w1 << hdr.kofn.worker;
+        bit<256> contribution = 256w1 << (hdr.kofn.part[1:0] ++ hdr.kofn.worker[5:0]);
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
         bit<96> slot_epoch;
-        bit<64> slot_members;
+        bit<256> slot_members;
         bit<16> slot_count;
-        bit<16> slot_gradients;
+        bit<16> slot_addends;
+        bit<32> slot_weight;
         bit<1> slot_done;
         bit<32> slot_format;
         epochs.read(slot_epoch, meta.slot);
         members.read(slot_members, meta.slot);
         counts.read(slot_count, meta.slot);
-        gradients.read(slot_gradients, meta.slot);
+        addends.read(slot_addends, meta.slot);
+        weights.read(slot_weight, meta.slot);
         dones.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
         if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
         bool pulls = hdr.kofn.kind == kind_t.PULL;
+        bit<16> merged = epoch == slot_epoch ? slot_addends - slot_count : 16w0;
+        bool full = hdr.kofn.count == 0 && (bit<32>)merged + (bit<32>)meta.k >= (bit<32>)meta.room;
         meta.mode = mode_t.SKIP;
 
         if (epoch < slot_epoch) {
@@ -47,12 +56,15 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         } else if (epoch > slot_epoch) {
             if (pulls) {
                 meta.verdict = verdict_t.NOT_READY;
+            } else if (full) {
+                meta.verdict = verdict_t.FULL;
             } else {
                 meta.verdict = verdict_t.CLAIMED;
                 meta.mode = mode_t.STORE;
-                slot_members = worker;
-                slot_count = hdr.kofn.count;
-                slot_gradients = hdr.kofn.gradients;
+                slot_members = contribution;
+                slot_count = (bit<16>)hdr.kofn.count;
+                slot_addends = meta.addends;
+                slot_weight = hdr.kofn.weight;
                 slot_done = 0;
                 slot_format = format;
             }
@@ -64,19 +76,22 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             meta.mode = mode_t.READ;
         } else if (pulls) {
             meta.verdict = verdict_t.NOT_READY;
-        } else if (slot_members & worker != 0) {
+        } else if (slot_members & contribution != 0) {
             meta.verdict = verdict_t.DUPLICATE;
         } else if (slot_format != format) {
             meta.verdict = verdict_t.REFUSED;
+        } else if (full) {
+            meta.verdict = verdict_t.FULL;
         } else {
             meta.verdict = verdict_t.ADDED;
             meta.mode = mode_t.ADD;
-            slot_members = slot_members | worker;
-            slot_count = slot_count + hdr.kofn.count;
-            slot_gradients = slot_gradients + hdr.kofn.gradients;
+            slot_members = slot_members | contribution;
+            slot_count = slot_count + (bit<16>)hdr.kofn.count;
+            slot_addends = slot_addends + meta.addends;
+            slot_weight = slot_weight + hdr.kofn.weight;
         }
 
-        meta.closes = slot_count >= meta.k && (meta.verdict == verdict_t.CLAIMED
+        meta.closes = (slot_count >= meta.k || slot_addends >= meta.room) && (meta.verdict == verdict_t.CLAIMED
             || meta.verdict == verdict_t.ADDED || meta.verdict == verdict_t.DUPLICATE);
         if (meta.closes) {
             slot_done = 1;
@@ -87,15 +102,16 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             epochs.write(meta.slot, epoch);
             members.write(meta.slot, slot_members);
             counts.write(meta.slot, slot_count);
-            gradients.write(meta.slot, slot_gradients);
+            addends.write(meta.slot, slot_addends);
+            weights.write(meta.slot, slot_weight);
             dones.write(meta.slot, slot_done);
             formats.write(meta.slot, slot_format);
         }
         // An answer describes the slot's sum; a STALE one keeps what the sender said.
         if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.REFUSED) {
             hdr.kofn.members = slot_members;
-            hdr.kofn.count = slot_count;
-            hdr.kofn.gradients = slot_gradients;
+            hdr.kofn.count = (bit<8>)slot_count;
+            hdr.kofn.weight = slot_weight;
             hdr.kofn.scale = slot_format[31:16];
             hdr.kofn.lanes = slot_format[7:4];
             hdr.kofn.k = meta.k;

@@ -124,7 +124,8 @@ class Simulation:
     def _handle(self, header: Header, values: bytes) -> None:
         """The switch has done its part."""
         answers = self._switch.handle(header, values)
-        if header.kind == Kind.CONTRIBUTE and header.iteration > self._arrived[header.worker]:
+        counted = header.kind == Kind.CONTRIBUTE and header.count
+        if counted and header.iteration > self._arrived[header.worker]:
             self._arrived[header.worker] = header.iteration
             late = bool(answers) and answers[0][1].kind in (Kind.LATE, Kind.STALE)
             self._digest(header, "LATE" if late else "ADDED")
@@ -132,7 +133,7 @@ class Simulation:
             self.downlinks[rank].send(answer, sums)
 
     def _digest(self, header: Header, verdict: str) -> None:
-        """Tell the controller of a worker's first block."""
+        """Tell the controller of a worker's first counted contribution."""
         now_s = self.clock.time()
         arrival = Arrival(
             worker=header.worker, iteration=header.iteration, verdict=verdict, timestamp_us=int(1e6 * now_s)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define HEAD 80   // Ethernet, IPv4, UDP, 38 bytes of kofn
+#define HEAD 106  // Ethernet, IPv4, UDP, 64 bytes of kofn
 #define TO_IP 30
 #define KIND 42   // the byte with the version and the kind: kofn's first
 #define GENERATION 50
@@ -19,8 +19,8 @@
 #define SLOT 62
 #define CHECKSUM 64
 #define COUNT 68
-#define GRADIENTS 70
-#define MEMBERS 72
+#define WEIGHT 70
+#define MEMBERS 98  // the last 8 of 32 bytes: each worker contributes part 0 alone
 #define RESULT 2  // a kind
 #define BATCH 64  // frames received or sent at once
 #define FRAME 9216

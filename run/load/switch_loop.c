@@ -3,7 +3,7 @@
 //   switch_loop SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...
 //
 // A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
-// of a block the one for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 38
+// of a block the one for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 64
 // bytes of header, BYTES of values. Prints contributions a second of all workers together, how many never had a result,
 // how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
 // looks at those of a result; with CHECK 1 lane l of worker w in iteration i of slot s is (w + 1) (l + i + s), and a
@@ -67,15 +67,15 @@ static void prepare(unsigned worker) {
     put(p + 6, 0x080000000001u + worker, 6);
     put(p + 12, 0x0800, 2);
     put(p + 14, 0x4500, 2);
-    put(p + 16, 66 + values, 2);
+    put(p + 16, 92 + values, 2);
     p[22] = 64, p[23] = 17;
     put(p + 26, 0x0a000001u + worker, 4);
     put(p + TO_IP, 0x0a0000feu, 4);
     put(p + 24, fold(sum16(p + 14, 20)), 2);
-    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 46 + values, 2);
+    put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 72 + values, 2);
     uint8_t *k = p + KIND;
-    k[0] = 0x20, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
-    put(p + GENERATION, generation, 4), put(p + COUNT, 1, 2), put(p + GRADIENTS, 1, 2);
+    k[0] = 0x30, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
+    put(p + GENERATION, generation, 4), p[COUNT] = 1, put(p + WEIGHT, 256, 4);
     for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
     values_sum = sum16(p + HEAD, values);
 }
@@ -108,8 +108,7 @@ static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vector
 static int right(const uint8_t *p, unsigned length, uint32_t iteration, uint32_t slot) {
     uint64_t members = (uint64_t)get32(p + MEMBERS) << 32 | get32(p + MEMBERS + 4);
     uint32_t share = 0, same = 1;
-    if (length != HEAD + values || (unsigned)__builtin_popcountll(members) != ((unsigned)p[COUNT] << 8 | p[COUNT + 1]))
-        return 0;
+    if (length != HEAD + values || (unsigned)__builtin_popcountll(members) != p[COUNT]) return 0;
     for (unsigned worker = 0; worker < workers; worker++) share += members >> worker & 1 ? worker + 1 : 0;
     for (uint32_t lane = 0; lane < values / 4; lane++)
         same &= get32(p + HEAD + 4 * lane) == lane_value(share, lane, iteration, slot);
@@ -122,7 +121,7 @@ static void turn(unsigned worker) {
     static struct iovec in_vectors[BATCH], out_vectors[BATCH][2];
     unsigned count = 0;
     for (int i = 0; i < BATCH; i++) {
-        in_vectors[i] = (struct iovec){received[i], check ? FRAME : 96};
+        in_vectors[i] = (struct iovec){received[i], check ? FRAME : 128};
         in[i].msg_hdr = (struct msghdr){.msg_iov = &in_vectors[i], .msg_iovlen = 1};
     }
     uint32_t *iterations = all[worker].iterations;

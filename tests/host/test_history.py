@@ -1,6 +1,7 @@
 """What a worker remembers of results: whole ones, then who was in them, then nothing; and never of the wrong block."""
 
 from host.history import BlockId, History, Result
+from host.wire import bit_of
 
 
 def result(iteration: int, block: int, members: int = 1) -> Result:
@@ -28,6 +29,21 @@ def test_old_results_become_members_and_then_nothing() -> None:
         for iteration in range(3, 8)
         for block in (0, 1)
     ]
+
+
+def test_parts_are_remembered() -> None:
+    """Of a worker's contributions each has a bit, and what is forgotten of a sum keeps them all."""
+    known = {0: bit_of(3, 0) | bit_of(63, 3), 1: bit_of(0, 0), 2: bit_of(5, 1)}
+    kept = History(keep=0, keep_members=4)
+    for block, members in known.items():
+        kept.of(1)[block] = result(1, block, members)
+    kept.forget(2)
+    found = list(kept.results(1, 1))
+    assert {one.id.block: one.members for one in found} == known
+    assert [(one.values, one.count, one.weight) for one in found] == [(b"", 0, 0)] * 3
+    assert [found[0].has(63), found[0].has(63, 3), found[0].has(3), found[2].has(5), found[2].has(5, 1)] == [
+        False, True, True, False, True
+    ]  # fmt: skip
 
 
 def test_members_are_remembered_of_the_right_blocks() -> None:

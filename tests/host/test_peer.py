@@ -9,6 +9,7 @@ import numpy as np
 from host.history import BlockId, Result
 from host.peer import Peers, PeerService
 from host.replica import State
+from host.wire import bit_of
 from rpc import kofn_pb2, kofn_pb2_grpc
 
 
@@ -19,8 +20,8 @@ def result(iteration: int, block: int) -> Result:
         lanes=1,
         k=2,
         count=2,
-        gradients=7,
-        members=2**63 | 1,
+        weight=7,
+        members=bit_of(63, block) | 1,
         values=bytes(range(256)),
     )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from host.slot_rules import SlotRules
+from run.late import RULES
 from tests.host.world import SWITCH, World
 
 STEPS: Counter[str] = Counter()
@@ -36,9 +37,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         lanes=st.just([]) | st.lists(st.sampled_from([0, 0, 1, 3]), min_size=4, max_size=4),
         planned=st.sampled_from([0, 0, 1]),
         every=st.sampled_from([1, 1, 2, 3]),
-        late=st.sampled_from(["finish", "abort", "drop"]),
+        rule=st.sampled_from([*RULES]),
     )
-    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, late):
+    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, rule):
         self.workers, self.stalled = workers, [rank for rank in stalled if rank < workers]
         self.world = World(
             workers=workers,
@@ -50,7 +51,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             lanes=lanes,
             planned=planned,
             every=every,
-            late=late,
+            rule=rule,
             switch=self.switch,
         )
 
@@ -103,7 +104,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     def ready(self, rank):
         rank %= self.workers
         worker = self.world.workers[rank]
-        if worker.computed < worker.protocol.iteration:
+        if worker.computing:
             STEPS["computed"] += 1
             self.world.ready(rank)
 

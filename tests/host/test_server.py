@@ -97,13 +97,17 @@ def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: 
         ("WRONG_PORT", {"worker": 1}),
         ("WRONG_PORT", {"worker": 3}),
         ("BAD_COUNT", {"count": 2}),
-        ("BAD_COUNT", {"gradients": 0}),
-        ("BAD_COUNT", {"gradients": 1024}),
+        ("BAD_COUNT", {"weight": 0}),
+        ("BAD_COUNT", {"weight": 1023 * 256 + 1}),
+        ("BAD_COUNT", {"weight": 1023 * 256 + 1, "count": 0}),
+        ("BAD_COUNT", {"kind": Kind.PULL, "count": 0}),
+        ("BAD_PART", {"part": 4}),
+        ("BAD_PART", {"kind": Kind.PULL, "part": 255}),
         ("OLD_GENERATION", {"generation": 4}),
         ("UNKNOWN_LANES", {"lanes": 4}),
         ("UNKNOWN_OWNER", {"owner": 3}),
         ("MALFORMED", {"words": 2}),
-        ("MALFORMED", {"version": 1}),
+        ("MALFORMED", {"version": 2}),
     ],
 )
 def test_what_a_switch_would_drop_is_dropped(table: Table, reason: str, fields: dict[str, Any]) -> None:
@@ -134,10 +138,23 @@ def test_what_has_come_together_is_answered_together(table: Table) -> None:
     assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
 
 
-def test_a_pull_needs_no_gradients(table: Table) -> None:
+def test_a_pull_needs_no_weight(table: Table) -> None:
     table.take(0)
     table.take(2)
-    assert sorted(table.take(1, kind=Kind.PULL, gradients=0)) == [1]
+    assert sorted(table.take(1, kind=Kind.PULL, weight=0)) == [1]
+
+
+def test_a_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
+    """Without counting, once, and only where room for k that count is left."""
+    for _ in range(2):
+        assert table.take(0, count=0, part=1, weight=100) == {}
+    assert table.take(0, weight=300) == {}
+    assert table.take(1, count=0, part=1) == {}, "of 3 contributions 2 have to count, and one is merged already"
+    answers = table.take(2, weight=1023 * 256)
+    assert sorted(answers) == [0, 1, 2]
+    header, values = answers[1]
+    assert (header.count, header.weight, header.members) == (2, 400 + 1023 * 256, 0b101 | 1 << 64)
+    assert np.array_equal(unpack(values, 32), 3 * np.arange(64))
 
 
 def test_what_cannot_be_sent_is_counted(table: Table) -> None:

@@ -60,10 +60,10 @@ def test_kinds_are_p4s(enum, names):
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
-        (b"", "0 bytes: a kofn header has 38"),
-        (bytes(37), "37 bytes"),
-        (b"\x10" + bytes(37), "version 1: this host speaks version 2"),
-        (wire.encode(wire.Header(words=2), bytes(256)), "294 bytes with words = 2"),
+        (b"", "0 bytes: a kofn header has 64"),
+        (bytes(63), "63 bytes"),
+        (b"\x20" + bytes(63), "version 2: this host speaks version 3"),
+        (wire.encode(wire.Header(words=2), bytes(256)), "320 bytes with words = 2"),
     ],
 )
 def test_bad_datagrams_are_named(datagram, reason, codec):
@@ -76,3 +76,17 @@ def test_fields_out_of_range_are_named():
         wire.encode_header(wire.Header(kind=16))
     with pytest.raises(WireError, match="job=256"):
         wire.encode_header(wire.Header(job=256))
+    for members in (-1, 1 << 256):
+        with pytest.raises(WireError, match=f"members={members}"):
+            wire.encode_header(wire.Header(members=members))
+
+
+def test_a_bit_of_the_bitmap_is_a_part_of_a_rank():
+    bits = {(rank, part): wire.bit_of(rank, part) for rank in range(wire.RANKS) for part in range(wire.PARTS)}
+    assert sorted(bits.values()) == [1 << at for at in range(256)]
+    assert all(wire.members_of(bit) == [rank] for (rank, _), bit in bits.items())
+    assert (bits[3, 0], bits[3, 1], bits[63, 3]) == (8, 8 << 64, 1 << 255)
+    assert wire.members_of(bits[9, 0] | bits[9, 2] | bits[2, 3] | bits[63, 1]) == [2, 9, 63]
+    assert wire.members_of(0) == []
+    datagram = wire.encode(wire.Header(members=bits[1, 0] | bits[63, 3]), bytes(256))
+    assert (datagram[32:64], wire.decode_header(datagram).members) == (b"\x80" + bytes(30) + b"\x02", 2 | 1 << 255)

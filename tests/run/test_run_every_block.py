@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from real_run import RealRun
 
+from host.wire import WEIGHT_UNIT
 from tests.targets import TARGETS
 
 pytestmark = [
@@ -49,15 +50,18 @@ def test_every_sum_is_numpys(tmp_path: Path, target: str) -> None:
     assert iterations > 30, iterations
     assert np.array_equal(reference["iterations"], np.arange(1, iterations + 1))
     for record in records:
-        for name in ("iterations", "sums", "scales", "counts", "gradients", "members"):
+        for name in ("iterations", "sums", "scales", "counts", "weights", "members"):
             assert np.array_equal(record[name], reference[name]), f"{name} differ between workers"
     sent = np.stack([record["sent"].astype(np.int64) for record in records])
-    inside = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
-    expected = (sent * inside[..., None].astype(np.int64)).sum(axis=0)
+    members = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
+    expected = (sent * members[..., None].astype(np.int64)).sum(axis=(0, 2))
+    inside = members[:, :, 0]
+    assert not members[:, :, 1:].any(), "one contribution of each"
     assert np.array_equal(reference["sums"], expected), "a sum is not what its members sent"
     assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count is not the number of members"
-    assert np.array_equal(reference["gradients"], brought(records, inside).sum(axis=0)), "not all that was stashed"
-    assert np.max(reference["gradients"] - reference["counts"]) > 0
+    gradients = brought(records, inside).sum(axis=0)
+    assert np.array_equal(reference["weights"], WEIGHT_UNIT * gradients), "not all that was stashed"
+    assert np.any(gradients > reference["counts"])
     assert np.any(reference["sums"])
     assert 0 < np.mean(inside[2]) < np.mean(inside[0]), "the straggler is sometimes left out, and sometimes in time"
 

@@ -14,7 +14,7 @@ JOBS = "jobs"  # the aliases of p4info: ingress.admission.jobs, and so on
 def job(number: int) -> "sh.TableEntry":
     entry = sh.TableEntry(JOBS)(action="set_job")
     entry.match["hdr.kofn.job"] = str(number)
-    for name, value in {"k": 2, "group": number, "base": 0, "mask": 0xFFF, "generation": 1}.items():
+    for name, value in {"k": 2, "group": number, "base": 0, "mask": 0xFFF, "generation": 1, "room": 4}.items():
         entry.action[name] = str(value)
     return entry
 

@@ -49,7 +49,7 @@ class Subject:
 def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
     """A job of two workers behind ports 1 and 2; their contributions, of one word and of 32."""
     engine.set_group(1, [Replica(port=port, instance=port) for port in (1, 2)])
-    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1])
+    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2])
     _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])
     for port in (1, 2):
         _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit", [1])
@@ -64,10 +64,10 @@ def _insert(engine: Engine, table: str, key: Sequence[int], action: str, paramet
 
 
 def _contribution(worker: int, words: int) -> bytes:
-    udp = 46 + 256 * words
+    udp = 72 + 256 * words
     ip = bytes.fromhex("4500") + (udp + 20).to_bytes(2, "big") + bytes.fromhex("0000 0000 4011 0000 0a000001 0a0000fe")
-    head = bytes([0x20, 1, worker, 255, 0, words, 0, 0]) + b"".join(n.to_bytes(4, "big") for n in (1, 1, words))
-    rest = bytes([0, words, 0, 0, 0, 0, 0, 1, 0, 1]) + bytes(8)
+    head = bytes([0x30, 1, worker, 255, 0, words, 0, 0]) + b"".join(n.to_bytes(4, "big") for n in (1, 1, words))
+    rest = bytes([0, words, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0]) + bytes(32)
     ports = (19278).to_bytes(2, "big") * 2 + udp.to_bytes(2, "big") + bytes(2)
     return bytes(12) + b"\x08\x00" + ip + ports + head + rest + bytes(range(256)) * words
 
