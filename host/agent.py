@@ -94,7 +94,7 @@ class Agent:
         give_up_s: float = GIVE_UP_AFTER_S,
     ) -> None:
         self._coding = coding
-        self._rank, self._average = rank, average
+        self._rank, self._workers, self._average = rank, job.workers, average
         self.decision = 0
         """Number of the last Decision of the controller that this worker has heard."""
         self._packets = _packets(job.packets)
@@ -297,7 +297,7 @@ class Agent:
         self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
-        if self.rule.merges and self.encoder.waits_since(iteration - 1):
+        if self._may_merge and self.encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
 
     async def _exchange(
@@ -315,7 +315,7 @@ class Agent:
                 self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
             if late and not self.rule.counts:
                 self.encoder.enter_rest()
-                if self.rule.merges:
+                if self._may_merge:
                     self._contribute_waiting(counts=False)
                 meanwhile()
             elif batch:
@@ -342,6 +342,11 @@ class Agent:
     def _is_late(self) -> bool:
         """Whether the iteration that the training thread works on is over."""
         return self.protocol.over or self.protocol.iteration > self.iteration
+
+    @property
+    def _may_merge(self) -> bool:
+        """Whether sums have room for what is not counted: where all are waited for it goes with what is."""
+        return self.rule.merges and self.protocol.k < self._workers
 
     def _told(self) -> list[Ended]:
         """What the training thread hears of now; it goes on in the protocol's iteration."""

@@ -103,6 +103,8 @@ class Protocol:
         self._ascending = True  # so are these
         self._course = Course(shape=shape)
         self._newest = 0  # latest iteration of which any result was seen
+        self.k = 0
+        """In force when that was made; 0: not known."""
         self.regrouping = False
         """Between regroup() and resume()."""
 
@@ -351,7 +353,8 @@ class Protocol:
             course.check_known([block])
         known[block] = result
         news.any = True
-        self._newest = max(self._newest, iteration)
+        if iteration >= self._newest:
+            self._newest, self.k = iteration, result.k
         if iteration == course.iteration:
             course.open.discard(block)
             for part in range(PARTS) if self._waiting else ():

@@ -101,7 +101,7 @@ class Worker:
         late = current > iteration
         if late and not self._rule.counts:
             self._pupil.encoder.enter_rest()
-            if self._rule.merges:
+            if self._may_merge:
                 self._contribute_waiting(counts=False)
         elif batch:
             self._contribute_waiting(counts=True)
@@ -130,6 +130,11 @@ class Worker:
     def _is_late(self) -> bool:
         """Whether the iteration that is computed is over."""
         return self.protocol.over or self.protocol.iteration > self._iteration
+
+    @property
+    def _may_merge(self) -> bool:
+        """Whether sums have room for what is not counted."""
+        return self._rule.merges and self.protocol.k < self._around.config.job.workers
 
     def _made(self, work: Work) -> Step:
         """What was done in this iteration."""
@@ -227,7 +232,7 @@ class Worker:
         self._iteration = self._iteration or iteration
         encoder.begin(iteration)
         self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
-        if self._rule.merges and encoder.waits_since(iteration - 1):
+        if self._may_merge and encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
         self._alarm.set(self.protocol.deadline, self._around.clock)
 

@@ -262,7 +262,7 @@ class World:
         books.begin(iteration)
         worker.brought, worker.delivered = {}, 0
         self.follow(rank, protocol.begin(iteration, self.now, self.selection(iteration), self.planned))
-        if self.rule.merges and books.oldest_before(iteration - 1):
+        if self._may_merge(worker) and books.oldest_before(iteration - 1):
             self._contribute_waiting(rank, counts=False)
 
     # -- what may happen
@@ -287,7 +287,7 @@ class World:
         current, late = worker.protocol.iteration, worker.protocol.iteration > worker.working
         self._enter(rank, current)
         if late and not self.rule.counts:
-            if self.rule.merges:
+            if self._may_merge(worker):
                 self._contribute_waiting(rank, counts=False)
         elif worker.batch:
             self._contribute_waiting(rank, counts=True)
@@ -301,6 +301,9 @@ class World:
             worker.computing = True
         else:
             worker.beyond, worker.then = 0 if late and not self.rule.counts else current, "hear"
+
+    def _may_merge(self, worker: Worker) -> bool:
+        return self.rule.merges and worker.protocol.k < len(self.workers)
 
     def _enter(self, rank: int, current: int) -> None:
         """Into the books, and into this account of them."""
@@ -527,7 +530,7 @@ class World:
     def flush(self) -> int:
         """All blocks once more with everyone in them: every gradient kept is in exactly one sum; how many are."""
         self.switch.k = len(self.workers)
-        for _ in range(1 + self.every):
+        for _ in range(2 + self.every):
             self.settle()
         newest = self.workers[0].complete - self.every  # of later ones there are blocks that have not been sent
         waiting = set().union(*(gradients for worker in self.workers for gradients in worker.waiting))
