@@ -24,6 +24,7 @@ from controller.lull import Lull
 from controller.measure import Arrival, Report
 from controller.members import Members, Stream
 from controller.slots import Slots
+from host.account import Account
 from rpc import kofn_pb2 as pb
 from run.config import Job
 
@@ -132,6 +133,8 @@ class Session:
             products=tuple(report.aggregate_products),
             gradients=report.gradients,
             contributors=report.contributors,
+            age=report.age,
+            account=_account(report),
         )
         before, now_s = self.decider.iteration, time.monotonic()
         if not self.decider.report(rank, taken, now_s):
@@ -252,3 +255,14 @@ class Session:
         )  # fmt: skip
         self.journal.decision(self.job.id, self.decider, change)
         self._wanted.set()
+
+
+def _account(report: pb.Report) -> Account:
+    """What became of its worker's gradients."""
+    return Account(
+        entered=report.entered,
+        summed=report.summed,
+        waiting=report.waiting,
+        discarded=report.discarded,
+        oldest=report.oldest,
+    )

@@ -89,6 +89,10 @@ def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
         silent_s=decider.silent_s[rank],
         disagreements=measured.views.count[rank],
         disagreement=measured.views.latest[rank],
+        share=float(measured.shares[rank]),
+        waiting=track.account.waiting,
+        oldest_age=max(0, measured.iteration - track.account.oldest) if track.account.oldest else 0,
+        unheard=track.unheard,
     )
 
 

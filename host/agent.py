@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
+from host.account import Account
 from host.age import NOTHING_FADES, AgeWeight
 from host.aggregate import Aggregate, Sums, aggregate
 from host.alarm import Alarm
@@ -39,7 +40,7 @@ from host.plan import Plan
 from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
-from host.residual import Account, Books
+from host.residual import Books
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
@@ -108,6 +109,8 @@ class Agent:
         self.rule = rule
         self.iteration = 0
         """The one that the training thread works on; the protocol may be further, to merge what is late."""
+        self.age = 0
+        """Of the gradient that was contributed last, in iterations."""
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
@@ -311,6 +314,8 @@ class Agent:
             await self._advance(0)
             current = self.protocol.iteration
             self._turn("encode")
+            if not batch:
+                self.age = current - self.iteration
             if gradient is not None:
                 self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
             if late and not self.rule.counts:

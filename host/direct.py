@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import numpy as np
 
+from host.account import Account
 from host.aggregate import Aggregate
 from host.collective import Collective, Floats, Reduced, Times
 from host.errors import AgentError, HostError
@@ -18,7 +19,7 @@ from host.history import Result
 from host.holders import Holders
 from host.plan import Plan
 from host.replica import State
-from host.residual import Account, Books
+from host.residual import Books
 from run.late import RULES
 
 
@@ -28,7 +29,7 @@ class Direct:
     def __init__(self, connect: Callable[[], Collective], plan: Plan) -> None:
         self.decision, self.rule = 0, RULES["merge"]
         self.iteration = self.generation = 0
-        self.entered = False
+        self.entered, self.age = False, 0
         self.over = threading.Event()
         """Never set."""
         self.times = Times()

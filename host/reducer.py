@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
+from host.account import Account
 from host.aggregate import Aggregate
 from host.collective import Times
 from host.errors import HostError
@@ -14,7 +15,7 @@ from host.history import Result
 from host.holders import Holders
 from host.model import Floats
 from host.replica import State
-from host.residual import Account, Books
+from host.residual import Books
 from run.late import Rule
 
 
@@ -26,6 +27,9 @@ class Reducer(Protocol):
 
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
+
+    age: int
+    """Of the gradient that was contributed last: the iterations that had ended by then since it was begun."""
 
     rule: Rule
     """What becomes of gradients that are late."""

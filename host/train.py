@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from host import wire
+from host.account import Account
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
 from host.coding import Coding
@@ -27,10 +28,9 @@ from host.stragglers import Blocking
 from host.workload import load_workload
 from rpc import kofn_pb2
 from run.config import PEER_TO_PEER, Config
-from run.late import Rule
 from run.metrics import PARTS
 
-OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", *PARTS)
+OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *PARTS)
 """Fields of a metrics line that only a worker has that computed the iteration."""
 
 
@@ -53,6 +53,8 @@ class Step:
     started: float
     first_block_s: float  # until it gave up, where it did
     work: Work | None  # None: the gradient was computed before a restart
+    age: int = 0  # of the gradient, in iterations, when it was contributed
+    account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
 
     @property
@@ -71,6 +73,8 @@ class Step:
             "iteration_s": now - self.started,
             "blocking_s": self.work.blocking_s,
             "gradient_norm2": self.work.norm2,
+            "age": self.age,
+            "account": self.account and asdict(self.account),
             **(self.spent.fields() if self.spent else {}),
         }
 
@@ -131,8 +135,16 @@ class Training:
             if updates:
                 break
             _, updates = self._give(reducer, self._work(reducer, iteration, time.monotonic(), batch), batch)
-        spent = Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic())
-        return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
+        step = Step(
+            iteration=iteration,
+            started=started,
+            first_block_s=handed - ready,
+            work=work,
+            age=reducer.age,
+            account=reducer.account(),
+            spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
+        )
+        return step, updates
 
     def _give(self, reducer: Reducer, work: Work | None, batch: int) -> tuple[float, list[Aggregate | State]]:
         """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
@@ -202,8 +214,7 @@ class Training:
         if step:
             self._direction = direction
         line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
-            "injected_mean_s": self._blocking.mean_s(aggregate.iteration),
-            "discarded": discarded(aggregate, step, self._config.policy.rule),
+            "injected_mean_s": self._blocking.mean_s(aggregate.iteration)
         }
         return line, self._reason(aggregate.iteration, evaluation.accuracy)
 
@@ -226,11 +237,6 @@ def iteration_line(
         **(dict.fromkeys(OWN) | own),
         **(asdict(aggregate.encoding) if aggregate.encoding else {}),
     }
-
-
-def discarded(aggregate: Aggregate, step: Step | None, rule: Rule) -> int:
-    """How many blocks of this worker's gradient were thrown away."""
-    return aggregate.missed if rule.discards and step and step.contributed else 0
 
 
 def _report(
@@ -259,4 +265,6 @@ def _report(
         k_most=most,
         gradients=first.gradients if first else 0.0,
         contributors=first.contributors if first else 0.0,
+        age=step.age,
+        **(asdict(step.account) if step.account else {}),
     )

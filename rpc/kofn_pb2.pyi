@@ -154,6 +154,12 @@ class Report(_message.Message):
     AGGREGATE_PRODUCTS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     CONTRIBUTORS_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    ENTERED_FIELD_NUMBER: _builtins.int
+    SUMMED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     first_block_s: _builtins.float
     """from parameters ready to first block handed to the network, or to giving up"""
@@ -177,7 +183,19 @@ class Report(_message.Message):
     gradients: _builtins.float
     """in that average's sums, mean over its blocks; 0 where it took a peer's parameters"""
     contributors: _builtins.float
-    """workers in those sums, mean over the blocks; 0 likewise"""
+    """that count among the k in those sums, mean over the blocks; 0 likewise"""
+    age: _builtins.int
+    """of the gradient: iterations that had ended since it was begun when it was contributed"""
+    entered: _builtins.float
+    """gradients of this worker so far, by weight, mean over the blocks; of these"""
+    summed: _builtins.float
+    """are in sums,"""
+    waiting: _builtins.float
+    """are pending,"""
+    discarded: _builtins.float
+    """are discarded, as old ones weigh less"""
+    oldest: _builtins.int
+    """the iteration in which the oldest was begun that is pending; 0: none is"""
     @_builtins.property
     def aggregate_products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of that average with those 1, 2, ... iterations older, at most 16"""
@@ -199,10 +217,16 @@ class Report(_message.Message):
         aggregate_products: _abc.Iterable[_builtins.float] | None = ...,
         gradients: _builtins.float = ...,
         contributors: _builtins.float = ...,
+        age: _builtins.int = ...,
+        entered: _builtins.float = ...,
+        summed: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        discarded: _builtins.float = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,6 +791,10 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     NOT_POISSON_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    UNHEARD_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -798,6 +826,14 @@ class WorkerStatus(_message.Message):
     """times that it attached: more than one after a restart or a broken connection"""
     not_poisson: _builtins.bool
     """its blocking times do not fit Poisson's: its own distribution is used instead"""
+    share: _builtins.float
+    """of the gradients in all sums so far, 0 to 1"""
+    waiting: _builtins.float
+    """gradients that are pending, by weight"""
+    oldest_age: _builtins.int
+    """how many iterations ago the oldest of them was begun; 0: none is pending"""
+    unheard: _builtins.int
+    """how many of its latest gradients in a row are in no sum"""
     def __init__(
         self,
         *,
@@ -820,10 +856,14 @@ class WorkerStatus(_message.Message):
         state: _builtins.str = ...,
         attachments: _builtins.int = ...,
         not_poisson: _builtins.bool = ...,
+        share: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        oldest_age: _builtins.int = ...,
+        unheard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "oldest_age", b"oldest_age", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,8 +1,10 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from host.account import Account
 from host.age import age_weight_of
 from host.aggregate import aggregate
 from host.alignment import Direction
@@ -15,7 +17,7 @@ from host.pages import Pages
 from host.plan import Plan, Planner
 from host.shape import Shape
 from host.stragglers import Blocking
-from host.train import Step, Work, discarded, iteration_line
+from host.train import Step, Work, iteration_line
 from host.wire import PARTS, WEIGHT_UNIT, WORD_BYTES
 from run.config import Config
 from sim.learning import Learning
@@ -85,6 +87,9 @@ class Pupil(Protocol):
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Into the books, in the iteration that is current by now."""
 
+    def account(self) -> Account | None:
+        """What became of its gradients; None where there are none."""
+
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
 
@@ -112,6 +117,10 @@ class Student:
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
 
+    def account(self) -> Account | None:
+        """As in the books."""
+        return self.encoder.residual.account()
+
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
         learning, run = self._learning, self._config.run
@@ -122,7 +131,6 @@ class Student:
         self._metrics.write(
             **iteration_line(done, step, now, after.direction, after.evaluation),
             injected_mean_s=self._blocking.mean_s(done.iteration),
-            discarded=discarded(done, step, self._config.policy.rule),
         )
         if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
             return "target"
@@ -130,7 +138,8 @@ class Student:
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the books."""
-        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes})
+        account = asdict(self.encoder.residual.account())
+        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes, "account": account})
         self._metrics.close(self.encoder.residual.books(), self._learning.replica.results)
 
 
@@ -205,6 +214,10 @@ class Idler:
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There are no books."""
+
+    def account(self) -> Account | None:
+        """None."""
+        return None
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Only the last iteration ends it."""

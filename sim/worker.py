@@ -1,7 +1,7 @@
 """A worker in virtual time: the protocol core and the books as they are, and what agent and training do around them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.measure import Report
 from host.aggregate import held
@@ -97,7 +97,7 @@ class Worker:
         iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
         work = self._pupil.compute(iteration, batch, self._blocked_s)
         self._pupil.enter(work, iteration, batch, current)
-        self._step = self._step or self._made(work)
+        self._step = self._step or self._made(work, current - iteration)
         late = current > iteration
         if late and not self._rule.counts:
             self._pupil.encoder.enter_rest()
@@ -136,10 +136,10 @@ class Worker:
         """Whether sums have room for what is not counted."""
         return self._rule.merges and self.protocol.k < self._around.config.job.workers
 
-    def _made(self, work: Work) -> Step:
+    def _made(self, work: Work, age: int = 0) -> Step:
         """What was done in this iteration."""
-        first_block_s = self._around.clock.time() - self._started_s
-        return Step(iteration=self._iteration, started=self._started_s, first_block_s=first_block_s, work=work)
+        first_block_s, started_s = self._around.clock.time() - self._started_s, self._started_s
+        return Step(iteration=self._iteration, started=started_s, first_block_s=first_block_s, work=work, age=age)
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
         """Wait until the protocol is beyond this iteration, and the results of all that is over elsewhere are here."""
@@ -162,6 +162,8 @@ class Worker:
     def _hear(self) -> None:
         """What has ended goes to the training."""
         costs, done = self._around.costs, self._done
+        assert self._step is not None
+        self._step = replace(self._step, account=self._pupil.account())
         self._done, self._iteration = [], self.protocol.iteration
         awake_s = self._around.clock.time() + costs.wake_s
         self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done)
@@ -194,6 +196,8 @@ class Worker:
             products=direction.products,
             gradients=gradients,
             contributors=contributors,
+            age=step.age,
+            account=step.account,
         )
 
     # -- packets and timers

@@ -22,7 +22,7 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.shape import Shape
-from host.slot_rules import SlotRules, to_numbers, to_values
+from host.slot_rules import SlotRules, to_numbers
 from host.wire import PARTS, WEIGHT_UNIT, Header, Kind, Lanes, bit_of
 from run.late import RULES
 
