@@ -3,10 +3,10 @@
 import pytest
 
 from host.errors import ProtocolError
-from host.instructions import Complete, Deliver, EncodeAgain, Instruction, Send
+from host.instructions import Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from host.protocol import Protocol
 from host.shape import Shape
-from host.wire import Flag, Header, Kind
+from host.wire import WEIGHT_UNIT, Flag, Header, Kind
 
 
 def worker(*, blocks: int = 2, slots: int = 8, window: int = 2, summary_words: int = 0) -> Protocol:
@@ -33,9 +33,13 @@ def take(protocol: Protocol, header: Header, now: float = 0.0) -> list[Instructi
 
 def contribute(protocol: Protocol, block: int, lanes: int = 1, scale: int = 3, **says: int) -> list[Header]:
     """The headers of what is sent then."""
-    values = bytes(256 * protocol.shape.words_of(block, lanes))
-    sent = protocol.contribute(block, values, scale=scale, lanes=lanes, gradients=1, now=0.0, **says)
-    return headers(sent)
+    packed = Packed(bytes(256 * protocol.shape.words_of(block, lanes)), scale, lanes, WEIGHT_UNIT)
+    return headers(protocol.contribute(block, packed, now=0.0, **says))
+
+
+def again_in(lanes: int, scale: int) -> EncodeAgain:
+    """What becomes of a refused contribution to block 0."""
+    return EncodeAgain(block=0, part=0, counts=True, scale=scale, lanes=lanes)
 
 
 def headers(instructions: list[Instruction]) -> list[Header]:
@@ -108,7 +112,7 @@ def test_lanes_that_blocks_cannot_be_sent_in() -> None:
         protocol.begin(1, 0.0)
     protocol.begin(1, 0.0, lanes=2)
     with pytest.raises(ProtocolError, match="cannot be sent in lanes of code 3"):
-        protocol.contribute(0, b"", scale=0, lanes=3, gradients=1, now=0.0)
+        protocol.contribute(0, Packed(b"", 0, 3, WEIGHT_UNIT), now=0.0)
 
 
 # -- slots that sum in other lanes
@@ -117,7 +121,7 @@ def test_lanes_that_blocks_cannot_be_sent_in() -> None:
 def test_what_is_refused_for_its_lanes_is_encoded_again() -> None:
     protocol = begun()
     contribute(protocol, 0)
-    assert take(protocol, WIDER) == [EncodeAgain(block=0, scale=3, lanes=2)]
+    assert take(protocol, WIDER) == [again_in(2, scale=3)]
     assert take(protocol, WIDER) == [], "nothing of the block is in flight"
     [again] = contribute(protocol, 0, lanes=2)
     assert (again.lanes, again.words) == (2, 1)
@@ -130,7 +134,7 @@ def test_a_refusal_at_another_scale_is_not_taken_for_other_words() -> None:
     protocol = begun()
     [sent] = contribute(protocol, 0, lanes=2)
     assert sent.flags == 3
-    assert take(protocol, sent._replace(kind=Kind.REFUSED, scale=5)) == [EncodeAgain(block=0, scale=5, lanes=2)]
+    assert take(protocol, sent._replace(kind=Kind.REFUSED, scale=5)) == [again_in(2, scale=5)]
 
 
 def test_a_pull_asks_in_the_planned_lanes_and_then_in_the_slots() -> None:

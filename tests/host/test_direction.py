@@ -22,6 +22,7 @@ from host.plan import Plan, Planner
 from host.replica import Replica
 from host.sample import MOST, RUN, sample
 from host.stragglers import DRAWN, Blocking, _quantile
+from host.wire import WEIGHT_UNIT
 from run.compression import Compress
 from run.config import Average, Config, Job, Run, Straggler
 
@@ -85,7 +86,7 @@ def test_what_was_before_a_gap_is_forgotten() -> None:
 # -- averages
 
 
-def result(block: int, values: list[int], *, scale: int, members: int, gradients: int) -> Result:
+def result(block: int, values: list[int], *, scale: int, members: int, gradients: float) -> Result:
     packed = pack(np.array(values + [0] * (64 - len(values)), np.int32), 32)
     return Result(
         id=BlockId(9, block),
@@ -93,18 +94,18 @@ def result(block: int, values: list[int], *, scale: int, members: int, gradients
         lanes=0,
         k=2,
         count=members.bit_count(),
-        gradients=gradients,
+        weight=round(gradients * WEIGHT_UNIT),
         members=members,
         values=packed,
     )
 
 
-@pytest.mark.parametrize(("average", "by"), [("contributors", (2, 3)), ("gradients", (4, 7))])
-def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, int]) -> None:
-    """Two blocks with different scales, members and stashes."""
+@pytest.mark.parametrize(("average", "by"), [("contributors", (2, 3)), ("gradients", (4, 7.5))])
+def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float, float]) -> None:
+    """Two blocks with different scales, members and weights: of one a gradient that is old."""
     results = [
         result(0, [6, -9], scale=0, members=0b101, gradients=4),
-        result(1, [8], scale=2, members=0b10110, gradients=7),
+        result(1, [8], scale=2, members=0b10110, gradients=7.5),
     ]
     coding = Coding.of(Job(words=1), Compress(), 66)
     plan = coding.planner.first()
@@ -115,7 +116,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[int, 
     np.testing.assert_allclose(done.mean[64:], [2 / by[1], 0], rtol=1e-6)
     assert done.mean.shape == (66,)
     assert (done.iteration, done.k, done.count, done.members) == (9, 2, 2, [0, 2])
-    assert (done.gradients, done.contributors) == (5.5, 2.5)
+    assert (done.gradients, done.contributors) == (5.75, 2.5)
     assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
     assert (done.missed, done.late) == (1, True)
     assert aggregate(finished, coding, rank=2, average=average).missed == 0

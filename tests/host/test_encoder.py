@@ -18,6 +18,7 @@ from host.lanes import pack, unpack, width_of
 from host.pages import Pages
 from host.rate import RateEstimator
 from host.residual import Residual
+from host.wire import WEIGHT_UNIT
 from run.compression import Compress
 from run.config import Job
 
@@ -54,7 +55,7 @@ class Team:
             for rank in range(JOB.workers)
         ]
         for encoder, gradient in zip(self.encoders, gradients, strict=True):
-            encoder.begin()
+            encoder.begin(self.iteration)
             encoder.enter(gradient, self.iteration)
             encoder.encode(self.iteration)
         return gradients
@@ -73,7 +74,7 @@ class Team:
             lanes=claim.lanes,
             k=len(ranks),
             count=len(ranks),
-            gradients=sum(addend.gradients for addend in addends),
+            weight=sum(addend.weight for addend in addends),
             members=sum(1 << rank for rank in ranks),
             values=pack(lanes.astype(np.uint32).view(np.int32) if width == 32 else lanes.astype(np.int32), width),
         )
@@ -139,7 +140,7 @@ def test_as_before_where_nothing_is_asked_for() -> None:
     assert (encoder.blocks, team.coding.shape.summary) == (list(range(blocks)), None)
     packed = encoder.packed(0)
     lanes = np.floor(gradients[1][:512].astype(np.float64) * 2.0**packed.scale + 0.5)
-    assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, 1)  # type: ignore[attr-defined]
+    assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, WEIGHT_UNIT)  # type: ignore[attr-defined]
     plan = encoder.plan
     team.finish([team.sum_up(block, range(3)) for block in encoder.blocks])
     assert encoder.plan is plan
@@ -151,10 +152,10 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
     whole, encoder = team.encoders[0], team.encoders[1]
     gradient = np.random.default_rng(5).normal(size=2 * SLICE + 1000).astype(np.float32)
     encoded, seen = list[list[int]](), dict[int, Packed]()
+    results = [team.sum_up(block, [0, 1, 2]) for block in whole.blocks]
     for chosen in (whole, encoder):
-        for block in chosen.blocks:
-            chosen.settle([Deliver(team.sum_up(block, [0, 1, 2]))], 0.0)
-        chosen.begin()
+        chosen.settle([Deliver(result) for result in results], 0.0)
+        chosen.begin(2)
         chosen.enter(gradient, 2)
         chosen.residual.pending[...] = whole.residual.pending
     whole.encode(2)
@@ -177,11 +178,11 @@ def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
     """A gradient is entered slice by slice; who comes too late stashes all of it, once."""
     team = Team(elements=2 * SLICE + 1000)
     encoder, gradient = team.encoders[0], np.ones(2 * SLICE + 1000, np.float32)
-    encoder.begin()
+    encoder.begin(1)
     encoder.enter(gradient, 1)
     assert not encoder.residual.pending.any()
     first = next(encoder.slices(1))
-    assert np.flatnonzero(encoder.residual.pending_gradients).tolist() == first
+    assert np.flatnonzero(encoder.residual.waiting).tolist() == first
     assert encoder.residual.entered == 0, "not all of it"
     for _ in range(2):
         encoder.enter_rest()
@@ -289,7 +290,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
     for one, narrowed in ((encoder, [0, 2]), (again, [])):
         if one is again:
             one.encode(1)
-        closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, gradients=1, members=2, values=b"")
+        closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, weight=WEIGHT_UNIT, members=2, values=b"")
         one.settle([Deliver(closed, 3)], 0.0)
         assert [block for block in one.narrowed([0, 1, 2], 1) if block < 3] == narrowed
         assert one.packed(1) == before
@@ -300,7 +301,7 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
     coding = Coding.of(JOB, Compress(codec="auto", adapt="deliverable"), 100 * 512)
     residual = Residual(Pages.in_memory(blocks=100, lanes=512), 0, coding.codecs)
     encoder = Encoder(coding, residual, RateEstimator("deliverable", threshold=0.1))
-    encoder.begin()
+    encoder.begin(1)
     encoder.enter(np.ones(100 * 512, np.float32), 1)
     encoder.encode(1)
     now, narrowed = 0.0, 0
@@ -314,7 +315,7 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
             lanes=packed.lanes,
             k=1,
             count=1,
-            gradients=1,
+            weight=WEIGHT_UNIT,
             members=1,
             values=b"",
         )
@@ -326,7 +327,7 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
     said = unpack(encoder.packed(100).values, 32)
     assert 0.2 < said[0] / 65536 < 0.3
     assert residual.books().conserved
-    encoder.begin()
+    encoder.begin(2)
     assert encoder.uses == 0, "until the others have heard of it"
 
 
@@ -360,7 +361,7 @@ def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
     assert (encoding.wire_bytes, encoding.wire_ratio) == (wire, wire / (4 * 4 * 2048))
     assert (encoding.width, encoding.blocks, encoding.ratio) == (8, len(blocks), ratio)
     for one in team.encoders:
-        one.begin()
+        one.begin(3)
     assert encoder.follow(results).encoding is None, "nothing was encoded"
 
 

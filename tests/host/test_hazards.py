@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from host.errors import ProtocolError
-from host.instructions import EncodeAgain
+from host.instructions import EncodeAgain, Packed
 from host.lanes import pack, unpack
 from host.protocol import Protocol
 from host.shape import Shape
 from host.slot_rules import SlotRules
-from host.wire import Flag, Header, Kind
+from host.wire import WEIGHT_UNIT, Flag, Header, Kind
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)
 
@@ -80,7 +80,7 @@ def worker() -> Protocol:
     shape = Shape(blocks=1, words=1, widest=32)
     protocol = Protocol(job=1, rank=0, shape=shape, slots=8, window=2, rto_s=0.05)
     protocol.begin(1, 0.0)
-    protocol.contribute(0, bytes(256), scale=7, lanes=0, gradients=1, now=0.0)
+    protocol.contribute(0, Packed(bytes(256), 7, 0, WEIGHT_UNIT), now=0.0)
     return protocol
 
 
@@ -90,8 +90,9 @@ REFUSED = Header(kind=Kind.REFUSED, job=1, words=1, iteration=1, scale=9, member
 def test_a_repeated_refusal_is_ignored() -> None:
     """It was taken for a disagreement about the words, which ended the worker."""
     protocol = worker()
-    assert protocol.packet_in(REFUSED, bytes(256), 0.01) == [EncodeAgain(block=0, scale=9, lanes=0)]
-    [again] = protocol.contribute(0, bytes(256), scale=9, lanes=0, gradients=1, now=0.01)
+    wanted = EncodeAgain(block=0, part=0, counts=True, scale=9, lanes=0)
+    assert protocol.packet_in(REFUSED, bytes(256), 0.01) == [wanted]
+    [again] = protocol.contribute(0, Packed(bytes(256), 9, 0, WEIGHT_UNIT), now=0.01)
     assert protocol.packet_in(REFUSED, bytes(256), 0.02) == []
     assert protocol.deadline is not None
     assert protocol.timer(protocol.deadline) == [again], "the request is still in flight"

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from host.datagrams import Packet
 from host.flights import Flights
-from host.instructions import Instruction, Send
+from host.instructions import Instruction, Packed, Send
 from host.pacing import BURST_PACKETS, BURST_S, FRAME_BYTES, PAUSE_S, Pacer, TokenBucket, bucket_for
 from host.protocol import Protocol
 from host.shape import Shape
 from host.slot_rules import SlotRules
 from host.timeout import PATIENCE_MIN_S, RTO_MIN_S
 from host.transport import Transport, udp_socket
-from host.wire import HEADER_BYTES, PORT, WORD_BYTES, Header, decode_header, encode
+from host.wire import HEADER_BYTES, PORT, WEIGHT_UNIT, WORD_BYTES, Header, decode_header, encode
 from sim.clock import Clock, Handle
 
 BURST = 4000
@@ -247,8 +247,8 @@ class Alone:
     def run(self) -> "Alone":
         self.follow(self.protocol.begin(1, 0.0))
         for block in range(self.blocks):
-            fields = {"scale": 1, "lanes": 0, "gradients": 1}
-            self.follow(self.protocol.contribute(block, bytes(WORD_BYTES), **fields, now=0.0))
+            packed = Packed(bytes(WORD_BYTES), 1, 0, WEIGHT_UNIT)
+            self.follow(self.protocol.contribute(block, packed, now=0.0))
         self.tick()
         self.clock.run()
         return self
@@ -305,7 +305,7 @@ def flights(*leaves_s: float) -> Flights:
     for block, at in enumerate(leaves_s):
         made.launch(block, Header(block=block), b"", 0.0)
         if at:
-            made.leaves(made.by_block[block], at)
+            made.leaves(made.by_request[block], at)
     return made
 
 
@@ -331,7 +331,7 @@ def test_only_what_has_left_is_repeated_in_silence() -> None:
 def test_what_has_not_left_is_not_overtaken() -> None:
     made = flights(0.4, 0.5)
     made.answered([1], 0.01)
-    assert made.by_block[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
+    assert made.by_request[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
 
 
 def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
@@ -362,7 +362,7 @@ def moving(*gaps_s: float, more: int = 4) -> tuple[Flights, float]:
     for block, gap_s in enumerate(gaps_s, 1):
         now += gap_s
         made.answered([block], now)
-        for other in made.by_block.values():
+        for other in made.by_request.values():
             other.deadline = math.inf  # nothing was overtaken
     return made, now
 
@@ -405,4 +405,4 @@ def test_what_is_lost_again_is_not_waited_for_as_others_are() -> None:
     made.again(1, 0.102)
     made.launch(9, Header(block=9), b"", 0.103)
     made.answered([9], 0.104)
-    assert made.by_block[1].deadline == pytest.approx(0.102 + RTO_MIN_S)
+    assert made.by_request[1].deadline == pytest.approx(0.102 + RTO_MIN_S)

@@ -13,14 +13,14 @@ from host.compress import FixedPoint
 from host.errors import ProtocolError
 from host.history import BlockId, Result
 from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
-from host.lanes import pack, unpack
+from host.lanes import unpack
 from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.shape import Shape
 from host.slot_rules import SlotRules
 from host.wire import Flag, Header, Kind, Lanes
-from tests.host.lab import books_of, send, sent_gradients
+from tests.host.lab import books_of, send, sent_weight
 
 WORDS, LANES = 1, 64
 
@@ -98,9 +98,9 @@ class Cluster:
         send(worker.residual, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values, gradients = pack(worker.residual.sent[block], 32), sent_gradients(worker.residual, block)
-            fields = {"scale": worker.codec.exponent, "lanes": 0, "gradients": gradients}
-            self.follow(rank, worker.protocol.contribute(block, values, **fields, now=self.now))
+            values = worker.residual.noted(np.array([block]))[block]
+            packed = Packed(values, worker.codec.exponent, 0, sent_weight(worker.residual, block))
+            self.follow(rank, worker.protocol.contribute(block, packed, now=self.now))
         self.advance(rank)
 
     def advance(self, rank):
@@ -237,7 +237,7 @@ def answer(**fields) -> Header:
 def test_retransmits_after_the_timeout_and_backs_off():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, gradients=1, now=0.0)
+    [first] = p.contribute(0, Packed(bytes(256), 3, 0, 1), now=0.0)
     assert p.timer(0.049) == []
     assert p.timer(0.05) == [first]
     assert p.deadline == pytest.approx(0.15)
@@ -246,37 +246,37 @@ def test_retransmits_after_the_timeout_and_backs_off():
     assert p.deadline is None
 
 
-def test_a_contribution_keeps_its_number_of_gradients():
+def test_a_contribution_keeps_its_weight():
     """While it waits for the window, when it is sent again, and over a regroup."""
     p = protocol(blocks=2, window=1)
     p.begin(1, 0.0)
-    [first] = p.contribute(0, bytes(256), scale=3, lanes=0, gradients=5, now=0.0)
-    assert p.contribute(1, bytes(256), scale=3, lanes=0, gradients=7, now=0.0) == []
+    [first] = p.contribute(0, Packed(bytes(256), 3, 0, 5), now=0.0)
+    assert p.contribute(1, Packed(bytes(256), 3, 0, 7), now=0.0) == []
     [again] = p.timer(p.deadline)
     p.regroup(9)
     [resumed] = p.resume(1.0)
-    assert [sent.header.gradients for sent in (first, again, resumed)] == [5, 5, 5]
-    delivered, second = p.packet_in(answer(iteration=1, block=0, generation=9, gradients=11), bytes(256), 1.0)
-    assert (delivered.result.gradients, second.header.gradients) == (11, 7)
+    assert [sent.header.weight for sent in (first, again, resumed)] == [5, 5, 5]
+    delivered, second = p.packet_in(answer(iteration=1, block=0, generation=9, weight=11), bytes(256), 1.0)
+    assert (delivered.result.weight, second.header.weight) == (11, 7)
 
 
 @pytest.mark.parametrize(
-    "fields", [{"gradients": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1, "words": 1}]
+    "fields", [{"weight": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1, "words": 1}]
 )
 def test_results_that_say_different_things_are_told(fields):
     p = protocol(words=2)
     p.begin(1, 0.0)
-    seen = {"iteration": 2, "block": 0, "words": 2, "count": 2, "gradients": 5, "members": 3}
+    seen = {"iteration": 2, "block": 0, "words": 2, "count": 2, "weight": 5, "members": 3}
     p.packet_in(answer(**seen), bytes(512), 0.0)
     p.packet_in(answer(**seen), bytes(512), 0.0)
-    with pytest.raises(ProtocolError, match=r"count 2, gradients 5, lanes 0, scale 0\) here.*replicas have parted"):
+    with pytest.raises(ProtocolError, match=r"count 2, weight 5, lanes 0, scale 0\) here.*replicas have parted"):
         p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
 
 
 def test_window_holds_blocks_back():
     p = protocol(blocks=4, window=2)
     p.begin(1, 0.0)
-    sent = [p.contribute(block, bytes(256), scale=0, lanes=0, gradients=1, now=0.0) for block in range(4)]
+    sent = [p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0) for block in range(4)]
     assert [len(s) for s in sent] == [1, 1, 0, 0]
     out = p.packet_in(answer(iteration=1, block=1), bytes(256), 0.0)
     assert [i for i in out if isinstance(i, Send)] == [], "block 0 is still open: the window has not moved"
@@ -287,7 +287,7 @@ def test_window_holds_blocks_back():
 def test_stale_asks_the_peers_once_for_each_timeout():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    p.contribute(0, bytes(256), scale=0, lanes=0, gradients=1, now=0.0)
+    p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
     stale = answer(kind=Kind.STALE, iteration=1, block=0)
     assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
     assert p.packet_in(stale, bytes(256), 0.02) == []
@@ -299,10 +299,10 @@ def test_stale_asks_the_peers_once_for_each_timeout():
 def test_refused_is_encoded_again_at_the_slots_scale():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
-    p.contribute(0, bytes(256), scale=7, lanes=0, gradients=1, now=0.0)
+    p.contribute(0, Packed(bytes(256), 7, 0, 1), now=0.0)
     out = p.packet_in(answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9), bytes(256), 0.01)
-    assert out == [EncodeAgain(block=0, scale=9, lanes=Lanes.BITS_32)]
-    [again] = p.contribute(0, bytes(256), scale=9, lanes=0, gradients=1, now=0.01)
+    assert out == [EncodeAgain(block=0, part=0, counts=True, scale=9, lanes=Lanes.BITS_32)]
+    [again] = p.contribute(0, Packed(bytes(256), 9, 0, 1), now=0.01)
     assert again.header.scale == 9
     copy = answer(kind=Kind.REFUSED, iteration=1, block=0, scale=9)
     assert p.packet_in(copy, bytes(256), 0.02) == [], "the network repeats packets"
@@ -315,9 +315,7 @@ def test_results_of_a_later_iteration_make_it_pull():
     p.begin(1, 0.0)
     out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
     assert [(i.header.kind, i.header.block) for i in out] == [(Kind.PULL, 0), (Kind.PULL, 1)]
-    assert p.contribute(0, bytes(256), scale=0, lanes=0, gradients=1, now=0.0) == [], (
-        "what others have closed cannot take ours"
-    )
+    assert p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0) == [], "what others have closed cannot take ours"
     assert p.left_behind
 
 
@@ -343,7 +341,7 @@ def test_misuse_is_refused():
 
 def contribute_all(p: Protocol, now: float = 0.0) -> None:
     for block in list(p.missing):
-        p.contribute(block, bytes(256), scale=0, lanes=0, gradients=1, now=now)
+        p.contribute(block, Packed(bytes(256), 0, 0, 1), now=now)
 
 
 def sent_again(instructions: list[Instruction]) -> list[int]:
@@ -466,7 +464,7 @@ def test_answers_that_come_together_are_as_those_that_come_one_after_another():
             delivered += [one.result for one in found if isinstance(one, Deliver)]
             sent += [one for one in found if isinstance(one, Send)]
             sent = [one for one in sent if one.header.block in p.missing]
-        flights = {block: (f.order, f.sent, f.deadline, f.attempts) for block, f in p._flights.by_block.items()}
+        flights = {block: (f.order, f.sent, f.deadline, f.attempts) for block, f in p._flights.by_request.items()}
         return delivered, p.missing, flights, p.deadline, p.statistics
 
     one_by_one = flown(False)
