@@ -67,7 +67,7 @@ Ended = tuple[Finished, Sums] | State
 class _Exchanged(NamedTuple):
     """What a call came to: when the first block was handed over, and the iterations that have ended."""
 
-    handed_s: float
+    handed_s: float | None
     ended: list[Ended]
     times: Times
 
@@ -180,26 +180,32 @@ class Agent:
         self,
         gradient: npt.NDArray[np.float32] | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
-        """Contribute the current iteration's gradient, None when it is `entered`, and wait for the iteration's end.
+    ) -> tuple[float | None, list[Aggregate | State]]:
+        """Contribute a gradient to the current iteration and wait for the iteration's end.
 
-        It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
-        aggregate.  Where the iteration is over the rule says what becomes of the gradient; the call waits for an end
-        only if it counts among the k of a later one.  `meanwhile` is called on the event loop when all is encoded,
-        while the last blocks wait to leave: before that other workers of this machine may need its processors.
-        Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
-        all later iterations that are over by now.  A State among them replaces all before it: the results were too old
+        It was begun in iteration `begun` (None: the current one), as this worker's `batch`-th one there; None where it
+        is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
+        that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
+        an end is waited for only if it counts.  With `stay` none is.  `meanwhile` is called on the event loop when all
+        is encoded, while the last blocks wait to leave: before that other workers of this machine may need its
+        processors.
+
+        Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
+        the iterations that have ended, in order.  A State among them replaces all before it: the results were too old
         to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
         """
         watch = Stopwatch()
         watch.turn("wait")
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(gradient, batch, stay, meanwhile), self._loop)
+        since = self.iteration if begun is None else begun
+        coroutine = self._exchange(gradient, since, batch, stay=stay, meanwhile=meanwhile)
+        exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
             progress(self.protocol.share)
         exchanged = exchange.result()
@@ -304,20 +310,27 @@ class Agent:
             self._contribute_waiting(counts=False)
 
     async def _exchange(
-        self, gradient: npt.NDArray[np.float32] | None, batch: int, stay: bool, meanwhile: Callable[[], object]
+        self,
+        gradient: npt.NDArray[np.float32] | None,
+        begun: int,
+        batch: int,
+        *,
+        stay: bool,
+        meanwhile: Callable[[], object],
     ) -> _Exchanged:
-        """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
+        """As all_reduce() says."""
         self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
         try:
-            late = self._is_late
             await self._advance(0)
             current = self.protocol.iteration
+            self.age = current - begun
+            if self._ended:
+                return _Exchanged(None, self._told(), watch.times())
             self._turn("encode")
-            if not batch:
-                self.age = current - self.iteration
             if gradient is not None:
-                self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
+                self.encoder.enter(gradient, begun, batch=batch, current=current)
+            late = begun < current
             if late and not self.rule.counts:
                 self.encoder.enter_rest()
                 if self._may_merge:
@@ -328,11 +341,10 @@ class Agent:
             else:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
-            if not (stay or (late and not self.rule.counts)):
-                await self._advance(current)
-            else:
+            if stay or (late and not self.rule.counts):
                 self._encoded()
-                await self._advance(0)
+            else:
+                await self._advance(current)
         finally:
             self._watch = self._slices = None
         return _Exchanged(handed_s, self._told(), watch.times())

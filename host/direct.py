@@ -42,10 +42,11 @@ class Direct:
         self,
         gradient: Floats | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
+    ) -> tuple[float | None, list[Aggregate | State]]:
         """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
         assert self._collective is not None
         assert gradient is not None

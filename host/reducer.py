@@ -60,16 +60,17 @@ class Reducer(Protocol):
         self,
         gradient: Floats | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
-        """Give the current iteration's gradient, shape (elements,), and wait for its end; None when it is `entered`.
+    ) -> tuple[float | None, list[Aggregate | State]]:
+        """Give a gradient, shape (elements,), to the current iteration and wait for its end; None when it is `entered`.
 
-        It is the worker's `batch`-th one of this iteration; with `stay` nothing is waited for while the iteration is
-        open.  `meanwhile` is called once, by some thread, while the gradient is on its way.  Returns when it was handed
-        over (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others
-        have finished meanwhile; a State replaces all before it.  No aggregate: the iteration is still open.
+        It is the worker's `batch`-th one of iteration `begun` (None: the current one); with `stay`, and where it does
+        not count, nothing is waited for.  `meanwhile` is called once, by some thread, while the gradient is on its way.
+        Returns when it was handed over (time.monotonic), and the aggregates of all iterations that have ended; a State
+        replaces all before it.  None for the time: these have to be heard of first, nothing was given.
         """
 
     def catch_up(self) -> list[Aggregate | State]:

@@ -10,7 +10,7 @@ whether one that has contributed computes another gradient with the same paramet
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from host import wire
@@ -117,42 +117,56 @@ class Training:
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
-            step, updates = self._step(reducer, ready)
             self._direction = None
-            reason = self._follow(updates, step, metrics)
+            step, updates, reason = self._iterate(reducer, metrics, ready)
             if step.work is not None:
                 spent_s = time.monotonic() - ready
                 report(_report(step, step.work, updates, self._direction, spent_s, decision))
         return reason
 
-    def _step(self, reducer: Reducer, ready: float) -> tuple[Step, list[Aggregate | State]]:
-        """The current iteration: contribute to it, or give up where it is over."""
-        iteration, started = reducer.iteration, time.time()
-        work = None if reducer.entered else self._work(reducer, iteration, ready)
-        since, computed = self._since_s, time.monotonic()
-        handed, updates = self._give(reducer, work, 0)
-        for batch in range(1, wire.PARTS):
-            if updates:
-                break
-            _, updates = self._give(reducer, self._work(reducer, iteration, time.monotonic(), batch), batch)
-        step = Step(
-            iteration=iteration,
-            started=started,
-            first_block_s=handed - ready,
-            work=work,
-            age=reducer.age,
-            account=reducer.account(),
-            spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
-        )
-        return step, updates
+    def _iterate(
+        self, reducer: Reducer, metrics: Metrics, ready: float
+    ) -> tuple[Step, list[Aggregate | State], str | None]:
+        """Compute and contribute until an iteration has ended: what was done, what has ended, and why to stop, if so.
 
-    def _give(self, reducer: Reducer, work: Work | None, batch: int) -> tuple[float, list[Aggregate | State]]:
+        What has ended before a late gradient can be contributed is applied first: it may be the end of the training.
+        """
+        iteration, started, batch = reducer.iteration, time.time(), 0
+        work = first = None if reducer.entered else self._work(reducer, iteration, ready)
+        since, computed = self._since_s, time.monotonic()
+        step: Step | None = None
+        ended: list[Aggregate | State] = []
+        reason = None
+        while reason is None:
+            handed, news = self._give(reducer, iteration, work, batch)
+            step = step or Step(
+                iteration=iteration,
+                started=started,
+                first_block_s=(handed or computed) - ready,
+                work=first,
+                age=reducer.age,
+                account=reducer.account(),
+                spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
+            )
+            reason = self._follow(news, None if ended else step, metrics)
+            ended += news
+            if handed is not None:
+                if ended:
+                    break
+                batch += 1
+                work = self._work(reducer, iteration, time.monotonic(), batch)
+        assert step is not None
+        return replace(step, age=reducer.age, account=reducer.account()), ended, reason
+
+    def _give(
+        self, reducer: Reducer, iteration: int, work: Work | None, batch: int
+    ) -> tuple[float | None, list[Aggregate | State]]:
         """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
         if work is not None and work.gradient is None:
             return time.monotonic(), reducer.skip()
         stay = reducer.rule.repeats and batch < wire.PARTS - 1
         gradient = None if work is None else work.gradient
-        return reducer.all_reduce(gradient, batch=batch, stay=stay, meanwhile=self.replica.add_up)
+        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay, meanwhile=self.replica.add_up)
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training, and write it down."""

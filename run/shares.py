@@ -50,7 +50,9 @@ def _account(worker: WorkerMetrics) -> Account:
 
 
 def _longest_unheard(worker: WorkerMetrics) -> int:
-    """The most gradients in a row of which nothing came into a sum."""
+    """The most gradients in a row of which nothing came into a sum; iterations, where it never finished one."""
+    if not any(line.account for line in worker.iterations):
+        return len(worker.iterations)
     longest = row = 0
     before = 0.0
     for line in worker.iterations:

@@ -57,14 +57,17 @@ class Worker:
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
-        self._iteration, self._batch = 0, 0  # what is computed; the protocol may be further
+        self._iteration, self._batch = 0, 0  # what is computed
+        self._current = 0  # of which it has the parameters; the protocol may be further
         self._beyond = 0
         self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
         self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
         self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # what it has done in the current iteration
+        self._step: Step | None = None  # what it has done in the iteration that it computes
+        self._work: Work  # the gradient that it has
+        self._own: Sequence[Result] = ()  # of the iteration that it computed last
 
     # -- its course
 
@@ -75,7 +78,8 @@ class Worker:
 
     def _compute(self) -> None:
         """Parameters are ready."""
-        self._step, self._started_s, self._batch = None, self._around.clock.time(), 0
+        self._step, self._started_s = None, self._around.clock.time()
+        self._iteration, self._batch = self._current, 0
         self._go()
 
     def _go(self) -> None:
@@ -93,11 +97,17 @@ class Worker:
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """The protocol is where the others are: contribute as the rule says."""
+        """The protocol is where the others are: hear of what has ended, then contribute as the rule says."""
         iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
-        work = self._pupil.compute(iteration, batch, self._blocked_s)
-        self._pupil.enter(work, iteration, batch, current)
-        self._step = self._step or self._made(work, current - iteration)
+        if self._step is None:
+            work = self._work = self._pupil.compute(iteration, 0, self._blocked_s)
+            self._step = self._made(work, current - iteration)
+        elif batch:
+            self._work = self._pupil.compute(iteration, batch, self._blocked_s)
+        if self._done:
+            self._hear(lambda: self._until(0, self._hand_over))
+            return
+        self._pupil.enter(self._work, iteration, batch, current)
         late = current > iteration
         if late and not self._rule.counts:
             self._pupil.encoder.enter_rest()
@@ -110,11 +120,13 @@ class Worker:
             for block in self.protocol.missing:
                 self._contribute(block)
         self._alarm.set(self.protocol.deadline, self._around.clock)
-        if self._rule.repeats and not late and batch < PARTS - 1:
+        if late and not self._rule.counts:
+            self._report_and_compute()
+        elif self._rule.repeats and batch < PARTS - 1:
             self._batch += 1
             self._go()
         else:
-            self._until(0 if late and not self._rule.counts else current, self._hear)
+            self._until(current, lambda: self._hear(self._report_and_compute))
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
@@ -124,7 +136,7 @@ class Worker:
         self._computing = None
         aborted = Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True)
         self._step = self._step or self._made(aborted)
-        self._until(self._iteration, self._hear)
+        self._until(self._iteration, lambda: self._hear(self._report_and_compute))
 
     @property
     def _is_late(self) -> bool:
@@ -159,28 +171,42 @@ class Worker:
             self._complete = None
             self._begin(self.protocol.iteration + 1)
 
-    def _hear(self) -> None:
-        """What has ended goes to the training."""
+    def _hear(self, then: Callable[[], None]) -> None:
+        """What has ended goes to the training; then the worker goes on, unless that is over."""
         costs, done = self._around.costs, self._done
         assert self._step is not None
         self._step = replace(self._step, account=self._pupil.account())
-        self._done, self._iteration = [], self.protocol.iteration
+        self._done, self._current = [], self.protocol.iteration
         awake_s = self._around.clock.time() + costs.wake_s
-        self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done)
+        self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
-    def _apply(self, done: list[Finished]) -> None:
-        """All that has finished, in order; then the next gradient, or the end."""
+    def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:
+        """All that has finished, in order."""
         now, step, reason = self._around.clock.time(), self._step, None
         assert step is not None
-        assert step.work is not None
         for finished in done:
-            reason = reason or self._pupil.apply(finished, step if finished is done[0] else None, now)
-        self._around.report(self._rank, self._report(step, step.work, done[0].results))
+            own = finished.results[0].id.iteration == step.iteration
+            if own:
+                self._own = finished.results
+            reason = reason or self._pupil.apply(finished, step if own else None, now)
         if reason is None:
-            self._around.machine.spend(self._around.costs.report_s)
-            self._compute()
+            then()
         else:
+            self._tell()
             self._around.finished(self._rank, reason)
+
+    def _report_and_compute(self) -> None:
+        """The next gradient."""
+        self._tell()
+        self._around.machine.spend(self._around.costs.report_s)
+        self._compute()
+
+    def _tell(self) -> None:
+        """The controller hears of the iteration."""
+        assert self._step is not None
+        assert self._step.work is not None
+        step = replace(self._step, account=self._pupil.account())
+        self._around.report(self._rank, self._report(step, self._step.work, self._own))
 
     def _report(self, step: Step, work: Work, results: Sequence[Result]) -> Report:
         """What the controller measures from."""
@@ -233,7 +259,7 @@ class Worker:
     def _begin(self, iteration: int) -> None:
         """The protocol's next iteration; what has waited for a whole one is merged into it."""
         encoder, now = self._pupil.encoder, self._around.clock.time()
-        self._iteration = self._iteration or iteration
+        self._current = self._current or iteration
         encoder.begin(iteration)
         self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
         if self._may_merge and encoder.waits_since(iteration - 1):
