@@ -16,6 +16,7 @@ from controller.grouped import grouped_counts
 from controller.measure import FloatArray
 from controller.model import Estimate
 from controller.poisson import poisson_done
+from run.late import RuleName
 from run.objectives import check_objective, find_plugin
 
 GROUP_ABOVE = 64
@@ -64,6 +65,7 @@ class Objective:
     name: str
     costs: Callable[[Forecast], FloatArray]
     unit: str  # of the costs, for people: "s" or "" where they have none
+    rule: RuleName | None = None  # for late gradients, where it leaves no choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +104,11 @@ BUILT_IN: dict[str, Callable[[], Objective]] = {
 
 def objective(text: str, workers: int) -> Objective:
     """A built-in one, 'fixed:K', or a plug-in; ConfigError for anything else, and for a plug-in that does not load."""
-    k = check_objective(text, workers, "objective")
+    fixed = check_objective(text, workers, "objective")
     if text in BUILT_IN:
         return BUILT_IN[text]()
-    if k is not None:
-        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
+    if fixed is not None:
+        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule)
     entry = find_plugin(text)
     assert entry is not None
     return Objective(name=text, costs=plugin.load(entry), unit="")

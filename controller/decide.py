@@ -18,6 +18,7 @@ from controller.model import Estimate, fit
 from controller.pace import Pace
 from controller.progress import Progress
 from run.config import Average, Policy
+from run.late import Treatment
 from run.objectives import check_objective
 
 CHANGES_KEPT = 32
@@ -35,6 +36,7 @@ class Change:
     iteration: int
     k: int
     previous_k: int
+    treatment: Treatment  # of late gradients from now on
     reason: str
     expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
     predicted_s: float  # its predicted iteration time; NaN likewise
@@ -51,6 +53,7 @@ class Decider:
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
     k: int = field(init=False)
+    treatment: Treatment = field(init=False)  # of late gradients
     estimate: Estimate | None = None
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
@@ -64,7 +67,7 @@ class Decider:
         self.chooser = Chooser(
             goal=objective(self.policy.objective, self.workers),
             window=self.policy.window,
-            predictor=Predictor(late=PROCESS.get(self.policy.late_gradient, "finish")),
+            predictor=Predictor(late=PROCESS.get(self.policy.treatment.rule, "finish")),
         )
         self.restart(range(self.workers))
 
@@ -79,6 +82,7 @@ class Decider:
         self.progress = Progress(average=self.average)
         self._decided = 0
         self.k = self._start_k(self.goal.name)
+        self.treatment = self._fixed_treatment()
 
     @property
     def goal(self) -> Objective:
@@ -142,6 +146,11 @@ class Decider:
             return self._choose(f"objective set to {text}:", 0.0)
         return self._set_k(self._start_k(text), f"objective set to {text}")
 
+    def _fixed_treatment(self) -> Treatment:
+        """As the objective says, else as the configuration."""
+        given = self.policy.treatment
+        return given if self.goal.rule is None else given._replace(rule=self.goal.rule)
+
     def lose(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
         self.live[rank] = False
@@ -177,7 +186,8 @@ class Decider:
     def _start_k(self, text: str) -> int:
         """What an objective begins with: its fixed K, or all live workers."""
         live = max(int(self.live.sum()), 1)
-        return min(check_objective(text, self.workers, "objective") or live, live)
+        fixed = check_objective(text, self.workers, "objective")
+        return min(fixed.k, live) if fixed else live
 
     def _excluded(self) -> int | None:
         """The live worker that was too late most often in a row, where that is too often and not everyone is in."""
@@ -254,19 +264,21 @@ class Decider:
         return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
 
     def _set_k(self, k: int, reason: str) -> Change | None:
-        """Record a change; None where k is that already."""
-        if k == self.k:
+        """Record a change; None where k and the treatment of late gradients are that already."""
+        treatment = self._fixed_treatment()
+        if k == self.k and treatment == self.treatment:
             return None
         expected_s, predicted_s = _of(self.choice, k)
         change = Change(
             iteration=self.iteration,
             k=k,
             previous_k=self.k,
+            treatment=treatment,
             reason=reason,
             expected_s=expected_s,
             predicted_s=predicted_s,
         )
-        self.k = k
+        self.k, self.treatment = k, treatment
         self.chooser.evidence.forget()
         self.changes.append(change)
         return change

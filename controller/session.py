@@ -223,7 +223,7 @@ class Session:
         """The switch has confirmed another k: only now do the workers hear of it."""
         number = self.agreement.confirmed(k)
         self.version += 1
-        self.members.broadcast(messages.decision(k, number))
+        self.members.broadcast(messages.decision(k, number, self.decider.treatment))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
         """What a report says about the k of its blocks."""
@@ -254,6 +254,9 @@ class Session:
             self.job.id, change.iteration, change.previous_k, change.k, change.reason,
         )  # fmt: skip
         self.journal.decision(self.job.id, self.decider, change)
+        if change.k == change.previous_k:
+            told = messages.decision(self.slots.in_force, self.agreement.number, self.decider.treatment)
+            self.members.broadcast(told)
         self._wanted.set()
 
 

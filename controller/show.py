@@ -164,7 +164,8 @@ def _headline(answer: pb.Status) -> Text:
     lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
     line = Text(
         f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
-        f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
+        f"objective {answer.objective}, late gradients: {answer.late_gradient}, iteration {answer.iteration}, "
+        f"up {answer.uptime_s:.0f} s",
         style="bold",
     )
     others = [str(job) for job in answer.jobs if job != answer.job]

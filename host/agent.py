@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from host import wire
 from host.account import Account
-from host.age import NOTHING_FADES, AgeWeight
+from host.age import FOR_EVER, age_weight_of
 from host.aggregate import Aggregate, Sums, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
@@ -44,7 +44,7 @@ from host.residual import Books
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
-from run.late import RULES, Rule
+from run.late import RULES, Treatment
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,9 @@ LAST_ITERATION = 2**32 - 1
 PROGRESS_S = 0.05
 """Between two words to the caller of how far a call is."""
 
+
+STASH = Treatment("stash", 1.0)
+"""What is late goes with the next contribution, and weighs as much as ever."""
 
 Ended = tuple[Finished, Sums] | State
 """An iteration's end: its results, or a replica that came instead of them."""
@@ -75,8 +78,9 @@ class _Exchanged(NamedTuple):
 class Agent:
     """One worker's place in a job, whose gradients are coded as `coding` says; `books`: a file for them to live in.
 
-    `compress`: what becomes of what coding leaves over, and of the link's rate; `rule`: what becomes of what is late,
-    and `age` what it weighs then; `average`: as model.average; `give_up_s`: how long no block may close.
+    `compress`: what becomes of what coding leaves over, and of the link's rate; `treatment`: of what is late, which is
+    discarded once it is older than `age_limit` iterations; `average`: as model.average; `give_up_s`: how long no block
+    may close.
     """
 
     def __init__(
@@ -89,8 +93,8 @@ class Agent:
         compress: Compress = Compress(),  # noqa: B008  # frozen
         books: Path | None = None,
         average: Average = "gradients",
-        rule: Rule = RULES["stash"],
-        age: AgeWeight = NOTHING_FADES,
+        treatment: Treatment = STASH,
+        age_limit: int = FOR_EVER,
         recorder: Recorder | None = None,
         give_up_s: float = GIVE_UP_AFTER_S,
     ) -> None:
@@ -104,9 +108,10 @@ class Agent:
         shape = self._coding.shape
         sizes = {"blocks": shape.blocks, "lanes": shape.elements}
         pages = Pages.in_memory(**sizes) if books is None else Pages.in_file(books, job=job.id, rank=rank, **sizes)
-        self.encoder = Encoder.of(coding, compress, pages, rank, age=age)
+        self.encoder = Encoder.of(coding, compress, pages, rank)
         self.residual = self.encoder.residual
-        self.rule = rule
+        self._age_limit = age_limit
+        self.treat(treatment)
         self.iteration = 0
         """The one that the training thread works on; the protocol may be further, to merge what is late."""
         self.age = 0
@@ -277,6 +282,11 @@ class Agent:
     def fail(self, error: HostError) -> None:
         """This worker cannot go on: the training thread is told."""
         self._ending.fail(error)
+
+    def treat(self, treatment: Treatment) -> None:
+        """As Reducer."""
+        self.rule = RULES[treatment.rule]
+        self.residual.age = age_weight_of(treatment, self._age_limit)
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""

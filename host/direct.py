@@ -20,7 +20,7 @@ from host.holders import Holders
 from host.plan import Plan
 from host.replica import State
 from host.residual import Books
-from run.late import RULES
+from run.late import RULES, Treatment
 
 
 class Direct:
@@ -87,6 +87,9 @@ class Direct:
 
     async def resume(self, generation: int) -> None:
         """It has never stopped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Nothing is ever late."""
 
     def fail(self, error: HostError) -> None:
         """As Reducer; heard in mid-call where the collective tells of its progress."""

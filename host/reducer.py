@@ -16,7 +16,7 @@ from host.holders import Holders
 from host.model import Floats
 from host.replica import State
 from host.residual import Books
-from run.late import Rule
+from run.late import Rule, Treatment
 
 
 class Reducer(Protocol):
@@ -95,6 +95,9 @@ class Reducer(Protocol):
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Treat late gradients so from now on."""
 
     def fail(self, error: HostError) -> None:
         """This worker cannot go on: the training thread is told."""

@@ -28,6 +28,7 @@ from host.stragglers import Blocking
 from host.workload import load_workload
 from rpc import kofn_pb2
 from run.config import PEER_TO_PEER, Config
+from run.late import GIVE_UPS
 from run.metrics import PARTS
 
 OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *PARTS)
@@ -102,6 +103,7 @@ class Training:
         self._config = config
         self._blocking = Blocking(config, rank)
         self._since_s = time.monotonic()  # the end of the latest step
+        self._cut_off = 0  # gradients in a row that were not in time
         self._workload = workload = load_workload(config, rank)
         optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(workload.parameters)
@@ -139,6 +141,9 @@ class Training:
         reason = None
         while reason is None:
             handed, news = self._give(reducer, iteration, work, batch)
+            if step is None:
+                in_time = handed is not None and (work is None or not work.aborted)
+                self._cut_off = 0 if in_time else self._cut_off + 1
             step = step or Step(
                 iteration=iteration,
                 started=started,
@@ -205,7 +210,7 @@ class Training:
         loss, gradient = self._workload.gradient(iteration, batch)
         blocking_s = self._blocking.blocking_s(iteration, batch)
         floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
-        aborted = self._pause(reducer, floor_s + blocking_s)
+        aborted = self._pause(reducer, floor_s + blocking_s, batch)
         return Work(
             loss=loss,
             gradient=None if aborted else gradient,
@@ -214,9 +219,9 @@ class Training:
             aborted=aborted,
         )
 
-    def _pause(self, reducer: Reducer, seconds: float) -> bool:
-        """Sleep; whether it was cut short because the iteration is over."""
-        if reducer.rule.gives_up:
+    def _pause(self, reducer: Reducer, seconds: float, batch: int) -> bool:
+        """Sleep; whether it was cut short because the iteration is over: as the rule says, and not too often."""
+        if reducer.rule.gives_up and (self._cut_off < GIVE_UPS or batch):
             return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False

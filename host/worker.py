@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from host.age import age_weight_of
 from host.agent import Agent
 from host.collective import Collective
 from host.direct import Direct
@@ -92,8 +91,8 @@ def _reducer(config: Config, place: Place, training: Training, books: Path, reco
         compress=config.compress,
         books=books,
         average=config.model.average,
-        rule=config.policy.rule,
-        age=age_weight_of(config.policy),
+        treatment=config.policy.treatment,
+        age_limit=config.policy.age_limit,
         recorder=recorder,
     )
 

@@ -305,6 +305,8 @@ class Welcome(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     k: _builtins.int
@@ -314,6 +316,9 @@ class Welcome(_message.Message):
     """of the job's slots"""
     decision: _builtins.int
     """as in Decision.number"""
+    late_gradient: _builtins.str
+    """this and the next as in Decision"""
+    age_weight: _builtins.float
     running: _builtins.bool
     """the job goes on already: who has no parameters takes a peer's"""
     @_builtins.property
@@ -327,11 +332,13 @@ class Welcome(_message.Message):
         peers: _abc.Iterable[Global___PeerAddress] | None = ...,
         generation: _builtins.int = ...,
         decision: _builtins.int = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
         running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "late_gradient", b"late_gradient", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -425,24 +432,32 @@ Global___PeerAddress: _TypeAlias = PeerAddress  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
-    """The switch has confirmed this k: sent after it is in force, never before."""
+    """The switch has confirmed this k: sent after it is in force, never before; or late gradients are treated otherwise."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     K_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     number: _builtins.int
     """counts the changes that the switch has confirmed; goes back in Report.decision"""
+    late_gradient: _builtins.str
+    """the rule for late gradients (run/late.py); empty: as before"""
+    age_weight: _builtins.float
+    """what each iteration of age leaves of a gradient's weight"""
     def __init__(
         self,
         *,
         k: _builtins.int = ...,
         number: _builtins.int = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["k", b"k", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "k", b"k", "late_gradient", b"late_gradient", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -664,6 +679,8 @@ class Status(_message.Message):
     OBJECTIVE_FAULT_FIELD_NUMBER: _builtins.int
     NOISE_SCALE_FIELD_NUMBER: _builtins.int
     ALIGNMENT_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -703,6 +720,10 @@ class Status(_message.Message):
     """what the objective did instead of giving costs: the last k stays in force; empty: it gave some"""
     noise_scale: _builtins.float
     """phi: a gradient's noise over its signal, in workers' batches; 0 while unknown"""
+    late_gradient: _builtins.str
+    """the rule for late gradients that is wanted (run/late.py)"""
+    age_weight: _builtins.float
+    """what each iteration of age leaves of a gradient's weight"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -758,11 +779,13 @@ class Status(_message.Message):
         objective_fault: _builtins.str = ...,
         noise_scale: _builtins.float = ...,
         alignment: _abc.Iterable[_builtins.float] | None = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -934,6 +957,7 @@ class Change(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_ITERATION_S_FIELD_NUMBER: _builtins.int
     PREDICTED_ITERATION_S_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     k: _builtins.int
     previous_k: _builtins.int
@@ -941,6 +965,8 @@ class Change(_message.Message):
     expected_iteration_s: _builtins.float
     """E_k[T] of the new k; this and the next are 0 while unknown"""
     predicted_iteration_s: _builtins.float
+    late_gradient: _builtins.str
+    """the rule for late gradients from then on"""
     def __init__(
         self,
         *,
@@ -950,10 +976,11 @@ class Change(_message.Message):
         reason: _builtins.str = ...,
         expected_iteration_s: _builtins.float = ...,
         predicted_iteration_s: _builtins.float = ...,
+        late_gradient: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "predicted_iteration_s", b"predicted_iteration_s", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "late_gradient", b"late_gradient", "predicted_iteration_s", b"predicted_iteration_s", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

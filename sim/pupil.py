@@ -20,6 +20,7 @@ from host.stragglers import Blocking
 from host.train import Step, Work, iteration_line
 from host.wire import PARTS, WEIGHT_UNIT, WORD_BYTES
 from run.config import Config
+from run.late import Treatment
 from sim.learning import Learning
 
 NOWHERE = Direction(norm2=0.0, products=())
@@ -87,6 +88,9 @@ class Pupil(Protocol):
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Into the books, in the iteration that is current by now."""
 
+    def treat(self, treatment: Treatment) -> None:
+        """Late gradients from now on."""
+
     def account(self) -> Account | None:
         """What became of its gradients; None where there are none."""
 
@@ -104,7 +108,8 @@ class Student:
         self.shape = shape = self._coding.shape
         self.direction = NOWHERE
         pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
-        self.encoder = Encoder.of(self._coding, compress, pages, rank, age=age_weight_of(config.policy))
+        self.encoder = Encoder.of(self._coding, compress, pages, rank)
+        self._age_limit = config.policy.age_limit
         self._blocking = Blocking(config, rank)
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
@@ -116,6 +121,10 @@ class Student:
         """As the agent does it before it sends."""
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
+
+    def treat(self, treatment: Treatment) -> None:
+        """As the agent."""
+        self.encoder.residual.age = age_weight_of(treatment, self._age_limit)
 
     def account(self) -> Account | None:
         """As in the books."""
@@ -214,6 +223,9 @@ class Idler:
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There are no books."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """There are none."""
 
     def account(self) -> Account | None:
         """None."""

@@ -15,6 +15,7 @@ from host.stragglers import Blocking
 from host.train import Step, Work
 from host.wire import HEADER_BYTES, PARTS, Header, Kind
 from run.config import Config
+from run.late import GIVE_UPS, RULES, Treatment
 from sim.clock import Clock, Handle
 from sim.costs import Costs
 from sim.machine import Machine
@@ -53,7 +54,7 @@ class Worker:
         bucket = bucket_for(around.config.pace_mbps, pupil.shape.words_most)
         self._pacer = Pacer[Send](bucket, around.clock, self._leave_all) if bucket else None
         self._blocking = Blocking(around.config, rank)
-        self._rule = around.config.policy.rule
+        self.treat(around.config.policy.treatment)
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
@@ -65,9 +66,15 @@ class Worker:
         self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
         self._blocked_s = 0.0  # in the current iteration
+        self._cut_off = 0  # gradients in a row that were not in time
         self._step: Step | None = None  # what it has done in the iteration that it computes
         self._work: Work  # the gradient that it has
         self._own: Sequence[Result] = ()  # of the iteration that it computed last
+
+    def treat(self, treatment: Treatment) -> None:
+        """Treat late gradients so from now on."""
+        self._rule = RULES[treatment.rule]
+        self._pupil.treat(treatment)
 
     # -- its course
 
@@ -102,6 +109,7 @@ class Worker:
         if self._step is None:
             work = self._work = self._pupil.compute(iteration, 0, self._blocked_s)
             self._step = self._made(work, current - iteration)
+            self._cut_off = 0 if current == iteration else self._cut_off + 1
         elif batch:
             self._work = self._pupil.compute(iteration, batch, self._blocked_s)
         if self._done:
@@ -130,13 +138,20 @@ class Worker:
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
-        if self._computing is None or not self._rule.gives_up or not self._is_late:
+        if self._computing is None or not self._is_late or not self._gives_up:
             return
         self._computing.cancel()
         self._computing = None
         aborted = Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True)
-        self._step = self._step or self._made(aborted)
+        if self._step is None:
+            self._step = self._made(aborted)
+            self._cut_off += 1
         self._until(self._iteration, lambda: self._hear(self._report_and_compute))
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether what is too late is not finished; the second gradient of an iteration never is."""
+        return self._rule.gives_up and (self._cut_off < GIVE_UPS or self._batch > 0)
 
     @property
     def _is_late(self) -> bool:
