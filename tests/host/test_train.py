@@ -16,37 +16,49 @@ from host.metrics import Metrics
 from host.model import Perceptron, load_shard
 from host.residual import Books
 from host.train import Training
+from host.wire import PARTS
 from rpc import kofn_pb2
-from run.config import Config, Late, Model, Policy, Run
+from run.config import Config, Model, Policy, Run
+from run.late import RULES
 
 MISSED = 3
 
 
 class FakeAgent:
-    """Worker 1's in an iteration that ends without it; `after`: then it is in this one, with a peer's parameters."""
+    """Worker 1's in an iteration that ends without it when that is `over`, or with its gradient, or as many as that.
 
-    def __init__(self, training: Training, *, over: bool, after: int = 1) -> None:
-        self.training, self.after = training, after
+    `needs`: gradients that it takes; `ends`: after the first one somebody else brings the others.
+    """
+
+    def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False) -> None:
+        self.training, self.needs, self.ends = training, needs, ends
+        self.rule = training._config.policy.rule
         self.entered, self.decision = False, 0
         self.times = Times(wait=0.02)
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, [], False
+        self.stays: list[bool] = []
         if over:
-            threading.Timer(0.01, self._end).start()
-
-    def _end(self) -> None:
-        self.iteration = self.after
-        self.over.set()
+            threading.Timer(0.01, self.over.set).start()
 
     def catch_up(self) -> list[Aggregate]:
         return []
 
     def all_reduce(
-        self, gradient: np.ndarray, *, meanwhile: Callable[[], object] = lambda: None
+        self,
+        gradient: np.ndarray,
+        *,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float, list[Aggregate]]:
+        assert batch == len(self.given)
         self.given.append(gradient)
+        self.stays.append(stay)
+        if self.ends:
+            self.over.set()
         meanwhile()
-        return time.monotonic(), self._aggregates()
+        return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates()
 
     def skip(self) -> list[Aggregate]:
         self.skipped = True
@@ -76,14 +88,16 @@ class FakeAgent:
 
 
 def train(
-    late: Late, path: Path, *, compute_ms: float = 50.0, over: bool = True, after: int = 1
+    rule: str, path: Path, *, compute_ms: float = 50.0, over: bool = True, **given: Any
 ) -> tuple[FakeAgent, kofn_pb2.Report, dict[str, Any]]:
     """One iteration: the agent, the report and the metrics' line."""
     config = Config(
-        run=Run(max_iterations=1), model=Model(hidden=(4,), compute_ms=compute_ms), policy=Policy(late=late)
+        run=Run(max_iterations=1),
+        model=Model(hidden=(4,), compute_ms=compute_ms),
+        policy=Policy(late_gradient=rule),  # type: ignore[arg-type]
     )
     training, reports = Training(config, 1), []
-    agent, metrics = FakeAgent(training, over=over, after=after), Metrics(path / "worker-1.jsonl")
+    agent, metrics = FakeAgent(training, over=over, **given), Metrics(path / "worker-1.jsonl")
     assert training.run(agent, metrics, reports.append) == "iterations"
     nothing = np.zeros(0, np.int64)
     metrics.close(Books(nothing, nothing, nothing, nothing), nothing)
@@ -91,27 +105,31 @@ def train(
     return agent, report, json.loads((path / "worker-1.jsonl").read_text())
 
 
-def first_gradient() -> np.ndarray:
-    batch = load_shard(1, Config().job.workers, Config().run.seed).batch(1, Config().model.batch)
-    return Perceptron((4,), Config().run.seed).gradient(batch)[1]
+def first_gradients() -> list[np.ndarray]:
+    """Of the first iteration: one for each batch."""
+    shard, model = load_shard(1, Config().job.workers, Config().run.seed), Perceptron((4,), Config().run.seed)
+    batches = [shard.batch(1, Config().model.batch, number) for number in range(PARTS)]
+    return [model.gradient(batch)[1] for batch in batches]
 
 
-@pytest.mark.parametrize(("late", "discarded"), [("finish", 0), ("drop", MISSED)])
-def test_a_late_gradient_is_finished(late: Late, discarded: int, tmp_path: Path) -> None:
-    agent, report, line = train(late, tmp_path)
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.gives_up])
+def test_a_late_gradient_is_finished(rule: str, tmp_path: Path) -> None:
+    agent, report, line = train(rule, tmp_path)
     (given,) = agent.given
-    assert np.array_equal(given, first_gradient())
+    assert np.array_equal(given, first_gradients()[0])
     assert not agent.skipped
     assert (report.censored, report.late) == (False, True)
     assert report.gradient_norm2 == line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(given) ** 2)))
     assert report.aggregate_norm2 == line["aggregate_norm2"] == 0.25 * len(given)
     assert (report.gradients, report.contributors) == (2.5, 1.5)
+    discarded = MISSED if rule == "drop" else 0
     assert (line["computed"], line["late"], line["discarded"]) == (True, True, discarded)
 
 
-def test_a_late_gradient_is_given_up_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_a_late_gradient_is_given_up_at_once(rule: str, tmp_path: Path) -> None:
     """Computing it would take longer than a test may."""
-    agent, report, line = train("abort", tmp_path, compute_ms=600_000.0)
+    agent, report, line = train(rule, tmp_path, compute_ms=600_000.0)
     assert agent.skipped
     assert not agent.given
     assert (report.censored, report.late, report.gradient_norm2) == (True, True, 0.0)
@@ -120,19 +138,40 @@ def test_a_late_gradient_is_given_up_at_once(tmp_path: Path) -> None:
     assert (line["computed"], line["late"], line["discarded"], line["loss"]) == (False, True, 0, None)
 
 
-def test_nothing_is_given_up_that_is_in_time(tmp_path: Path) -> None:
-    agent, report, _ = train("abort", tmp_path, over=False, compute_ms=1.0)
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
+    agent, report, _ = train(rule, tmp_path, over=False, compute_ms=1.0)
     assert len(agent.given) == 1
+    assert not agent.skipped
     assert not report.censored
 
 
-def test_a_gradient_of_an_iteration_that_was_jumped_over_is_not_entered_where_late_ones_are_thrown_away(
-    tmp_path: Path,
+@pytest.mark.parametrize(("needs", "given"), [(1, 1), (2, 2), (3, 3), (PARTS, PARTS), (PARTS + 1, PARTS)])
+def test_who_has_contributed_computes_another_batch_until_the_iteration_is_over(
+    needs: int, given: int, tmp_path: Path
 ) -> None:
-    agent, report, _ = train("drop", tmp_path, after=7)
+    """With the same parameters and other images, as many as a block has parts; the last one waits for the end."""
+    agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=1.0, needs=needs)
+    assert [gradient.tobytes() for gradient in agent.given] == [one.tobytes() for one in first_gradients()[:given]]
+    assert agent.stays == [batch < PARTS - 1 for batch in range(given)]
+    assert not agent.skipped
+    assert (report.censored, line["computed"]) == (False, True)
+    assert line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2))), "of the first one"
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.repeats])
+def test_under_other_rules_nobody_computes_a_gradient_more(rule: str, tmp_path: Path) -> None:
+    agent, _, _ = train(rule, tmp_path, over=False, compute_ms=1.0, needs=PARTS)
+    assert agent.stays == [False]
+
+
+def test_another_batch_is_given_up_when_others_bring_what_is_missing(tmp_path: Path) -> None:
+    """It has contributed all the same."""
+    agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=5.0, needs=PARTS, ends=True)
+    assert len(agent.given) == 1
     assert agent.skipped
-    assert not agent.given
-    assert (report.iteration, report.censored) == (1, False)
+    assert (report.censored, line["computed"]) == (False, True)
+    assert report.gradient_norm2 == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2)))
 
 
 def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
