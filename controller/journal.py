@@ -16,8 +16,8 @@ from controller.errors import StartError
 class Journal:
     """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
 
-    Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then for
-    k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force yet);
+    Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then
+    for k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force);
     overhead_s, which only the last has.
     Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
     block is known to have closed under it), certain_from (the first of which all blocks do).

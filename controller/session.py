@@ -260,8 +260,10 @@ class Session:
         self._wanted.set()
 
 
-def _account(report: pb.Report) -> Account:
-    """What became of its worker's gradients."""
+def _account(report: pb.Report) -> Account | None:
+    """What became of its worker's gradients; None where it has entered none, or keeps no books."""
+    if not report.entered:
+        return None
     return Account(
         entered=report.entered,
         summed=report.summed,

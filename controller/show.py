@@ -12,7 +12,7 @@ from rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
 
-WIDE = ("in a row", "pending", "age", "reports", "arrivals")
+WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns that do not fit a terminal of 80."""
 
 DISAGREEING = 0.05
@@ -57,7 +57,7 @@ def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
 def lambdas(answer: pb.Status, *, wide: bool = False) -> RenderableType:
     """A row a worker, within 80 columns unless `wide`; then where report and switch disagree."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("worker", "lambda ms", "95 % interval", "samples", "var/mean", "late", "share")
+    columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
     for name in (*columns, *(WIDE if wide else ())):
         table.add_column(name, justify="right")
     table.add_column("")
@@ -164,10 +164,12 @@ def _headline(answer: pb.Status) -> Text:
     lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
     line = Text(
         f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
-        f"objective {answer.objective}, late gradients: {answer.late_gradient}, iteration {answer.iteration}, "
-        f"up {answer.uptime_s:.0f} s",
+        f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
         style="bold",
     )
+    if answer.late_gradient:
+        weight = f", each iteration of age leaves {answer.age_weight:g} of their weight" * (answer.age_weight < 1)
+        line.append(f"\nlate gradients: {answer.late_gradient}{weight}", style="none")
     others = [str(job) for job in answer.jobs if job != answer.job]
     if others:
         line.append(
@@ -238,7 +240,6 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
         str(worker.rank),
         _milliseconds(worker.lambda_s) if known else "-",
         _interval(worker) if known else "-",
-        str(worker.samples),
         f"{worker.dispersion:.2f}" if worker.dispersion else "-",
         str(worker.late),
         f"{100 * worker.share:.1f} %",
@@ -248,7 +249,7 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
 def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
     """The cells of one worker under WIDE."""
     pending = f"{worker.waiting:.2f}", str(worker.oldest_age)
-    return str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
+    return str(worker.samples), str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
 
 
 def _milliseconds(value_s: float) -> str:

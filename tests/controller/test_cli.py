@@ -155,8 +155,9 @@ def test_set_k_says_what_is_allowed() -> None:
         result = await kofn("set-k", "9")
         assert result.exit_code == 2
         assert result.output == (
-            "kofn: objective is 'fixed:9': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is "
-            "allowed (an installed package adds one by an entry point in the group 'kofn.objectives')\n"
+            "kofn: objective is 'fixed:9': 'round', 'accuracy', 'all', 'fixed:K' or merge:K, async:K, batch-sync:K, "
+            "stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed "
+            "(an installed package adds one by an entry point in the group 'kofn.objectives')\n"
         )
 
     with_controller(scenario)

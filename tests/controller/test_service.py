@@ -293,7 +293,7 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
                 await workers[0].report(iteration, time_s)
             await workers[0].report(1, 0.01, gradient_norm2=float("nan"))
             await workers[0].report(1, 0.01, aggregate_norm2=-1.0)
-            await workers[0].report(1, 0.01, gradients=1.0, contributors=2.0)
+            await workers[0].report(1, 0.01, gradients=-1.0, contributors=2.0)
             await workers[0].report(1, 0.01, gradient_norm2=2.0, aggregate_norm2=1.0, gradients=3.0, contributors=2.0)
             await workers[0].report(1, 0.01)
             taken = running.session.decider.measurements
