@@ -38,10 +38,12 @@ class Pages:
     settled: Integers  # (B,): 64 * latest iteration whose result is known + 4 * this worker's parts in it
     #                    + 2 * bit for `discarded` + valid copy of `counted`
     oldest: Integers  # (B,): the iteration in which the oldest gradient that waits was begun, where one waits
+    #                   that no part brings which is on its way
     sent_in: Integers  # (P, B): iteration in which `sent` was sent, 0: being written
     sent_scale: Integers  # (P, B)
     sent_lanes: Integers  # (P, B): code of the lanes in `sent`
     sent_weight: Integers  # (P, B): weight of the gradients in `sent`, as all weights in 1 / WEIGHT_UNIT
+    sent_oldest: Integers  # (P, B): the iteration in which the oldest of them was begun, where there are any
     gradients_weight: Integers  # (2, B): of the gradients in each copy of `gradients`
     counted_weight: Integers  # (2, B)
     discarded_weight: Integers  # (2, B)
@@ -84,7 +86,7 @@ def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]
     yield "begun", np.int64, (1,)
     for name in ("entered", "settled", "oldest"):
         yield name, np.int64, (blocks,)
-    for name in ("sent_in", "sent_scale", "sent_lanes", "sent_weight"):
+    for name in ("sent_in", "sent_scale", "sent_lanes", "sent_weight", "sent_oldest"):
         yield name, np.int64, (PARTS, blocks)
     for name in ("gradients_weight", "counted_weight", "discarded_weight"):
         yield name, np.int64, (2, blocks)

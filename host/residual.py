@@ -87,8 +87,8 @@ class Residual:
         self._gradients_weight, self._counted_weight, self._discarded_weight = (
             array.data for array in (pages.gradients_weight, pages.counted_weight, pages.discarded_weight)
         )
-        self._sent_in, self._sent_lanes, self._sent_weight = (
-            array.data for array in (pages.sent_in, pages.sent_lanes, pages.sent_weight)
+        self._sent_in, self._sent_lanes, self._sent_weight, self._sent_oldest = (
+            array.data for array in (pages.sent_in, pages.sent_lanes, pages.sent_weight, pages.sent_oldest)
         )
         self._mine = sum(1 << (part * 64 + rank) for part in range(PARTS))
         gradients, counted, discarded = self._valid(np.arange(self.blocks))
@@ -117,15 +117,21 @@ class Residual:
 
     def unsent(self, iteration: int) -> Integers:
         """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
-        everything = np.arange(self.blocks)
-        weight = self._waiting(everything)
+        return self._unsent(np.arange(self.blocks), iteration)
+
+    @property
+    def oldest(self) -> int:
+        """The iteration in which the oldest gradient was begun that waits in any block; 0: none waits."""
+        pages, everything = self._pages, np.arange(self.blocks)
+        waits = [pages.oldest[self._unsent(everything, self.begun) > 0]]
         for part in self._parts:
-            weight = weight - self._away(part, everything, iteration) * self._pages.sent_weight[part]
-        return weight
+            brought = self._away(part, everything, self.begun) & (pages.sent_weight[part] > 0)
+            waits.append(pages.sent_oldest[part, brought])
+        return min([int(begun.min()) for begun in waits if begun.size], default=0)
 
     def oldest_before(self, iteration: int) -> bool:
         """Whether a gradient waits that was begun before this iteration."""
-        return bool(((self.waiting > 0) & (self._pages.oldest < iteration)).any())
+        return 0 < self.oldest < iteration
 
     @property
     def free_part(self) -> int | None:
@@ -165,7 +171,7 @@ class Residual:
                 old = ages == age
                 self._fade_newest(fresh[old], valid[old], share)
                 marks[old] ^= DISCARDED
-        alone = fresh[self._waiting(fresh) == 0]
+        alone = fresh[self._unsent(fresh, self.begun) == 0]
         pages.oldest[alone] = iteration
         pages.entered[fresh] = marks
 
@@ -194,7 +200,12 @@ class Residual:
         self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0
     ) -> dict[int, bytes]:
         """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
-        self._pages.sent_in[part, blocks] = 0
+        pages = self._pages
+        brings = self._away(part, blocks, iteration) & (pages.sent_weight[part, blocks] > 0)
+        fresh, brought = pages.oldest[blocks], pages.sent_oldest[part, blocks]
+        alone = self._unsent(blocks, iteration) == 0
+        pages.oldest[blocks] = np.where(brings, np.where(alone, brought, np.minimum(fresh, brought)), fresh)
+        pages.sent_in[part, blocks] = 0
         return self._encode(blocks, iteration, lanes, scale, part)
 
     def noted(self, blocks: Integers, part: int = 0) -> dict[int, bytes]:
@@ -249,6 +260,7 @@ class Residual:
             pages.sent[part, rows] = kept
         pages.sent_scale[part, blocks], pages.sent_lanes[part, blocks] = scale[blocks], lanes
         pages.sent_weight[part, blocks] = weight
+        pages.sent_oldest[part, blocks] = pages.oldest[blocks]
         pages.sent_in[part, blocks] = iteration
         if part not in self._parts:
             self._parts.append(part)
@@ -339,9 +351,8 @@ class Residual:
                 self._throw_away(block, discarded, self.pending[block].copy(), 0)
                 return DISCARDED
             return 0
-        if parts:  # what was not on its way is the newest gradient
-            self._oldest[block] = self._begun_in(block)
-        share = self.age.older(iteration + 1 - self._oldest[block])
+        self._oldest[block] = oldest = self._oldest_left(block, iteration, parts, weight)
+        share = self.age.older(iteration + 1 - oldest)
         if share == WEIGHT_UNIT:
             return 0
         left = weight * share // WEIGHT_UNIT
@@ -349,6 +360,15 @@ class Residual:
         lost = values - share_of(values, share) if left else values.copy()
         self._throw_away(block, discarded, lost, weight - left)
         return DISCARDED
+
+    def _oldest_left(self, block: int, iteration: int, parts: int, weight: int) -> int:
+        """When the oldest gradient was begun of this weight, which waits once a block has closed with some parts."""
+        waits = list[int]()
+        for part in range(PARTS):
+            if self._sent_in[part, block] == iteration and not parts >> part & 1 and self._sent_weight[part, block]:
+                weight -= self._sent_weight[part, block]
+                waits.append(self._sent_oldest[part, block])
+        return min([*waits, self._oldest[block]] if weight else waits)
 
     def _throw_away(self, block: int, copy: int, values: Fixed, weight: int) -> None:
         """Move values of a block from `pending` to the copy of `discarded` that is not `copy`."""
@@ -371,7 +391,8 @@ class Residual:
         mine = mark >> PARTS_IN & (1 << PARTS) - 1
         if mark >> SETTLED_BITS != iteration or mine == theirs or not mine:
             return
-        self._oldest[block] = self._begun_in(block)
+        if not self._unsent(np.array([block]), self.begun)[0]:
+            self._oldest[block] = self._begun_in(block)
         known = iteration - bool(theirs)  # what they have of it is still to be settled
         self._marks[block] = known << SETTLED_BITS | mark & DISCARDED | COPY - (mark & COPY)
         gradients, counted, discarded = self._valid(block)
@@ -401,7 +422,7 @@ class Residual:
             summed=_mean(counted),
             waiting=_mean(waiting),
             discarded=_mean(discarded),
-            oldest=int(pages.oldest[waiting > 0].min()) if (waiting > 0).any() else 0,
+            oldest=self.oldest,
         )
 
     def _waiting(self, blocks: Integers) -> Integers:
@@ -411,6 +432,13 @@ class Residual:
         counted = pages.counted_weight[pages.settled[blocks] & COPY, blocks]
         pending: Integers = entered - counted - pages.discarded_weight[self._discarded_copy(blocks), blocks]
         return pending
+
+    def _unsent(self, blocks: Integers, iteration: int) -> Integers:
+        """The weight of those of them that no contribution to this iteration brings."""
+        weight = self._waiting(blocks)
+        for part in self._parts:
+            weight = weight - self._away(part, blocks, iteration) * self._pages.sent_weight[part, blocks]
+        return weight
 
     def _check_sent(self, result: Result, part: int) -> None:
         """That this worker had sent something for a result that says it is in it."""
