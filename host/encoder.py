@@ -101,7 +101,7 @@ class Encoder:
     def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, drop: bool = False) -> Self:
         """For worker `rank`, whose books are in these pages; `compress`, `drop`: what becomes of what is left over."""
         residual = Residual(pages, rank, coding.codecs, drop=drop, feedback=compress.feedback)
-        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
+        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, stability=compress.rate_stability)
         return cls(coding, residual, rate)
 
     @property

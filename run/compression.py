@@ -38,7 +38,7 @@ class Compress(Section, frozen=True):
     )
     every: Annotated[int, Meta(ge=1, le=1000)] = 8  # each block is sent at least every so many iterations
     adapt: Adapt = "off"  # how the ratio follows the link's rate; needs codec = "auto"
-    threshold: Annotated[float, Meta(gt=0, lt=1)] = (
+    rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
         0.1  # share by which successive rates may differ for the rate to count as stable
     )
     pace_mbps: float | None = None  # packets leave at this rate; 0: as they come; None: network.link_mbps

@@ -299,7 +299,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
 def test_a_slow_link_is_told_to_all_and_narrows_what_waits() -> None:
     coding = Coding.of(JOB, Compress(codec="auto", adapt="deliverable"), 100 * 512)
     residual = Residual(Pages.in_memory(blocks=100, lanes=512), 0, coding.codecs)
-    encoder = Encoder(coding, residual, RateEstimator("deliverable", threshold=0.1))
+    encoder = Encoder(coding, residual, RateEstimator("deliverable", stability=0.1))
     encoder.begin()
     encoder.enter(np.ones(100 * 512, np.float32), 1)
     encoder.encode(1)
