@@ -225,8 +225,9 @@ class Encoder:
         """Results of several blocks are here: what they hold of this worker is counted."""
         self.residual.settle(*[result for result, _ in delivered])
         for result, hint in delivered:
-            if hint is not None and hint in self._codecs:
-                self._wanted = max(self._wanted, hint)
+            for code in (result.lanes, hint):
+                if code is not None and code in self._codecs:
+                    self._wanted = max(self._wanted, code)
             if self._rate is not None:
                 self._answered(self._rate, result, now)
 

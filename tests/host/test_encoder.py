@@ -277,6 +277,20 @@ def test_lanes_may_differ_in_one_iteration() -> None:
     assert encoding.wire_ratio == pytest.approx((1 + 5 / 4) / 6, rel=0.1)
 
 
+def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
+    """Whoever closed it sends in wide lanes by itself, and says nothing."""
+    team = Team(codec="auto", adapt="deliverable")
+    team.encode()
+    team.encoders[0].settle([Deliver(team.sum_up(0, [0, 1, 2]), 2)], 0.0)
+    later = team.encoders[0].blocks[1:]
+    team.encoders[0].narrowed(later, 1)
+    result = team.sum_up(1, [0, 1, 2])
+    assert result.lanes == 2
+    team.encoders[1].settle([Deliver(result)], 0.0)
+    assert team.encoders[1].narrowed(later[1:], 1) == later[1:]
+    assert team.encoders[1].uses == 2
+
+
 def test_only_what_has_never_left_is_narrowed() -> None:
     """After a regroup blocks wait that a worker may have a result of; after a restart all do."""
     team = Team(codec="auto", ratio=0.999)
