@@ -65,6 +65,7 @@ BAD = [
     ("[compress]\ncodec = 'mine:'", "compress.codec is 'mine:': int32,"),
     ("[compress]\nrounding = 'up'", "compress.rounding is 'up': 'nearest' or 'stochastic' is allowed"),
     ("[compress]\nevery = 0", "compress.every is 0: 1 to 1000 is allowed"),
+    ("[compress]\nmax_encoding_error = 0", "compress.max_encoding_error is 0: more than 0, at most 1 is allowed"),
     ("[compress]\nrate_stability = 1", "compress.rate_stability is 1: more than 0, less than 1 is allowed"),
     ("[compress]\npace_mbps = -1", "compress.pace_mbps is -1.0: 0, or 0.1 to 100000, is allowed"),
     ("[compress]\npace_mbps = nan", "compress.pace_mbps is nan: 0, or 0.1 to 100000, is allowed"),
