@@ -62,6 +62,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     wire_ratio: float | None = None  # their share of the float32 gradient's
     error_norm: float | None = None  # L2 of what encoding left over in what was sent
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
+    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
+    refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
     k: int
     count: int
     members: tuple[int, ...] = ()
