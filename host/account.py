@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-STARVED = 5
+STARVED = 8
 """A worker of which so many gradients in a row are in no sum is starved."""
 
 

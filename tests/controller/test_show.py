@@ -148,8 +148,8 @@ def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
         ({"state": "joining", "live": False, "attachments": 2}, "joining"),
         ({"state": "training", "attachments": 3}, "attached 3 times"),
         ({"state": "training", "attachments": 1}, ""),
-        ({"state": "training", "unheard": 4, "share": 0.01}, ""),
-        ({"state": "training", "unheard": 5, "silent_s": 1.0}, "STARVED: 5 in no sum"),
+        ({"state": "training", "unheard": 7, "share": 0.01}, ""),
+        ({"state": "training", "unheard": 8, "silent_s": 1.0}, "STARVED: 8 in no sum"),
     ],
 )
 def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
