@@ -51,6 +51,7 @@ class Report:
     products: tuple[float, ...] = ()  # of that average with those 1, 2, ... iterations older
     gradients: float = 0.0  # in a sum of that average, mean over its blocks; 0: it had none
     contributors: float = 0.0  # workers in such a sum; 0 likewise
+    agreement: float = 0.0  # of its gradient with the aggregate before (host.alignment); 0: it computed none
     age: int = 0  # of its gradient, in iterations, when it was contributed
     account: Account | None = None  # of all its gradients so far
 
@@ -218,6 +219,8 @@ class Measurements:
         for name in ("gradient_norm2", "aggregate_norm2"):
             if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
                 return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
+        if not abs(report.agreement) <= NORM2_MAX:
+            return "norm", f"gradient_agreement {report.agreement}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
         if not all(abs(product) <= NORM2_MAX for product in report.products):
             return "norm", f"aggregate_products {report.products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
         return self._number_fault(report.gradients, report.contributors) or self._account_fault(report.account)

@@ -133,6 +133,7 @@ class Session:
             products=tuple(report.aggregate_products),
             gradients=report.gradients,
             contributors=report.contributors,
+            agreement=report.gradient_agreement,
             age=report.age,
             account=_account(report),
         )

@@ -42,6 +42,7 @@ class Work:
     loss: float | None
     gradient: Floats | None
     norm2: float
+    agreement: float  # with the aggregate that was applied before it was begun (host.alignment)
     blocking_s: float
     aborted: bool
 
@@ -208,6 +209,7 @@ class Training:
     def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
         loss, gradient = self._workload.gradient(iteration, batch)
+        agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch)
         floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s, batch)
@@ -215,6 +217,7 @@ class Training:
             loss=loss,
             gradient=None if aborted else gradient,
             norm2=0.0 if aborted else norm2(gradient),
+            agreement=0.0 if aborted else agreement,
             blocking_s=blocking_s,
             aborted=aborted,
         )
@@ -277,6 +280,7 @@ def _report(
         iteration_s=iteration_s,
         iterations_behind=len(updates) - 1,
         gradient_norm2=work.norm2,
+        gradient_agreement=work.agreement,
         aggregate_norm2=direction.norm2 if direction else 0.0,
         aggregate_products=direction.products if direction else (),
         decision=decision,

@@ -154,6 +154,7 @@ class Report(_message.Message):
     AGGREGATE_PRODUCTS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     CONTRIBUTORS_FIELD_NUMBER: _builtins.int
+    GRADIENT_AGREEMENT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
@@ -184,8 +185,12 @@ class Report(_message.Message):
     """in that average's sums, mean over its blocks; 0 where it took a peer's parameters"""
     contributors: _builtins.float
     """that count among the k in those sums, mean over the blocks; 0 likewise"""
+    gradient_agreement: _builtins.float
+    """of this worker's gradient with the average applied before it was begun: their product"""
     age: _builtins.int
-    """of the gradient: iterations that had ended since it was begun when it was contributed"""
+    """over the average's sum of squares; 0 where it gave up
+    of the gradient: iterations that had ended since it was begun when it was contributed
+    """
     entered: _builtins.float
     """gradients of this worker so far, by weight, mean over the blocks; of these"""
     summed: _builtins.float
@@ -217,6 +222,7 @@ class Report(_message.Message):
         aggregate_products: _abc.Iterable[_builtins.float] | None = ...,
         gradients: _builtins.float = ...,
         contributors: _builtins.float = ...,
+        gradient_agreement: _builtins.float = ...,
         age: _builtins.int = ...,
         entered: _builtins.float = ...,
         summed: _builtins.float = ...,
@@ -226,7 +232,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,7 +115,14 @@ class Student:
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """Forward and backward."""
         loss, gradient = self._learning.gradient(self._rank, iteration, batch)
-        return Work(loss=loss, gradient=gradient, norm2=norm2(gradient), blocking_s=blocking_s, aborted=False)
+        return Work(
+            loss=loss,
+            gradient=gradient,
+            norm2=norm2(gradient),
+            agreement=self._learning.agreement(gradient, iteration),
+            blocking_s=blocking_s,
+            aborted=False,
+        )
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """As the agent does it before it sends."""
@@ -207,6 +214,11 @@ class Zeros:
         return Finished(results, self.plan, self.plan, None)
 
 
+def nothing(blocking_s: float, *, aborted: bool) -> Work:
+    """There is no gradient."""
+    return Work(loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, aborted=aborted)
+
+
 class Idler:
     """Sends nothing but zeros and learns nothing: only times are asked for."""
 
@@ -219,7 +231,7 @@ class Idler:
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """There is no gradient."""
-        return Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=False)
+        return nothing(blocking_s, aborted=False)
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There are no books."""

@@ -20,7 +20,7 @@ from sim.clock import Clock, Handle
 from sim.costs import Costs
 from sim.machine import Machine
 from sim.network import Link
-from sim.pupil import Pupil
+from sim.pupil import Pupil, nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +142,8 @@ class Worker:
             return
         self._computing.cancel()
         self._computing = None
-        aborted = Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True)
         if self._step is None:
-            self._step = self._made(aborted)
+            self._step = self._made(nothing(self._blocked_s, aborted=True))
             self._cut_off += 1
         self._until(self._iteration, lambda: self._hear(self._report_and_compute))
 
@@ -233,6 +232,7 @@ class Worker:
             late=not all(result.has(self._rank) for result in results),
             iteration_s=self._around.clock.time() - step.started,
             gradient_norm2=work.norm2,
+            agreement=work.agreement,
             aggregate_norm2=direction.norm2,
             products=direction.products,
             gradients=gradients,
