@@ -19,8 +19,9 @@ from msgspec.structs import force_setattr, replace
 from run.compression import Compress
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.late import AGE_WEIGHT, RuleName, Treatment
+from run.late import AGE_WEIGHT, Treatment
 from run.late import DEFAULT as DEFAULT_RULE
+from run.late import Choice as LateGradient
 from run.objectives import DEFAULT, check_objective
 from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from run.settings import override
@@ -116,7 +117,7 @@ class Policy(Section, frozen=True):
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )
-    late_gradient: Literal["auto"] | RuleName = (
+    late_gradient: LateGradient = (
         "auto"  # what becomes of a gradient whose iteration ended without it (run/late.py); auto: the objective chooses
     )
     age_weight: Probability | None = None  # what each iteration of age leaves of its weight; None: as late_gradient

@@ -18,6 +18,9 @@ from typing import Literal, NamedTuple, get_args
 
 RuleName = Literal["merge", "async", "batch-sync", "stash", "abort", "drop"]
 
+Choice = Literal["auto", "merge", "async", "batch-sync", "stash", "abort", "drop"]
+"""A rule, or that the objective chooses one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -67,4 +70,4 @@ class Treatment(NamedTuple):
     age_weight: float = AGE_WEIGHT
 
 
-assert tuple(RULES) == get_args(RuleName)
+assert ("auto", *RULES) == ("auto", *get_args(RuleName)) == get_args(Choice)

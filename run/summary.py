@@ -44,20 +44,8 @@ class PassSummary:
     """What the controller predicted of that mean, on average; None where it never said."""
     late_contributions: int
     late_by_worker: tuple[int, ...]
-    share_by_worker: tuple[float, ...]
-    """Of the gradients in all sums, 0 to 1."""
-    age_by_worker: tuple[float, ...]
-    """Of gradients when they were contributed, in iterations: means."""
-    age_most: int
-    """The largest of them."""
-    waiting_by_worker: tuple[float, ...]
-    """Gradients that are pending in the end, by weight."""
-    oldest_age: int
-    """How many iterations before the end the oldest of them was begun; 0: none is pending."""
     discarded_by_worker: tuple[float, ...]
     """Gradients that were discarded because they came too late, by weight."""
-    starved_by_worker: tuple[int, ...]
-    """The most gradients in a row of which nothing came into any sum."""
     bytes_sent: int
     """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
     bytes_received: int
@@ -83,6 +71,18 @@ class PassSummary:
     conservation_unchecked: str | None
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
+    share_by_worker: tuple[float, ...] = ()
+    """Of the gradients in all sums, 0 to 1."""
+    age_by_worker: tuple[float, ...] = ()
+    """Of gradients when they were contributed, in iterations: means."""
+    age_most: int = 0
+    """The largest of them."""
+    waiting_by_worker: tuple[float, ...] = ()
+    """Gradients that are pending in the end, by weight."""
+    oldest_age: int = 0
+    """How many iterations before the end the oldest of them was begun; 0: none is pending."""
+    starved_by_worker: tuple[int, ...] = ()
+    """The most gradients in a row of which nothing came into any sum."""
     collective: str = "switch"
     """As job.collective."""
     times_s: dict[str, float] = field(default_factory=dict)
