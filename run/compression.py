@@ -18,8 +18,8 @@ INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 NAMES = (*INTEGERS, "onebit", "auto")
 
 ERROR_MAX = {True: 0.9, False: 0.5}
-"""Default of max_encoding_error, with error feedback and without: above these narrower lanes cost more iterations than
-the half of the bytes that they save is worth (docs/COMPRESSION.md has the measurements)."""
+"""Default of max_encoding_error, with error feedback and without: below these the iterations that narrower lanes cost
+are fewer than those that half the bytes are worth (measured in docs/COMPRESSION.md)."""
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """A codec of a user's own."""
