@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controller.correlation import Correlation
-from controller.measure import FloatArray, Report
+from controller.measure import BoolArray, FloatArray, Report
 from controller.prediction import Prediction
 from controller.process import LAGS
 from controller.unlike import Unlike
@@ -81,10 +81,12 @@ class Progress:
                 products=report.products,
             )
 
-    def worth(self, prediction: Prediction, age_weight: float, factor: float = 1.0) -> FloatArray:
-        """Of an iteration for k = 1..n (n,): 1 for the mean of exact and fresh gradients of everybody.
+    def worth(
+        self, prediction: Prediction, live: BoolArray, age_weight: float, factor: float = 1.0
+    ) -> FloatArray:
+        """Of an iteration for k = 1..n of the n workers in the mask `live` (workers,), (n,).
 
-        `factor`: by which what age and noise cost is taken to be off.
+        1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is taken to be off.
         """
         weights = age_weight ** np.arange(LAGS + 1)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2
@@ -94,7 +96,7 @@ class Progress:
         turned = factor * AGE * age / length
         noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length
         needed = turned + noise / gradients + DIVERGENCE * (turned > DIVERGES)
-        return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction))
+        return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction, live))
 
     @property
     def noise_scale(self) -> float:
@@ -112,10 +114,10 @@ class Progress:
         ks = np.arange(1.0, prediction.workers + 1)
         return prediction.gradients / ks if self.average == "contributors" else np.ones(prediction.workers)
 
-    def _shared(self, prediction: Prediction) -> FloatArray:
+    def _shared(self, prediction: Prediction, live: BoolArray) -> FloatArray:
         """What is left of progress where the data of some workers is in few sums."""
-        alone = self.unlike.alone
-        if not alone.any() or len(alone) != prediction.workers:
+        alone = self.unlike.alone[live]
+        if not alone.any():
             return np.ones(prediction.workers)
         ks = range(1, prediction.workers + 1)
         least = np.array([prediction.workers * prediction.shares.at(k)[alone].min() for k in ks])
