@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controller.carryover import Prediction, Predictor
+from controller.prediction import Prediction, Predictor
 from controller.choose import Choice, Forecast, Objective, choose, expected_times, gains
 from controller.errors import ObjectiveError
 from controller.evidence import Evidence, gain_error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from controller.carryover import Prediction, Predictor
+from controller.prediction import Prediction, Predictor
 from controller.choose import Choice, Objective, objective
 from controller.chooser import Chooser
 from controller.measure import BoolArray, FloatArray, Measurements, Report
@@ -62,7 +62,7 @@ class Decider:
         self.chooser = Chooser(
             goal=objective(self.policy.objective, self.workers),
             window=self.policy.window,
-            predictor=Predictor(late=self.policy.late),
+            predictor=Predictor(rule="stash" if self.policy.late == "finish" else self.policy.late),
         )
         self.restart(range(self.workers))
 
@@ -218,7 +218,8 @@ class Decider:
         assert self.estimate is not None
         events = self.estimate.high_s / self.estimate.event_s
         passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
-        return bool(np.any(self.live & (passed > 0) & (special.pdtr(passed, events) > 1 - UNHEARD_OF)))
+        silent = self.live & (passed > 0) & np.isfinite(events)
+        return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
 
     def _warm(self) -> bool:
         """Every live worker has reported often enough."""
@@ -229,7 +230,7 @@ class Decider:
         """Fit the model to what is known now; False while that is too little."""
         taken = self.measurements
         self.silent_s = taken.silent_s(now_s)
-        self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.rows.aligned)
         return self._warm()
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:

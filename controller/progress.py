@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from controller.carryover import LAGS, Prediction
+from controller.prediction import Prediction
+from controller.process import LAGS
 from controller.measure import FloatArray, Report
 from run.config import Average
 
