@@ -18,17 +18,14 @@ from bench.tables import Row, say, show
 from bench.timing import median_ms
 from controller.choose import (
     GROUP_ABOVE,
-    GROUPS,
     choose,
     expected_counts,
-    groups,
     lattice,
     objective,
     round_costs,
 )
-from controller.grouped import grouped_counts
+from controller.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from controller.measure import FloatArray
-from controller.poisson import poisson_done
 
 SERVICE = 2.0
 """s in units of tau."""
@@ -93,9 +90,9 @@ def exact_counts(rates: FloatArray) -> FloatArray:
 
 def in_groups(rates: FloatArray, count: int = GROUPS) -> FloatArray:
     """E of the k-th smallest (n,) from groups' means."""
-    means, sizes = groups(rates, count)
-    points, weights = lattice(float(means.max()))
-    return grouped_counts(poisson_done(points, means), sizes, weights)
+    groups = by_value(rates, count)
+    points, weights = lattice(float(groups.means.max()))
+    return grouped_counts(grouped_done(groups, points), groups.sizes, weights)
 
 
 def grouping(workers: int, count: int, seeds: int, first: int) -> Row:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from controller.prediction import Prediction, Predictor
 from controller.choose import Choice, Objective, objective
 from controller.chooser import Chooser, Known
 from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
 from controller.pace import Pace
+from controller.prediction import Prediction, Predictor
 from controller.progress import Progress
 from run.config import Average, Policy
 from run.late import Treatment
@@ -242,7 +242,8 @@ class Decider:
         assert self.estimate is not None
         events = self.estimate.high_s / self.estimate.event_s
         passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
-        return bool(np.any(self.live & (passed > 0) & (special.pdtr(passed, events) > 1 - UNHEARD_OF)))
+        silent = self.live & (passed > 0) & np.isfinite(events)
+        return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
 
     def _warm(self) -> bool:
         """Every live worker has reported often enough, and the objective knows what it needs."""
@@ -255,7 +256,7 @@ class Decider:
         """Fit the model to what is known now; False while that is too little."""
         taken = self.measurements
         self.silent_s = taken.silent_s(now_s)
-        self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.rows.aligned)
         return self._warm()
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
@@ -264,9 +265,7 @@ class Decider:
         Where the objective gives no costs k stays, as far as the live workers allow.
         """
         assert self.estimate is not None
-        known = Known(
-            estimate=self.estimate, live=self.live, progress=self.progress, overhead_s=self.pace.overhead_s
-        )
+        known = Known(estimate=self.estimate, live=self.live, progress=self.progress, overhead_s=self.pace.overhead_s)
         choice = self.chooser.choose(
             known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations
         )
