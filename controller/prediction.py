@@ -25,18 +25,24 @@ class Shares:
     """Each of n workers' share of all gradients that are summed, for k = 1..n."""
 
     ks: IntArray  # that were simulated
-    share: FloatArray  # (ks, m) of one worker of those that each of m stands for
+    by_age: FloatArray  # (ks, m, LAGS + 1) of one worker of those that each of m stands for
     stands: IntArray  # (n,) which of the m stands for a worker
 
     def at(self, k: int) -> FloatArray:
         """(n,); adds up to 1."""
-        return np.array([np.interp(k, self.ks, column) for column in self.share.T])[self.stands]
+        share = self.by_age.sum(axis=2)
+        return np.array([np.interp(k, self.ks, column) for column in share.T])[self.stands]
 
-    @property
-    def least(self) -> FloatArray:
-        """The smallest of each k (n,), as a multiple of an equal share: 0 where somebody is in no sum."""
+    def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
+        """The smallest for each k = 1..n (n,), as a multiple of an equal share: 0 where somebody is in no sum.
+
+        `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): those who are looked at (None: all).
+        """
         n = len(self.stands)
-        return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * self.share.min(axis=1)))
+        weight = (self.by_age @ age_weight ** np.arange(self.by_age.shape[2]))[:, self.stands]
+        share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+        chosen = share if among is None else share[:, among]
+        return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * chosen.min(axis=1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +165,7 @@ def _prediction(last: Simulated, rule: Rule, base_s: FloatArray, unit_s: float) 
         delays=np.stack([np.interp(all_ks, last.ks, column) for column in delays.T], axis=1),
         shares=Shares(
             ks=last.ks,
-            share=process.counts.sum(axis=2) / gradients[:, None] / last.draws.sizes,
+            by_age=process.counts / gradients[:, None, None] / last.draws.sizes[:, None],
             stands=last.draws.stands,
         ),
     )

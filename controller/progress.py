@@ -94,7 +94,7 @@ class Progress:
         turned = factor * AGE * age / length
         noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length
         needed = turned + noise / gradients + DIVERGENCE * (turned > DIVERGES)
-        return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction, live))
+        return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction, live, age_weight))
 
     @property
     def noise_scale(self) -> float:
@@ -112,11 +112,9 @@ class Progress:
         ks = np.arange(1.0, prediction.workers + 1)
         return prediction.gradients / ks if self.average == "contributors" else np.ones(prediction.workers)
 
-    def _shared(self, prediction: Prediction, live: BoolArray) -> FloatArray:
+    def _shared(self, prediction: Prediction, live: BoolArray, age_weight: float) -> FloatArray:
         """What is left of progress where the data of some workers is in few sums."""
         alone = self.unlike.alone[live]
         if not alone.any():
             return np.ones(prediction.workers)
-        ks = range(1, prediction.workers + 1)
-        least = np.array([prediction.workers * prediction.shares.at(k)[alone].min() for k in ks])
-        return np.asarray(np.sqrt(np.clip(least, SHARE_MIN, 1.0)))
+        return np.asarray(np.sqrt(np.clip(prediction.shares.least(age_weight, alone), SHARE_MIN, 1.0)))

@@ -299,6 +299,7 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
             taken = running.session.decider.measurements
             await until(lambda: taken.refused == 8)
             assert taken.track[0].reports == 1
-            assert running.session.decider.progress.signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3"
+            signal = running.session.decider.progress.correlation.signal
+            assert signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3, and 2 = |G|^2 + S"
 
     asyncio.run(scenario())
