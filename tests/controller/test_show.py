@@ -116,9 +116,17 @@ def test_a_lost_worker_shows_in_the_first_line() -> None:
 
 
 def test_dropped_packets_are_told_apart_by_reason() -> None:
-    counters = {"ADDED": 5, "NOT_READY": 1, "WRONG_PORT": 3, "OLD_GENERATION": 1200, "BAD_KIND": 0, "LATE": 0}
+    counters = {
+        "ADDED": 5,
+        "NOT_READY": 1,
+        "FULL": 2,
+        "WRONG_PORT": 3,
+        "OLD_GENERATION": 1200,
+        "BAD_KIND": 0,
+        "LATE": 0,
+    }
     lines = printed(show.status(answer(counters=counters)))
-    assert "packets: ADDED=5 NOT_READY=1" in lines
+    assert "packets: ADDED=5 FULL=2 NOT_READY=1" in lines
     assert "dropped: OLD_GENERATION=1,200 WRONG_PORT=3" in lines
     assert not any(line.startswith("dropped") for line in printed(show.status(answer())))
 
@@ -126,7 +134,17 @@ def test_dropped_packets_are_told_apart_by_reason() -> None:
 def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
     verdicts = set(verdict_names(fy.P4Schema(Program().p4info)).values())
     assert verdicts > show.ADMITTED
-    reasons = {"WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH", "BAD_CHECKSUM", "OLD_GENERATION"}
+    reasons = {
+        "WRONG_PORT",
+        "UNKNOWN_JOB",
+        "BAD_KIND",
+        "BAD_VERSION",
+        "BAD_LENGTH",
+        "BAD_PART",
+        "BAD_COUNT",
+        "BAD_CHECKSUM",
+        "OLD_GENERATION",
+    }
     assert reasons < verdicts - show.ADMITTED
 
 

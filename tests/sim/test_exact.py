@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from host.aggregate import Aggregate
 from host.metrics import fingerprint, norm2
 from host.model import Momentum, Perceptron, load_shard
+from host.wire import Header
 from run.config import Config
 from run.errors import RunError
 from run.metrics import read_pass
 from sim.learning import After
+from sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
 POLICIES = ("finish", "abort", "drop")
@@ -105,6 +107,20 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     run = Trained(Config.load(path), tmp_path / "out").run()
     run.check()
     assert run.total("stale") >= run.total("peer_fetches") > 0
+
+
+def test_the_switch_reports_the_first_contribution_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As p4src/measure.p4: of each worker and iteration once, whatever its block."""
+    seen = list[tuple[int, int, str]]()
+    monkeypatch.setattr(
+        Simulation, "_digest", lambda self, header, verdict: seen.append((header.worker, header.iteration, verdict))
+    )
+    simulation = trained(tmp_path, iterations=3).simulation
+    seen.clear()
+    for worker, block, count in ((0, 3, 0), (0, 3, 1), (0, 0, 1), (1, 3, 0), (2, 3, 1), (1, 3, 1), (1, 3, 0)):
+        sent = Header(job=1, worker=worker, iteration=99, block=block, slot=block, count=count, part=1 - count, k=2)
+        simulation._handle(sent, bytes(256))
+    assert seen == [(0, 99, "ADDED"), (2, 99, "ADDED"), (1, 99, "LATE")]
 
 
 def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
