@@ -168,11 +168,12 @@ class Residual:
         """Enter a gradient that is good (host.compress.check), or what it has of these blocks.
 
         Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it keep it.
+        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later one,
+        keep what they have: it was computed before a restart.
         """
         pages, key = self._pages, iteration * PARTS + batch
         chosen = np.arange(self.blocks) if blocks is None else blocks
-        fresh: Integers = chosen[pages.entered[chosen] >> ENTERED_BITS != key]
+        fresh: Integers = chosen[pages.entered[chosen] >> ENTERED_BITS < key]
         valid = 1 - (pages.entered[fresh] & COPY)
         enter(gradient, fresh, valid, pages.gradients, self.pending)
         pages.gradients_weight[valid, fresh] = pages.gradients_weight[1 - valid, fresh] + WEIGHT_UNIT
