@@ -106,7 +106,7 @@ class Residual:
         self._mine = sum(1 << (part * 64 + rank) for part in range(PARTS))
         gradients, counted, discarded = self._valid(np.arange(self.blocks))
         self.pending: Fixed = gradients - counted - discarded
-        self._parts = [part for part in range(PARTS) if (pages.sent_in[part] == self.begun).any()]
+        self._parts = self._parts_of(self.begun)
 
     @property
     def blocks(self) -> int:
@@ -154,7 +154,7 @@ class Residual:
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
         self._pages.begun[0] = max(self.begun, iteration)
-        self._parts = [part for part in self._parts if (self._pages.sent_in[part] == iteration).any()]
+        self._parts = self._parts_of(iteration)
 
     def add(
         self,
@@ -279,6 +279,10 @@ class Residual:
         if part not in self._parts:
             self._parts.append(part)
         return _by_block(packed, blocks)
+
+    def _parts_of(self, iteration: int) -> list[int]:
+        """Those that anything was sent as in an iteration, by an earlier process perhaps."""
+        return [part for part in range(PARTS) if (self._pages.sent_in[part] == iteration).any()]
 
     def _away(self, part: int, blocks: Integers, iteration: int) -> npt.NDArray[np.bool_]:
         """Of which of these blocks a part is on its way: sent in this iteration, and its result is not known."""
