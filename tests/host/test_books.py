@@ -86,9 +86,13 @@ def numbers(values: Iterable[int]) -> np.ndarray:
     return np.array([int(value) for value in values], object)
 
 
+LEFT = {1.0: [256, 256], 0.5: [256, 128, 64, 32, 16, 8, 4], 0.1: [256, 26, 3, 0], 0.0: [256, 0]}
+"""What iterations leave of a gradient, by what one leaves of it; further ones as much as the last."""
+
+
 @dataclass
 class Expected:
-    """What a block's books have to say; whoever is not counted fades by `weight` (1, 1/2 or 0) with each closing."""
+    """What a block's books have to say; whoever is not counted fades with each closing."""
 
     age: AgeWeight
     gradients: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
@@ -121,9 +125,8 @@ class Expected:
 
     def _share(self, iterations: int, age: int) -> int:
         """What so many iterations leave of what has this age then."""
-        if age > self.age.limit or (iterations and not self.age.weight):
-            return 0
-        return WEIGHT_UNIT >> iterations if self.age.weight == 0.5 else WEIGHT_UNIT
+        left = LEFT[self.age.weight]
+        return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
 
     def enter(self, values: np.ndarray, begun: int, age: int) -> None:
         share = self._share(age, age)
@@ -244,7 +247,7 @@ class Twin:
             assert residual.oldest_before(iteration) == (min(oldest, default=iteration) < iteration)
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("weight", LEFT)
 @settings(max_examples=60, deadline=None)
 @given(limit=st.sampled_from([1, 2, 3, 1 << 32]), seed=st.integers(0, 1 << 32), data=st.data())
 def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int, seed: int, data: Any) -> None:
@@ -321,6 +324,7 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     assert residual.free_part == 1
     send(residual, 3, CODEC, np.array([0]), part=1)
     assert (sent_weight(residual, 0, 1), residual.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
+    assert residual.unsettled(3) == [0]
     residual.add(np.full(16, 3, np.float32), 3, current=3)
     send(residual, 3, CODEC)
     sent = [sent_values(residual, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
@@ -513,6 +517,11 @@ def live(pages: Pages, last: int, age: AgeWeight) -> Residual:
             for blocks in np.array([4, 2, 1]), None:
                 residual.add(gradient, begun, blocks, batch=batch, current=iteration)
             send(residual, iteration, CODEC, part=part)
+            whole = np.flatnonzero(residual.unsent(iteration) == 0)
+            for block in np.intersect1d(whole, residual.unsettled(iteration)):
+                sent = [other for other in (1, 0, 2) if pages.sent_in[other, block] == iteration]
+                rest = residual.pending[block] - sum(sent_values(residual, CODEC, block, other) for other in sent)
+                assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
             if not part and 5 in residual.unsettled(iteration) and pages.sent_scale[0, 5] != 20:
                 send_again(residual, 5, iteration, CODEC, 20)
         for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
@@ -680,6 +689,22 @@ def test_what_is_taken_back_is_pending_and_never_discarded():
         assert np.array_equal(books.pending, books.gradients)
         assert not books.discarded.any()
     assert residual.account().oldest == 1
+
+
+def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
+    """It was in time once; what waits beside it is as old as it is."""
+    for parts, oldest in (((0,), 2), ((1, 0), 1)):
+        residual = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC)
+        residual.begin(2)
+        residual.add(ONES, 1, current=2)
+        for part in parts[:-1]:
+            send(residual, 2, CODEC, part=part)
+        residual.add(ONES, 2)
+        send(residual, 2, CODEC)
+        residual.settle(closed(2, 0, 0))
+        residual.reconcile(closed(2, 0))
+        assert residual.waiting.tolist() == [2 * WEIGHT_UNIT]
+        assert residual.account().oldest == oldest
 
 
 def test_books_of_others_are_refused(tmp_path):
