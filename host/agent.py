@@ -323,11 +323,11 @@ class Agent:
             else:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
-            if not (stay or (late and not self.rule.counts)):
-                await self._advance(current)
-            else:
-                self._encoded()
+            if stay or (late and not self.rule.counts):
+                self._feed(whole=True)
                 await self._advance(0)
+            else:
+                await self._advance(current)
         finally:
             self._watch = self._slices = None
         return _Exchanged(handed_s, self._told(), watch.times())
@@ -374,11 +374,14 @@ class Agent:
                     return
                 self._end(end)
 
-    def _feed(self) -> None:
-        """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much."""
+    def _feed(self, *, whole: bool = False) -> None:
+        """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much.
+
+        `whole`: all that is left, however much waits then.
+        """
         ahead, protocol, transport = self.encoder.slice_blocks, self.protocol, self._transport
         with self._failing():
-            while self._slices is not None and len(protocol.waiting) + transport.waiting < ahead:
+            while self._slices is not None and (whole or len(protocol.waiting) + transport.waiting < ahead):
                 before = self._turn("encode")
                 blocks = None if protocol.over else next(self._slices, None)
                 self._turn("send")
