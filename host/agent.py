@@ -352,7 +352,7 @@ class Agent:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
             if stay or (late and not self.rule.counts):
-                self._encoded()
+                self._feed(whole=True)
             else:
                 await self._advance(current)
         finally:
@@ -401,11 +401,14 @@ class Agent:
                     return
                 self._end(end)
 
-    def _feed(self) -> None:
-        """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much."""
+    def _feed(self, *, whole: bool = False) -> None:
+        """Encode and contribute slice by slice, so that there is always something that waits to leave, and not much.
+
+        `whole`: all that is left, however much waits then.
+        """
         ahead, protocol, transport = self.encoder.slice_blocks, self.protocol, self._transport
         with self._failing():
-            while self._slices is not None and len(protocol.waiting) + transport.waiting < ahead:
+            while self._slices is not None and (whole or len(protocol.waiting) + transport.waiting < ahead):
                 before = self._turn("encode")
                 blocks = None if protocol.over else next(self._slices, None)
                 self._turn("send")

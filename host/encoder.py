@@ -207,10 +207,10 @@ class Encoder:
         Returns the part and the blocks that have any, no blocks where no part is left.  With `counts` the summary block
         is among them.
         """
+        self.enter_rest()
         part = self.residual.free_part
         if part is None:
             return 0, []
-        self.enter_rest()
         waits = self.plan.blocks[(self.residual.unsent(iteration) > 0)[self.plan.blocks]]
         waits = waits[np.isin(waits, list(open))]
         self._keep(self.residual.sending(iteration, waits, self.uses, self._scale(self.uses), part), part)

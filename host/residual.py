@@ -93,7 +93,7 @@ class Residual:
         self._mine = sum(1 << (part * 64 + rank) for part in range(PARTS))
         gradients, counted, discarded = self._valid(np.arange(self.blocks))
         self.pending: Fixed = gradients - counted - discarded
-        self._parts = [part for part in range(PARTS) if (pages.sent_in[part] == self.begun).any()]
+        self._parts = self._parts_of(self.begun)
 
     @property
     def blocks(self) -> int:
@@ -141,7 +141,7 @@ class Residual:
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
         self._pages.begun[0] = max(self.begun, iteration)
-        self._parts = [part for part in self._parts if (self._pages.sent_in[part] == iteration).any()]
+        self._parts = self._parts_of(iteration)
 
     def add(
         self,
@@ -155,11 +155,12 @@ class Residual:
         """Enter a gradient that is good (host.compress.check), or what it has of these blocks.
 
         Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it keep it.
+        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later one,
+        keep what they have: it was computed before a restart.
         """
         pages, key = self._pages, iteration * PARTS + batch
         chosen = np.arange(self.blocks) if blocks is None else blocks
-        fresh: Integers = chosen[pages.entered[chosen] >> ENTERED_BITS != key]
+        fresh: Integers = chosen[pages.entered[chosen] >> ENTERED_BITS < key]
         valid = 1 - (pages.entered[fresh] & COPY)
         enter(gradient, fresh, valid, pages.gradients, self.pending)
         pages.gradients_weight[valid, fresh] = pages.gradients_weight[1 - valid, fresh] + WEIGHT_UNIT
@@ -265,6 +266,10 @@ class Residual:
         if part not in self._parts:
             self._parts.append(part)
         return _by_block(packed, blocks)
+
+    def _parts_of(self, iteration: int) -> list[int]:
+        """Those that anything was sent as in an iteration, by an earlier process perhaps."""
+        return [part for part in range(PARTS) if (self._pages.sent_in[part] == iteration).any()]
 
     def _away(self, part: int, blocks: Integers, iteration: int) -> npt.NDArray[np.bool_]:
         """Of which of these blocks a part is on its way: sent in this iteration, and its result is not known."""

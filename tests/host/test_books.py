@@ -3,69 +3,397 @@
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import host.residual
+from host.age import NOTHING_FADES, AgeWeight, age_weight_of, share_of
 from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
 from host.model import Momentum, Perceptron, load_shard
 from host.pages import Pages
+from host.residual import Residual
 from host.stragglers import Blocking
-from host.wire import GRADIENTS_MAX
-from run.config import Config, Job, Run, Straggler
+from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
+from run.config import Config, Job, Policy, Run, Straggler
 from run.config import Shard as ClassShard
-from tests.host.lab import books_of, send, send_again, sent_gradients
+from tests.host.lab import books_of, send, send_again, sent_values, sent_weight
 
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
 
-GRADIENTS = arrays(np.float32, 16, elements=st.floats(-1000, 1000, width=32))
+LANES = 2
+"""Of a block."""
+
+DROPPED = AgeWeight(weight=0.0)
+HALVED = AgeWeight(weight=0.5)
+
+OTHERS = bit_of(1, 0)
 
 
 def result(iteration: int, block: int, members: int) -> Result:
     count = members.bit_count()
+    weight = count * WEIGHT_UNIT
     return Result(
-        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=count, gradients=count, members=members, values=b""
+        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=count, weight=weight, members=members, values=b""
     )
 
 
-@given(st.lists(GRADIENTS, min_size=1, max_size=8), st.integers(1, 64), st.booleans(), st.data())
-def test_conservation_is_exact_whatever_is_counted(gradients, workers, drop, data):
-    codec = FixedPoint(workers=workers, gradient_range=16.0)
-    residual = books_of(Pages.in_memory(blocks=2, lanes=8), codec, 3, drop=drop)
-    counted, discarded = np.zeros((2, 2, 8), np.int64)
-    waiting = [0, 0]  # gradients of each block
-    for iteration, gradient in enumerate(gradients, 1):
-        residual.add(gradient, iteration)
-        send(residual, iteration, codec)
-        found = list[Result]()
-        for block in range(2):
-            waiting[block] += 1
-            assert sent_gradients(residual, block) == waiting[block]
-            members = data.draw(st.sampled_from([0b1000, 0b0100]))
-            counted[block] += codec.decode(residual.sent[block], codec.exponent, 1) * (members == 0b1000)
-            discarded[block] += to_fixed(gradient).reshape(2, 8)[block] * (drop and members == 0b0100)
-            found.append(result(iteration, block, members))
-            waiting[block] = 0 if members == 0b1000 else waiting[block] - drop
-        for together in data.draw(st.sampled_from([[found], [found[:1], found], [found[1:], found[:1], found]])):
-            residual.settle(*together)
-        assert residual.pending_gradients.tolist() == waiting, "what rounding left over is no gradient"
-    books = residual.books()
-    assert books.conserved
-    assert np.array_equal(books.gradients, sum(to_fixed(gradient) for gradient in gradients))
-    assert np.array_equal(books.counted, counted.ravel())
-    assert np.array_equal(books.discarded, discarded.ravel()), "the late blocks of single gradients, nothing else"
+def closed(iteration: int, block: int, *parts: int) -> Result:
+    """With these parts of worker 0's, and another worker."""
+    return result(iteration, block, OTHERS | sum(bit_of(0, part) for part in parts))
 
+
+# -- what old gradients weigh
+
+
+@given(
+    arrays(np.int64, 8, elements=st.integers(-(2**62), 2**62 - 1)) | arrays(np.int64, 8, elements=st.integers(-9, 9)),
+    st.integers(0, WEIGHT_UNIT),
+)
+def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: int) -> None:
+    assert share_of(values, share).tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
+
+
+def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
+    age = AgeWeight(weight=0.7, limit=3)
+    assert [age.at(old) for old in range(6)] == [256, 179, 125, 88, 0, 0]
+    assert [age.older(old) for old in range(6)] == [179, 179, 179, 179, 0, 0], "of what waits one age after another"
+    assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
+    assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
+
+
+def test_the_configuration_says_what_old_gradients_weigh() -> None:
+    assert age_weight_of(Policy()) == AgeWeight(weight=0.5, limit=16)
+    for rule in ("async", "batch-sync", "stash", "abort"):
+        policy = Policy(late_gradient=rule, age_weight=0.9, age_limit=3)
+        assert age_weight_of(policy) == AgeWeight(weight=0.9, limit=3)
+    assert age_weight_of(Policy(late_gradient="drop", age_weight=0.9)).at(1) == 0, "nothing is left"
+
+
+# -- the books against an account of their own
+
+
+def numbers(values: Iterable[int]) -> np.ndarray:
+    """Whole numbers of any size."""
+    return np.array([int(value) for value in values], object)
+
+
+LEFT = {1.0: [256, 256], 0.5: [256, 128, 64, 32, 16, 8, 4], 0.1: [256, 26, 3, 0], 0.0: [256, 0]}
+"""What iterations leave of a gradient, by what one leaves of it; further ones as much as the last."""
+
+
+@dataclass
+class Expected:
+    """What a block's books have to say; whoever is not counted fades with each closing."""
+
+    age: AgeWeight
+    gradients: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    counted: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    discarded: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    entered_weight: int = 0
+    counted_weight: int = 0
+    discarded_weight: int = 0
+    waits: list[int] = field(default_factory=list)
+    """When each gradient was begun that waits and is in no part that is on its way."""
+    away: dict[int, tuple[np.ndarray, int, list[int]]] = field(default_factory=dict)
+    """Parts: what each stands for and weighs, and when its gradients were begun."""
+
+    @property
+    def weight(self) -> int:
+        return self.entered_weight - self.counted_weight - self.discarded_weight
+
+    @property
+    def unsent(self) -> int:
+        return self.weight - sum(weight for _, weight, _ in self.away.values())
+
+    @property
+    def pending(self) -> np.ndarray:
+        return self.gradients - self.counted - self.discarded
+
+    @property
+    def oldest(self) -> int:
+        begun = [*self.waits, *(each for _, _, inside in self.away.values() for each in inside)]
+        return min(begun, default=0)
+
+    def _share(self, iterations: int, age: int) -> int:
+        """What so many iterations leave of what has this age then."""
+        left = LEFT[self.age.weight]
+        return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
+
+    def enter(self, values: np.ndarray, begun: int, age: int) -> None:
+        share = self._share(age, age)
+        self.gradients = self.gradients + values
+        self.discarded = self.discarded + (values - values * share // WEIGHT_UNIT)
+        self.entered_weight += WEIGHT_UNIT
+        self.discarded_weight += WEIGHT_UNIT - share
+        self.waits += [begun] if share else []
+
+    def send(self, part: int, values: np.ndarray) -> None:
+        self.away[part] = values, self.unsent, self.waits
+        self.waits = []
+
+    def close(self, iteration: int, parts: Iterable[int]) -> None:
+        for part, (values, weight, begun) in self.away.items():
+            if part in parts:
+                self.counted = self.counted + values
+                self.counted_weight += weight
+            else:
+                self.waits = self.waits + begun
+        self.away = {}
+        if not self.weight:
+            return
+        share = self._share(1, iteration + 1 - self.oldest)
+        left = self.weight * share // WEIGHT_UNIT
+        kept = self.pending * share // WEIGHT_UNIT if left else self.pending * 0
+        self.discarded = self.discarded + self.pending - kept
+        self.discarded_weight += self.weight - left
+        if not left:
+            self.waits = []
+
+
+BLOCKS = 3
+STEP = 1 << FRACTION_BITS - CODEC.exponent
+
+SEVERAL = st.sets(st.integers(0, BLOCKS - 1), min_size=1).map(sorted)
+
+STEPS = st.lists(st.sampled_from(["enter", "late", "send", "refuse", "close", "die"]), min_size=1, max_size=9)
+
+
+class Twin:
+    """Books, and what they have to say; a worker's steps in one iteration after another."""
+
+    def __init__(self, age: AgeWeight) -> None:
+        self.age, self.pages = age, Pages.in_memory(blocks=BLOCKS, lanes=LANES)
+        self.residual = books_of(self.pages, CODEC, age=age)
+        self.expected = [Expected(age) for _ in range(BLOCKS)]
+        self.iteration, self.newest = 0, (0, 0)
+        self.open: set[int] = set()
+        self.parts: list[int] = []
+
+    def begin(self) -> None:
+        self.iteration += 1
+        self.residual.begin(self.iteration)
+        self.open, self.parts = set(range(BLOCKS)), list(range(PARTS))
+
+    def enter(self, begun: int, values: np.ndarray, first: list[int]) -> None:
+        """A gradient that was begun then: these blocks of it first, then the others."""
+        batch = self.newest[1] + 1 if begun == self.newest[0] else 0
+        if begun < self.newest[0] or batch == PARTS:
+            return
+        self.newest = begun, batch
+        for blocks in np.array(first), None, None:
+            self.residual.add(values, begun, blocks, batch=batch, current=self.iteration)
+        for block, expected in enumerate(self.expected):
+            whole = numbers(to_fixed(values).reshape(BLOCKS, LANES)[block])
+            expected.enter(whole, begun, self.iteration + (block not in self.open) - begun)
+
+    def send(self, part: int, chosen: Iterable[int]) -> None:
+        blocks = [block for block in chosen if block in self.open]
+        send(self.residual, self.iteration, CODEC, np.array(blocks, int), part)
+        for block in blocks:
+            self._sent(part, block)
+
+    def refuse(self, block: int, scale: int) -> None:
+        """The slot sums at another scale than that of the block's latest part."""
+        if self.expected[block].away:
+            part = [*self.expected[block].away][-1]
+            send_again(self.residual, block, self.iteration, CODEC, scale, part)
+            _, _, begun = self.expected[block].away.pop(part)
+            self.expected[block].waits = self.expected[block].waits + begun
+            self._sent(part, block)
+
+    def _sent(self, part: int, block: int) -> None:
+        expected, values = self.expected[block], numbers(sent_values(self.residual, CODEC, block, part))
+        step = STEP if (scale := int(self.pages.sent_scale[part, block])) == CODEC.exponent else 1 << 40 - scale
+        rest = expected.pending - values - sum(other for other, _, _ in expected.away.values())
+        assert np.abs(rest).max() <= step // 2, "what is on its way already is not sent again, and all else is"
+        expected.send(part, values)
+        assert sent_weight(self.residual, block, part) == max(1, expected.away[part][1])
+
+    def close(self, block: int, parts: set[int]) -> None:
+        if block in self.open:
+            self.open.remove(block)
+            inside = parts & self.expected[block].away.keys()
+            self.residual.settle(closed(self.iteration, block, *inside))
+            self.expected[block].close(self.iteration, inside)
+
+    def die(self) -> None:
+        self.residual = books_of(self.pages, CODEC, age=self.age)
+
+    def check(self) -> None:
+        residual, expected = self.residual, self.expected
+        books, account = residual.books(), residual.account()
+        assert books.conserved
+        for name in ("gradients", "counted", "discarded", "pending"):
+            found = getattr(books, name).reshape(BLOCKS, LANES)
+            assert found.tolist() == [getattr(one, name).tolist() for one in expected], name
+        assert residual.waiting.tolist() == [one.weight for one in expected]
+        assert residual.unsent(self.iteration).tolist() == [one.unsent for one in expected]
+        shares = [sum(weights) / BLOCKS / WEIGHT_UNIT for weights in zip(*(
+            (one.entered_weight, one.counted_weight, one.weight, one.discarded_weight) for one in expected
+        ), strict=True)]  # fmt: skip
+        assert [account.entered, account.summed, account.waiting, account.discarded] == pytest.approx(shares, abs=1e-12)
+        oldest = [one.oldest for one in expected if one.weight]
+        assert account.oldest == min(oldest, default=0)
+        for iteration in range(1, self.iteration + 2):
+            assert residual.oldest_before(iteration) == (min(oldest, default=iteration) < iteration)
+
+
+@pytest.mark.parametrize("weight", LEFT)
+@settings(max_examples=60, deadline=None)
+@given(limit=st.sampled_from([1, 2, 3, 1 << 32]), seed=st.integers(0, 1 << 32), data=st.data())
+def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int, seed: int, data: Any) -> None:
+    """Gradients come in time or late, in up to four parts of a block, of which sums have any; blocks may rest."""
+    twin, random = Twin(AgeWeight(weight=weight, limit=limit)), np.random.default_rng(seed)
+    for _ in range(data.draw(st.integers(1, 6))):
+        twin.begin()
+        for step in data.draw(STEPS):
+            if step in ("enter", "late"):
+                begun = data.draw(st.integers(max(1, twin.newest[0]), twin.iteration)) if step == "late" else 0
+                values = random.uniform(-0.25, 0.25, BLOCKS * LANES).astype(np.float32)
+                twin.enter(begun or twin.iteration, values, data.draw(SEVERAL))
+            elif step == "send" and twin.parts:
+                part = twin.parts.pop(data.draw(st.integers(0, len(twin.parts) - 1)))
+                twin.send(part, data.draw(SEVERAL))
+            elif step == "refuse":
+                twin.refuse(data.draw(st.integers(0, BLOCKS - 1)), data.draw(st.integers(15, 25)))
+            elif step == "close":
+                twin.close(data.draw(st.integers(0, BLOCKS - 1)), data.draw(st.sets(st.integers(0, PARTS - 1))))
+            elif step == "die":
+                twin.die()
+            twin.check()
+        for block, expected in enumerate(twin.expected):
+            if expected.away:  # an iteration ends when all is answered that was sent
+                twin.close(block, data.draw(st.sets(st.sampled_from([*expected.away]))))
+        twin.check()
+
+
+ONES = np.ones(8, np.float32)
+
+
+def test_two_parts_of_a_block_are_counted_together() -> None:
+    """What the second has is what came after the first; both are in one sum, or one of them, or none."""
+    for inside, counted, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
+        residual = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC)
+        residual.begin(1)
+        for part, value in enumerate((2, 3)):
+            residual.add(value * ONES, 1, batch=part, current=1)
+            send(residual, 1, CODEC, part=part)
+            assert sent_values(residual, CODEC, 0, part).tolist() == [value << FRACTION_BITS] * 8
+            assert sent_weight(residual, 0, part) == WEIGHT_UNIT
+        residual.settle(closed(1, 0, *inside))
+        books = residual.books()
+        assert books.conserved
+        assert books.counted.tolist() == [counted << FRACTION_BITS] * 8
+        assert books.pending.tolist() == [left << FRACTION_BITS] * 8
+        assert residual.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
+        assert residual.account().oldest == (0 if len(inside) == 2 else 1)
+
+
+def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent() -> None:
+    codecs = {0: CODEC, 2: FixedPoint(workers=3, width=8)}
+    residual = Residual(Pages.in_memory(blocks=3, lanes=8), 0, codecs)
+    residual.begin(1)
+    for part, lanes in enumerate((0, 2, 0)):
+        residual.add(np.full(24, 1.3, np.float32), 1, batch=part, current=1)
+        scale = CODEC.exponent if lanes == 0 else 4
+        residual.sending(1, np.arange(3), lanes, np.full(3, scale), part)
+    for block, parts in enumerate(((0, 1, 2), (1, 2), (0, 1))):
+        residual.settle(closed(1, block, *parts))
+    counted = residual.books().counted.reshape(3, 8)[:, 0] / 2.0**40
+    wide, narrow = 1.3, round(1.3 * 16) / 16
+    assert counted == pytest.approx([3 * wide, wide + narrow + (wide - narrow), wide + narrow], abs=1e-6), (
+        "what the narrow part left over is in the one after it"
+    )
+    assert residual.books().conserved
+
+
+def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
+    """A gradient of the first iteration is merged into the third as part 1, then comes the third's own as part 0."""
+    residual = books_of(Pages.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
+    residual.begin(3)
+    residual.add(np.full(16, 8, np.float32), 1, current=3)
+    assert residual.free_part == 1
+    send(residual, 3, CODEC, np.array([0]), part=1)
+    assert (sent_weight(residual, 0, 1), residual.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
+    assert residual.unsettled(3) == [0]
+    residual.add(np.full(16, 3, np.float32), 3, current=3)
+    send(residual, 3, CODEC)
+    sent = [sent_values(residual, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
+    assert sent == [3, 5], "where nothing is on its way both go together"
+    assert [sent_weight(residual, block) for block in range(2)] == [256, 256 + 64]
+    assert residual.unsent(3).tolist() == [0, 0]
+    assert residual.free_part == 2
+    residual.settle(closed(3, 0, 0), closed(3, 1))
+    assert residual.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
+    assert (residual.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
+    assert residual.account().oldest == 1
+    residual.begin(4)
+    assert residual.free_part == 1
+    send(residual, 4, CODEC)
+    assert [sent_weight(residual, block) for block in range(2)] == [32, 160]
+    residual.settle(closed(4, 0, 0), closed(4, 1, 0))
+    assert residual.account().oldest == 0
+    assert residual.books().conserved
+
+
+def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
+    """The oldest gradient that waits in a block says how old it is; all that waits there goes with it."""
+    for limit, waits in ((3, [256, 512, 768, 0, 256]), (1, [256, 0, 256, 0, 256]), (9, [256, 512, 768, 1024, 1280])):
+        residual = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=limit))
+        for iteration, weight in enumerate(waits, 1):
+            residual.begin(iteration)
+            residual.add(ONES, iteration)
+            send(residual, iteration, CODEC)
+            residual.settle(closed(iteration, 0))
+            assert residual.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
+        assert residual.books().conserved
+    late = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
+    for begun, current, weight in ((1, 4, 256), (2, 6, 256), (5, 8, 512)):
+        late.add(ONES, begun, current=current)
+        assert late.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
+    assert late.account().oldest == 1
+
+
+def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
+    residual = books_of(Pages.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
+    residual.begin(1)
+    residual.settle(closed(1, 1))
+    residual.add(np.ones(16, np.float32), 1)
+    assert residual.waiting.tolist() == [256, 128]
+    residual.begin(4)
+    residual.settle(closed(4, 1))
+    residual.add(np.ones(16, np.float32), 2, current=4)
+    assert residual.waiting.tolist() == [256 + 64, 64 + 32]
+    account = residual.account()
+    assert (account.entered, account.summed) == (2, 0)
+    assert (account.waiting, account.discarded) == ((256 + 64 + 64 + 32) / 512, 2 - (256 + 64 + 64 + 32) / 512)
+
+
+def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
+    residual = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC)
+    residual.begin(1)
+    residual.add(ONES, 1)
+    send(residual, 1, CODEC)
+    with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
+        residual.settle(closed(1, 0, 0, 1))
+    assert not residual.books().counted.any()
+
+
+# -- whoever dies, at any moment
 
 DYING = """
 import sys, numpy as np
 from pathlib import Path
+from host.age import AgeWeight
 from host.compress import FixedPoint
 from host.history import BlockId, Result
 from host.pages import Pages
@@ -75,15 +403,15 @@ def settle(block):
     members = 4 if block % 2 else 8
     id = BlockId(iteration, block)
     scale = codec.exponent
-    residual.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, gradients=1, members=members, values=b""))
+    residual.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, weight=256, members=members, values=b""))
 
 pages = Pages.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
 codec = FixedPoint(workers=1, gradient_range=2.0**20)
-residual = Residual(pages, 2, {0: codec}, drop=sys.argv[2] == "drop")
+residual = Residual(pages, 2, {0: codec}, age=AgeWeight(weight=float(sys.argv[2])))
 iteration, everything, scales = max(1, residual.begun), np.arange(64), np.full(64, codec.exponent)
 gradient = np.ones(64 * 64, np.float32)
-print("up", flush=True)
 while True:
+    print(iteration, flush=True)
     residual.begin(iteration)
     for block in range(0, 32, 2):
         settle(block)
@@ -96,17 +424,19 @@ while True:
 """
 
 
-@pytest.mark.parametrize("late", ["stash", "drop"])
-def test_books_survive_a_kill_at_any_moment(tmp_path, late):
+@pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
+def test_books_survive_a_kill_at_any_moment(tmp_path, age):
     """Of each block all is counted, or discarded, or nothing; even blocks always come too late."""
     path, before = tmp_path / "worker.books", 0
-    for delay_ms in (0, 1, 7, 12, 20):
-        with subprocess.Popen([sys.executable, "-c", DYING, path, late], stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
+    for iterations, delay_ms in ((1, 0), (2, 1), (3, 2), (4, 5), (5, 1)):
+        command = [sys.executable, "-c", DYING, path, str(age.weight)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            for _ in range(iterations):
+                process.stdout.readline()
             time.sleep(delay_ms / 1000)
             process.kill()
         pages = Pages.in_file(path, job=1, rank=2, blocks=64, lanes=64)
-        residual = books_of(pages, FixedPoint(workers=1, gradient_range=2.0**20), 2, drop=late == "drop")
+        residual = books_of(pages, FixedPoint(workers=1, gradient_range=2.0**20), 2, age=age)
         assert residual.begun >= before
         unsettled = residual.unsettled(residual.begun)
         for block in range(64):
@@ -118,48 +448,31 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, late):
             part.reshape(64, 64) for part in (books.gradients, books.counted, books.discarded, books.pending)
         )
         assert books.conserved
-        assert np.array_equal(left[:, 0], residual.pending_gradients << FRACTION_BITS), "each gradient is all ones"
+        assert np.array_equal(left[:, 0], residual.waiting << FRACTION_BITS - 8), "each gradient is all ones"
         assert np.all(counted == counted[:, :1]), "a block is counted whole"
         assert not counted[::2].any()
         assert not out[1::2].any()
-        kept, none = (left, out) if late == "stash" else (out, left)
+        kept, none = (left, out) if age is NOTHING_FADES else (out, left)
         assert np.array_equal(kept[::2], gradients[::2]), "a late block is stashed, or discarded, whole"
         assert not none[::2].any()
         before = residual.begun
-    assert before > 10
+    assert before > 7
 
 
-def live(pages, last):
-    """A worker that drops: from wherever its books are to the end of iteration `last`, as an agent would.
-
-    Gradients are entered in two parts, of which a kill may leave the first.
-    Block 0 is always counted, 1 closes before the gradient is there, 2 when it was sent, 3 like 0 and 2 by turns.
-    """
-    codec = FixedPoint(workers=4, gradient_range=16.0)
-    residual = books_of(pages, codec, drop=True)
-    for iteration in range(max(residual.begun, 1), last + 1):
-        residual.begin(iteration)
-        residual.settle(result(iteration, 1, 0b10))
-        gradient = np.random.default_rng(iteration).normal(size=8).astype(np.float32)
-        for blocks in np.array([2, 1]), None:
-            residual.add(gradient, iteration, blocks)
-        send(residual, iteration, codec)
-        for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
-            residual.settle(result(iteration, block, members))
-    return residual.books()
-
-
-def copied(pages):
+def copied(pages: Pages) -> Pages:
     return Pages(**{field.name: getattr(pages, field.name).copy() for field in fields(pages)})
 
 
-def moments(pages, act):
-    """What a kill would leave: copies of the books before every line of host/residual.py that `act` runs."""
-    found = []
+def moments(pages: Pages, act: Callable[[], object]) -> list[Pages]:
+    """What a kill would leave: copies of the books before every line of host/residual.py that `act` runs; each once."""
+    found = [copied(pages)]
+
+    def same(before: Pages) -> bool:
+        return all(np.array_equal(getattr(before, one.name), getattr(pages, one.name)) for one in fields(pages))
 
     def trace(frame, event, _):
         if frame.f_code.co_filename == host.residual.__file__:
-            if event == "line":
+            if event == "line" and not same(found[-1]):
                 found.append(copied(pages))
             return trace
         return None
@@ -173,131 +486,225 @@ def moments(pages, act):
     return found
 
 
-def test_what_is_discarded_survives_a_kill_before_any_line():
-    pages = Pages.in_memory(blocks=4, lanes=2)
-    found = moments(pages, lambda: live(pages, 3))
-    whole = live(pages, 3)
-    assert whole.conserved
-    assert len(found) > 100
-    for moment in found:
-        died = books_of(copied(moment), CODEC, drop=True)
-        for block in (1, 2):
-            if died.begun:
-                died.settle(result(died.begun, block, 0b10))
-        books = died.books()
-        assert books.conserved
-        late = slice(2, 6)
-        assert np.array_equal(books.discarded[late], books.gradients[late]), "who goes on later has discarded it all"
-        again = live(moment, 3)
-        for name in ("gradients", "counted", "pending", "discarded"):
-            assert np.array_equal(getattr(again, name), getattr(whole, name)), f"who goes on there has other {name}"
+def same_books(one: Residual, other: Residual) -> None:
+    """To the last bit, and so is what their next contribution says."""
+    ours, theirs = one.books(), other.books()
+    for name in ("gradients", "counted", "pending", "discarded"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name)), f"who goes on there has other {name}"
+    assert one.account() == other.account()
+    assert one.waiting.tolist() == other.waiting.tolist()
+    assert one.free_part == other.free_part
 
 
-ONES = np.ones(8, np.float32)
+SIX = 6
+"""Blocks; what becomes of each is said below."""
 
 
-def live_on_ones(pages, last, *, drop):
-    """As above, with gradients of ones, so that values say how many are in them; block 3 is taken back."""
-    codec = FixedPoint(workers=4, gradient_range=16.0)
-    residual = books_of(pages, codec, drop=drop)
+def live(pages: Pages, last: int, age: AgeWeight) -> Residual:
+    """A worker, from wherever its books are to the end of iteration `last`, as an agent would.
+
+    In each iteration it has a gradient of the one before, late, which it sends as part 1, then its own as part 0, and
+    another with the same parameters as part 2; each is entered in two pieces, of which a kill may leave the first.
+    Of block 0 all is in the sum; 1 closes before anything is there; of 2 nothing is in the sum; of 3 the late one;
+    of 4 the others by turns; of 5 its own, at another scale, which is then taken back.
+    """
+    residual = books_of(pages, CODEC, age=age)
     for iteration in range(max(residual.begun, 1), last + 1):
         residual.begin(iteration)
-        residual.settle(result(iteration, 1, 0b10))
-        for blocks in np.array([2, 1]), None:
-            residual.add(ONES, iteration, blocks)
-        send(residual, iteration, codec)
-        for block in (0, 2, 3):
-            assert sent_gradients(residual, block) == residual.sent[block, 0] >> codec.exponent
-        for block, members in ((0, 0b01), (2, 0b10), (3, 0b01 + iteration % 2)):
-            residual.settle(result(iteration, block, members))
-        residual.reconcile(result(iteration, 3, 0b10))
+        residual.settle(closed(iteration, 1))
+        for part, begun, batch in ((1, iteration - 1, 3), (0, iteration, 0), (2, iteration, 1)):
+            gradient = np.random.default_rng([iteration, part]).normal(size=SIX * 2).astype(np.float32)
+            for blocks in np.array([4, 2, 1]), None:
+                residual.add(gradient, begun, blocks, batch=batch, current=iteration)
+            send(residual, iteration, CODEC, part=part)
+            whole = np.flatnonzero(residual.unsent(iteration) == 0)
+            for block in np.intersect1d(whole, residual.unsettled(iteration)):
+                sent = [other for other in (1, 0, 2) if pages.sent_in[other, block] == iteration]
+                rest = residual.pending[block] - sum(sent_values(residual, CODEC, block, other) for other in sent)
+                assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
+            if not part and 5 in residual.unsettled(iteration) and pages.sent_scale[0, 5] != 20:
+                send_again(residual, 5, iteration, CODEC, 20)
+        for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
+            residual.settle(closed(iteration, block, *parts))
+        residual.reconcile(closed(iteration, 5))
     return residual
 
 
-@pytest.mark.parametrize(("drop", "left"), [(False, [0, 4, 4, 4]), (True, [0, 0, 0, 2])])
-def test_how_many_gradients_are_pending_survives_a_kill_before_any_line(drop, left):
-    """Who goes on after the third iteration has what all its blocks hold: at once, and after the next one."""
-    pages = Pages.in_memory(blocks=4, lanes=2)
-    found = moments(pages, lambda: live_on_ones(pages, 4, drop=drop))
-    assert books_of(pages, CODEC, drop=drop).pending_gradients.tolist() == left
-    assert len(found) > 100
+@pytest.mark.parametrize("age", [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)], ids=str)
+def test_who_goes_on_after_a_kill_before_any_line_has_the_same_books(age):
+    """Gradients, sums and what has faded, with their weights and ages, whichever part of which block was at hand."""
+    pages = Pages.in_memory(blocks=SIX, lanes=2)
+    found = moments(pages, lambda: live(pages, 3, age))
+    whole = live(pages, 3, age)
+    assert whole.books().conserved
+    assert whole.account().summed > 1
+    assert len(found) > 80
     for moment in found:
-        died = books_of(copied(moment), CODEC, drop=drop)
-        assert np.array_equal(died.pending, np.repeat(died.pending_gradients << FRACTION_BITS, 2).reshape(4, 2))
-        assert live_on_ones(moment, 4, drop=drop).pending_gradients.tolist() == left
+        died = books_of(copied(moment), CODEC, age=age)
+        assert died.books().conserved
+        assert (died.waiting >= 0).all()
+        same_books(live(moment, 3, age), whole)
 
 
-def test_a_contribution_says_at_least_one_gradient_and_at_most_what_fits_a_sum():
+@pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
+def test_weights_are_those_of_the_values_after_a_kill_before_any_line(age):
+    """Gradients of ones: what is pending of a block says how many gradients it is, and so does what is sent."""
+    left = [0, 4, 4, 4] if age is NOTHING_FADES else [0, 0, 0, 1]
+
+    def live_on_ones(pages: Pages, last: int) -> Residual:
+        residual = books_of(pages, CODEC, age=age)
+        for iteration in range(max(residual.begun, 1), last + 1):
+            residual.begin(iteration)
+            residual.settle(closed(iteration, 1))
+            for blocks in np.array([2, 1]), None:
+                residual.add(ONES, iteration, blocks)
+            send(residual, iteration, CODEC)
+            for block in (0, 2, 3):
+                brought = sent_values(residual, CODEC, block)[0] >> FRACTION_BITS
+                assert sent_weight(residual, block) == brought * WEIGHT_UNIT
+            for block, parts in ((0, (0,)), (2, ()), (3, (0,) if iteration % 2 == 0 else ())):
+                residual.settle(closed(iteration, block, *parts))
+            residual.reconcile(closed(iteration, 3))
+        return residual
+
+    pages = Pages.in_memory(blocks=4, lanes=2)
+    found = moments(pages, lambda: live_on_ones(pages, 4))
+    assert books_of(pages, CODEC, age=age).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+    assert len(found) > 80
+    for moment in found:
+        died = books_of(copied(moment), CODEC, age=age)
+        assert np.array_equal(died.pending, np.repeat(died.waiting << FRACTION_BITS - 8, 2).reshape(4, 2))
+        assert live_on_ones(moment, 4).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+
+
+def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
+    """Who died over its third gradient of an iteration computes the second again, which all its blocks have."""
+    residual = books_of(Pages.in_memory(blocks=2, lanes=4), CODEC)
+    for batch, blocks in ((0, None), (1, None), (2, np.array([1]))):
+        residual.add(ONES, 7, blocks, batch=batch)
+    assert residual.waiting.tolist() == [2 * WEIGHT_UNIT, 3 * WEIGHT_UNIT]
+    for batch in (0, 1, 2):
+        residual.add(ONES, 7, batch=batch)
+    assert residual.waiting.tolist() == [3 * WEIGHT_UNIT] * 2
+    assert residual.entered == 7
+
+
+def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_sum():
     codec = FixedPoint(workers=64, gradient_range=2.0**20)
-    residual = books_of(Pages.in_memory(blocks=1, lanes=8), codec)
-    for iteration in range(1, GRADIENTS_MAX + 10):
+    residual, most = books_of(Pages.in_memory(blocks=1, lanes=8), codec), WEIGHT_MAX // WEIGHT_UNIT
+    for iteration in range(1, most + 10):
         residual.add(ONES, iteration)
         send(residual, iteration, codec)
-        assert sent_gradients(residual, 0) == min(iteration, GRADIENTS_MAX)
-        residual.settle(result(iteration, 0, 0b10))
-    assert 64 * sent_gradients(residual, 0) < 2**16
-    residual.add(ONES, GRADIENTS_MAX + 10)
-    send(residual, GRADIENTS_MAX + 10, codec)
-    residual.settle(result(GRADIENTS_MAX + 10, 0, 0b1))
-    assert residual.pending_gradients.tolist() == [0], "all are counted, whatever number was said"
-    closed = books_of(Pages.in_memory(blocks=1, lanes=8), codec, drop=True)
-    closed.settle(result(1, 0, 0b10))
-    closed.add(ONES, 1)
-    send(closed, 1, codec)
-    assert (closed.pending_gradients.tolist(), sent_gradients(closed, 0)) == ([0], 1)
+        assert sent_weight(residual, 0) == min(iteration * WEIGHT_UNIT, WEIGHT_MAX)
+        residual.settle(closed(iteration, 0))
+    assert 64 * PARTS * sent_weight(residual, 0) < 2**32
+    residual.add(ONES, most + 10)
+    send(residual, most + 10, codec)
+    residual.settle(closed(most + 10, 0, 0))
+    assert residual.waiting.tolist() == [0], "all are counted, whatever weight was said"
+    found_closed = books_of(Pages.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
+    found_closed.settle(closed(1, 0))
+    found_closed.add(ONES, 1)
+    send(found_closed, 1, codec)
+    assert (found_closed.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
+
+
+# -- what others have made again
 
 
 def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
-    codec = FixedPoint(workers=4, gradient_range=16.0)
-    residual = books_of(Pages.in_memory(blocks=2, lanes=8), codec)
+    residual = books_of(Pages.in_memory(blocks=2, lanes=8), CODEC)
     for iteration in (1, 2):
         residual.add(np.arange(16, dtype=np.float32), iteration)
-        send(residual, iteration, codec)
+        send(residual, iteration, CODEC)
         for block in range(2):
-            residual.settle(result(iteration, block, 0b11))
+            residual.settle(closed(iteration, block, 0))
     before = residual.books()
-    for same in (result(2, 0, 0b11), result(1, 1, 0b10), result(3, 1, 0b10)):
+    for same in (closed(2, 0, 0), closed(1, 1), closed(3, 1)):
         residual.reconcile(same)
     assert np.array_equal(residual.books().counted, before.counted), "the same, an older one, one to come"
     for _ in range(2):
-        residual.reconcile(result(2, 1, 0b10))
+        residual.reconcile(closed(2, 1))
     after = residual.books()
     assert after.conserved
     assert np.array_equal(after.counted[:8], before.counted[:8])
     assert np.array_equal(after.counted[8:], before.counted[8:] // 2)
-    assert residual.pending_gradients.tolist() == [0, 1]
+    assert residual.waiting.tolist() == [0, WEIGHT_UNIT]
 
 
-def test_who_encodes_again_after_something_was_taken_back_says_how_many_gradients_that_is():
+@pytest.mark.parametrize("mine", [(0, 1), (0, 1, 2), (1,)])
+@pytest.mark.parametrize("theirs", [(), (0,), (1,), (0, 1)])
+def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, theirs):
+    """The books are as if theirs had been the only one."""
+    pages, values = Pages.in_memory(blocks=2, lanes=4), (1, 2, 4)
+    residual = books_of(pages, CODEC)
+    residual.begin(1)
+    for part, value in enumerate(values):
+        residual.add(value * ONES, 1, batch=part)
+        send(residual, 1, CODEC, part=part)
+    before = copied(pages)
+    residual.settle(closed(1, 0, *mine), closed(1, 1, 0))
+    other = books_of(before, CODEC)
+    other.settle(closed(1, 0, *theirs), closed(1, 1, 0))
+    for _ in range(2):
+        residual.reconcile(closed(1, 0, *theirs))
+    same_books(residual, other)
+    same_books(books_of(pages, CODEC), other)
+    counted = sum(values[part] for part in theirs)
+    assert residual.books().counted.reshape(2, 4)[:, 0].tolist() == [counted << FRACTION_BITS, 1 << FRACTION_BITS]
+
+
+def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs():
     """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
-    pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
-    residual = books_of(pages, codec)
-    residual.add(ONES, 1)
-    send(residual, 1, codec)
-    residual.settle(result(1, 0, 0b1))
-    residual.add(ONES, 2)
-    send(residual, 2, codec)
-    again = books_of(pages, codec)
-    again.reconcile(result(1, 0, 0b10))
-    send(again, 2, codec)
-    assert (sent_gradients(again, 0), again.sent[0, 0] >> codec.exponent) == (1, 1), "the switch may hold it"
-    send_again(again, 0, 2, codec, codec.exponent - 1)
-    assert (sent_gradients(again, 0), again.sent[0, 0] >> codec.exponent - 1) == (2, 2)
-    again.settle(result(2, 0, 0b1))
-    assert again.pending_gradients.tolist() == [0]
+    pages = Pages.in_memory(blocks=1, lanes=8)
+    residual = books_of(pages, CODEC)
+    for iteration in (1, 2):
+        residual.begin(iteration)
+        residual.add(ONES, iteration)
+        send(residual, iteration, CODEC)
+        if iteration == 1:
+            residual.settle(closed(1, 0, 0))
+    again = books_of(pages, CODEC)
+    again.reconcile(closed(1, 0))
+    send(again, 2, CODEC)
+    assert sent_weight(again, 0) == WEIGHT_UNIT, "the switch may hold it"
+    assert sent_values(again, CODEC, 0)[0] == 1 << FRACTION_BITS
+    assert again.unsent(2).tolist() == [WEIGHT_UNIT]
+    send_again(again, 0, 2, CODEC, CODEC.exponent - 1)
+    assert sent_weight(again, 0) == 2 * WEIGHT_UNIT
+    assert sent_values(again, CODEC, 0)[0] == 2 << FRACTION_BITS
+    again.settle(closed(2, 0, 0))
+    assert again.waiting.tolist() == [0]
     assert not again.pending.any()
 
 
 def test_what_is_taken_back_is_pending_and_never_discarded():
-    pages, codec = Pages.in_memory(blocks=1, lanes=8), FixedPoint(workers=4, gradient_range=16.0)
-    residual = books_of(pages, codec, drop=True)
+    pages = Pages.in_memory(blocks=1, lanes=8)
+    residual = books_of(pages, CODEC, age=DROPPED)
     residual.add(np.ones(8, np.float32), 1)
-    send(residual, 1, codec)
-    residual.settle(result(1, 0, 0b1))
-    residual.reconcile(result(1, 0, 0b10))
-    for books in (residual.books(), books_of(pages, codec, drop=True).books()):
+    send(residual, 1, CODEC)
+    residual.settle(closed(1, 0, 0))
+    residual.reconcile(closed(1, 0))
+    for books in (residual.books(), books_of(pages, CODEC, age=DROPPED).books()):
         assert np.array_equal(books.pending, books.gradients)
         assert not books.discarded.any()
+    assert residual.account().oldest == 1
+
+
+def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
+    """It was in time once; what waits beside it is as old as it is."""
+    for parts, oldest in (((0,), 2), ((1, 0), 1)):
+        residual = books_of(Pages.in_memory(blocks=1, lanes=8), CODEC)
+        residual.begin(2)
+        residual.add(ONES, 1, current=2)
+        for part in parts[:-1]:
+            send(residual, 2, CODEC, part=part)
+        residual.add(ONES, 2)
+        send(residual, 2, CODEC)
+        residual.settle(closed(2, 0, 0))
+        residual.reconcile(closed(2, 0))
+        assert residual.waiting.tolist() == [2 * WEIGHT_UNIT]
+        assert residual.account().oldest == oldest
 
 
 def test_books_of_others_are_refused(tmp_path):
@@ -310,24 +717,31 @@ def test_books_of_others_are_refused(tmp_path):
 
 
 def test_a_restart_sends_what_was_sent(tmp_path):
-    """Whatever is added to the books later: the switch may hold the first contribution already."""
-    codec = FixedPoint(workers=4, gradient_range=16.0)
-    first = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
+    """Whatever is added to the books later: the switch may hold the first contributions already."""
+    pages = Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8)
+    first = books_of(pages, CODEC)
     first.begin(5)
+    first.add(np.ones(16, np.float32), 4, current=5)
+    send(first, 5, CODEC, part=1)
     first.add(np.arange(16, dtype=np.float32), 5)
-    send(first, 5, codec)
-    sent = first.sent.copy()
-    again = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), codec)
+    send(first, 5, CODEC)
+    sent = pages.sent.copy()
+    again = books_of(Pages.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
     again.begin(4)  # a peer whose replica it takes may be behind
     assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
-    again.settle(result(5, 1, 0b1))
+    again.begin(5)
+    assert (again.free_part, again.unsent(5).tolist()) == (2, [0, 0])
+    again.settle(closed(5, 1, 0))
     again.add(np.ones(16, np.float32), 5)
-    send(again, 5, codec)
-    assert np.array_equal(again.sent, sent)
-    again.settle(result(5, 0, 0b1))
+    for part in (0, 1):
+        send(again, 5, CODEC, part=part)
+    assert np.array_equal(pages.sent, sent)
+    assert np.array_equal(again.sent_in(5), sent)
+    assert not again.sent_in(4).any()
+    again.settle(closed(5, 0, 0, 1))
     assert again.books().conserved
     with pytest.raises(ProtocolError, match="which sent none"):
-        again.settle(result(6, 0, 0b1))
+        again.settle(closed(6, 0, 0))
 
 
 @given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))

@@ -30,7 +30,7 @@ max_iterations = {iterations}
 workers = 3
 words = 2
 [policy]
-late = "{late}"
+late_gradient = "{rule}"
 [model]
 hidden = [16]
 compute_ms = 5
@@ -62,13 +62,13 @@ def written(
     more: str = "",
     *,
     objective: str = "round",
-    late: str = "finish",
+    rule: str = "stash",
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
     """A small configuration's file; `more` is appended to it."""
     path = folder / "small.toml"
-    text = SMALL.format(objective=objective, late=late, iterations=iterations, target=target)
+    text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target)
     path.write_text(text + more)
     return path
 

@@ -14,12 +14,12 @@ from host.model import Momentum, Perceptron, load_shard
 from host.wire import Header
 from run.config import Config
 from run.errors import RunError
+from run.late import RULES
 from run.metrics import read_pass
 from sim.learning import After
 from sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
-POLICIES = ("finish", "abort", "drop")
 
 FAULTS = """
 [[fault]]
@@ -79,23 +79,23 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
     assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
 
 
-@pytest.mark.parametrize("late", POLICIES)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("more", ["", FAULTS, EVENTS, FAULTS + EVENTS], ids=["plain", "faults", "events", "both"])
-def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, late: str, more: str) -> None:
-    run = trained(tmp_path, more, late=late)
+def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: str, more: str) -> None:
+    run = trained(tmp_path, more, rule=rule)
     run.check()
     assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
     books = dict(np.load(run.entry.sums(2)))
-    assert books["discarded"].any() == (late == "drop")
+    assert books["discarded"].any() == (rule == "drop")
     if FAULTS in more:
         assert run.total("retransmissions") > 10
 
 
-@pytest.mark.parametrize("late", POLICIES)
-def test_a_slot_that_sums_at_another_scale_is_followed(tmp_path: Path, late: str) -> None:
-    run = trained(tmp_path, FAULTS, other_scale=3, late=late)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_slot_that_sums_at_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
+    run = trained(tmp_path, FAULTS, other_scale=3, rule=rule)
     run.check()
     assert run.total("refused") > 10
 
@@ -155,11 +155,11 @@ def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch:
     assert len(means) == 40
 
 
-@pytest.mark.parametrize("late", POLICIES)
+@pytest.mark.parametrize("rule", RULES)
 def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
-    tmp_path: Path, late: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Trained(Config.load(written(tmp_path, late=late, objective="fixed:2", iterations=50)), tmp_path / "out")
+    run = Trained(Config.load(written(tmp_path, rule=rule, objective="fixed:2", iterations=50)), tmp_path / "out")
     means = averages(run, monkeypatch)
     run.run().check()
     seen = 0
@@ -170,7 +170,7 @@ def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
             if line.computed:
                 assert (line.loss, line.gradient_norm2) == (loss, norm2(gradient))
                 seen += line.late
-    assert seen > 3 or late == "abort"
+    assert seen > 3 or rule == "abort"
 
 
 def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
@@ -200,13 +200,13 @@ def replayed(run: Trained, means: list[np.ndarray]) -> Iterator[tuple[np.ndarray
         assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
 
 
-@pytest.mark.parametrize("late", POLICIES)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
 def test_an_average_is_that_of_the_gradients_in_its_sum(
-    tmp_path: Path, average: str, late: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, average: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """k = 1: all that its workers have computed since they were in one; or that over the number of these workers."""
-    path = written(tmp_path, objective="fixed:1", late=late, iterations=50)
+    path = written(tmp_path, objective="fixed:1", rule=rule, iterations=50)
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
@@ -219,7 +219,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
         lines = [worker.iterations[iteration] for worker in workers]
         held = []
         for rank, (_, gradient) in enumerate(gradients):
-            if lines[rank].computed and not (late == "drop" and lines[rank].late):
+            if lines[rank].computed and not (rule == "drop" and lines[rank].late):
                 waiting[rank].append(gradient)
             if rank in lines[0].members:
                 held += waiting[rank]
@@ -227,7 +227,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
         by = len(held) if average == "gradients" else len(lines[0].members)
         np.testing.assert_allclose(mean, np.sum(held, axis=0) / by, atol=3e-6)
         most = max(most, len(held))
-    assert most > 2 if late == "finish" else most == 1 or late == "abort"
+    assert most > 2 if rule == "stash" else most == 1 or rule == "abort"
     assert run.simulation.controller.decider.progress.signal > 0, "the controller hears how much was in it"
 
 

@@ -25,7 +25,7 @@ link_mbps = 100000
 [job]
 workers = {workers}
 [policy]
-late = "finish"
+late_gradient = "stash"
 [model]
 compute_ms = {compute_ms}
 """
@@ -81,7 +81,7 @@ def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
     config = blocked(tmp_path, [10.0, 10.0, 300.0], objective="fixed:2", iterations=400)
     blocking = [Blocking(config, rank) for rank in range(3)]
     second = [sorted(worker.blocking_s(i) for worker in blocking)[1] for i in range(1, 401)]
-    gives_up = times(replace(config, policy=replace(config.policy, late="abort")))
+    gives_up = times(replace(config, policy=replace(config.policy, late_gradient="abort")))
     assert gives_up.mean_iteration_s == pytest.approx(0.040 + float(np.mean(second)), abs=1e-3)
 
 
