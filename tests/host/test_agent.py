@@ -1,8 +1,9 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
+import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,15 +24,29 @@ from host.slot_rules import SlotRules
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
+from run.late import RuleName, Treatment
 from tests.host.udp_switch import UdpSwitch
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
 SMALL = Job(workers=3, words=1, slots=32, window=8)
+ROOMY = Job(workers=3, words=1, slots=32, window=16)
+"""All blocks leave at once."""
 
 
 def address(rank: int) -> str:
     return f"127.0.77.{rank + 1}"
+
+
+def give(
+    agent: Agent, gradient: np.ndarray | None, **more: Callable[[], object]
+) -> tuple[float, list[Aggregate | State]]:
+    """As host.train does: what has ended meanwhile is heard of before a late gradient is contributed."""
+    begun, handed, ended = agent.iteration, None, list[Aggregate | State]()
+    while handed is None:
+        handed, news = agent.all_reduce(gradient, begun=begun, **more)
+        ended += news
+    return handed, ended
 
 
 class Cluster:
@@ -40,7 +55,7 @@ class Cluster:
         job: Job,
         k: int,
         lose: int = 0,
-        drop: bool = False,
+        rule: RuleName = "stash",
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
         elements: int = ELEMENTS,
@@ -63,13 +78,22 @@ class Cluster:
                 transport=transport,
                 compress=compress,
                 average=average,
-                drop=drop,
+                treatment=Treatment(rule, 1.0),
                 recorder=recorder,
             )
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
         ]
         for agent in self.agents:
             self.loop.run(agent.start(1, 0, self))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+
+        async def wait() -> None:
+            while not holds():
+                await asyncio.sleep(0.001)
+
+        self.loop.run(wait())
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         for agent in self.agents:
@@ -106,7 +130,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
         numbers = np.random.default_rng(rank)
         means = {}
         while len(means) < iterations:
-            _, aggregates = cluster.agents[rank].all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))
+            _, aggregates = give(cluster.agents[rank], numbers.normal(size=ELEMENTS).astype(np.float32))
             means |= {aggregate.iteration: aggregate.mean for aggregate in aggregates}
         return means
 
@@ -123,7 +147,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
 def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
     gradients = np.random.default_rng(1).normal(size=(3, ELEMENTS)).astype(np.float32)
     with ThreadPoolExecutor() as pool:
-        (_, (first, *_)), *_ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3))
+        (_, (first, *_)), *_ = pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3))
     assert first.count == len(first.members) == 2
     block = slice(0, 64)
     assert np.allclose(first.mean[block], gradients[first.members][:, block].mean(axis=0), atol=1e-6)
@@ -135,11 +159,11 @@ def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> No
     cluster = Cluster(SMALL, k=2, average=average)
     try:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(np.ones(ELEMENTS, np.float32)), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], np.ones(ELEMENTS, np.float32)), range(2)))
             assert cluster.agents[2].over.wait(30.0)
-            (late,) = cluster.agents[2].all_reduce(np.full(ELEMENTS, 3, np.float32))[1]
+            (late,) = give(cluster.agents[2], np.full(ELEMENTS, 3, np.float32))[1]
             given = {2: np.full(ELEMENTS, 5, np.float32), 0: np.ones(ELEMENTS, np.float32)}
-            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(given[rank]), given)
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], given[rank]), given)
         assert isinstance(late, Aggregate)
         assert isinstance(second, Aggregate)
         assert (late.gradients, late.contributors, late.mean[0]) == (2, 2, 1)
@@ -153,7 +177,7 @@ def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> 
     with pytest.raises(GradientError, match="gradient element 7 is nan"):
         gradient = np.zeros(ELEMENTS, np.float32)
         gradient[7] = np.nan
-        cluster.agents[0].all_reduce(gradient)
+        give(cluster.agents[0], gradient)
     assert cluster.transports[0].traffic.packets_sent == 0
 
 
@@ -163,25 +187,25 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
         slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
         slot.epoch, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
         with pytest.raises(ProtocolError, match="another number of words"):
-            running.agents[0].all_reduce(np.zeros(ELEMENTS, np.float32))
+            give(running.agents[0], np.zeros(ELEMENTS, np.float32))
     finally:
         running.close()
 
 
 def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
-    cluster = Cluster(SMALL, k=2)
+    cluster = Cluster(SMALL, k=2, rule="abort")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
         with ThreadPoolExecutor() as pool:
             told = pool.submit(late.over.wait, 30.0)
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
             assert told.result(), "while it computes"
             (skipped,) = late.skip()
             assert isinstance(skipped, Aggregate)
             assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
             assert cluster.transports[2].traffic.packets_sent == 0
             assert not late.over.is_set(), "the next iteration goes on"
-            (_, (joined,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+            (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(joined, Aggregate)
         assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
         books = late.residual.books()
@@ -192,15 +216,15 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
 
 
 def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
-    cluster = Cluster(SMALL, k=2, drop=True)
+    cluster = Cluster(SMALL, k=2, rule="drop")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
             assert late.over.wait(30.0)
-            late.all_reduce(gradient)
+            give(late, gradient)
             assert np.array_equal(late.residual.books().discarded[:ELEMENTS], to_fixed(gradient))
-            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(second, Aggregate)
         assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
         books = late.residual.books()
@@ -210,33 +234,33 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
         cluster.close()
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, drop: bool) -> None:
+@pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
-    cluster = Cluster(SMALL, k=2, drop=drop)
+    cluster = Cluster(ROOMY, k=2, rule=rule)
     loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
         loop.call_soon_threadsafe(loop.remove_reader, away._socket)
         with ThreadPoolExecutor() as pool:
             for _ in range(12):
-                list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+                list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
         away._receive()
         plan = cluster.agents[2].encoder.plan.to_arrays()
         cluster.replica = State(iteration=12, arrays={"parameters": gradient, **plan})
         loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
         late = cluster.agents[2]
-        _, updates = late.all_reduce(gradient)
+        _, updates = give(late, gradient)
         assert updates[0] is cluster.replica
         assert late.iteration == 13
         assert late.protocol.statistics.resyncs == 1
         assert late.residual.books().conserved
         books = late.residual.books()
-        kept = books.discarded if drop else books.pending
+        kept = books.discarded if rule == "drop" else books.pending
         assert np.array_equal(kept[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost, or thrown away"
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0)))
         assert np.all(late.residual.pending == 0), "all that is left of its gradients is counted"
     finally:
         cluster.close()
@@ -260,7 +284,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
     def train(rank: int, until: int) -> None:
         agent = cluster.agents[rank]
         while agent.iteration < until:
-            for update in agent.all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
+            for update in give(agent, numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
                 assert isinstance(update, Aggregate)
                 assert np.array_equal(update.mean, means.setdefault(update.iteration, update.mean))
 
@@ -314,7 +338,7 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
     gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)
     try:
         with ThreadPoolExecutor() as pool:
-            found = list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3)))
+            found = list(pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3)))
         lanes = [result.lanes for result in cluster.agents[0].protocol.results(1, 1)]
         assert lanes[:3] == [0, 0, 0]
         assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
@@ -348,7 +372,7 @@ def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.Mo
             alone = pool.submit(agent.all_reduce, gradient)
             while agent.protocol.statistics.retransmissions < 3:
                 time.sleep(0.01)
-            encoded = int((agent.residual.sent_scale > 0).sum())
+            encoded = int((agent.residual.sent_in(1)[0] > 0).any(axis=1).sum())
             others = [pool.submit(other.all_reduce, gradient) for other in cluster.agents[1:]]
             means = [call.result()[1][0].mean for call in (alone, *others)]
         assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
@@ -370,7 +394,7 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
         whole = cluster.agents[0].encoder.slices
         monkeypatch.setattr(cluster.agents[0].encoder, "slices", slices)
         with pytest.raises(ZeroDivisionError, match="own"):
-            cluster.agents[0].all_reduce(np.ones(ELEMENTS, np.float32))
+            give(cluster.agents[0], np.ones(ELEMENTS, np.float32))
     finally:
         cluster.close()
 
@@ -399,9 +423,7 @@ def test_meanwhile_is_when_everything_is_encoded() -> None:
     try:
         agent, seen = cluster.agents[0], list[tuple[int, Iterator[list[int]] | None]]()
         for iteration in range(1, 4):
-            agent.all_reduce(
-                np.ones(ELEMENTS, np.float32), meanwhile=lambda: seen.append((agent.iteration, agent._slices))
-            )
+            give(agent, np.ones(ELEMENTS, np.float32), meanwhile=lambda: seen.append((agent.iteration, agent._slices)))
             assert seen[-1] == (iteration, None)
         assert len(seen) == 3
     finally:
