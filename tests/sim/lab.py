@@ -31,6 +31,8 @@ workers = 3
 words = 2
 [policy]
 late_gradient = "{rule}"
+age_weight = {weight}
+age_limit = 1000
 [model]
 hidden = [16]
 compute_ms = 5
@@ -63,12 +65,13 @@ def written(
     *,
     objective: str = "round",
     rule: str = "stash",
+    weight: float = 1.0,
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
     """A small configuration's file; `more` is appended to it."""
     path = folder / "small.toml"
-    text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target)
+    text = SMALL.format(objective=objective, rule=rule, weight=weight, iterations=iterations, target=target)
     path.write_text(text + more)
     return path
 

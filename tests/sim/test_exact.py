@@ -20,7 +20,6 @@ from sim.learning import After
 from sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
-
 FAULTS = """
 [[fault]]
 drop = 0.03
@@ -106,7 +105,8 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     path.write_text(path.read_text().replace("words = 2", "words = 2\nslots = 16\nwindow = 8"))
     run = Trained(Config.load(path), tmp_path / "out").run()
     run.check()
-    assert run.total("stale") >= run.total("peer_fetches") > 0
+    assert run.total("stale") > 0
+    assert run.total("peer_fetches") > 0
 
 
 def test_the_switch_reports_the_first_contribution_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def replayed(run: Trained, means: list[np.ndarray]) -> Iterator[tuple[np.ndarray
         assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["stash", "drop"])
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
 def test_an_average_is_that_of_the_gradients_in_its_sum(
     tmp_path: Path, average: str, rule: str, monkeypatch: pytest.MonkeyPatch
@@ -227,8 +227,8 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
         by = len(held) if average == "gradients" else len(lines[0].members)
         np.testing.assert_allclose(mean, np.sum(held, axis=0) / by, atol=3e-6)
         most = max(most, len(held))
-    assert most > 2 if rule == "stash" else most == 1 or rule == "abort"
-    assert run.simulation.controller.decider.progress.signal > 0, "the controller hears how much was in it"
+    assert most > 2 if rule == "stash" else most == 1
+    assert run.simulation.controller.decider.progress.correlation.known, "the controller hears how much was in it"
 
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
