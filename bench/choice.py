@@ -18,14 +18,17 @@ from bench.tables import Row, say, show
 from bench.timing import median_ms
 from controller.choose import (
     GROUP_ABOVE,
-    choose,
+    GROUPS,
     expected_counts,
+    groups,
     lattice,
     objective,
     round_costs,
 )
-from controller.grouped import GROUPS, by_value, grouped_counts, grouped_done
+from controller.chooser import cheapest
+from controller.grouped import grouped_counts
 from controller.measure import FloatArray
+from controller.poisson import poisson_done
 
 SERVICE = 2.0
 """s in units of tau."""
@@ -90,9 +93,9 @@ def exact_counts(rates: FloatArray) -> FloatArray:
 
 def in_groups(rates: FloatArray, count: int = GROUPS) -> FloatArray:
     """E of the k-th smallest (n,) from groups' means."""
-    groups = by_value(rates, count)
-    points, weights = lattice(float(groups.means.max()))
-    return grouped_counts(grouped_done(groups, points), groups.sizes, weights)
+    means, sizes = groups(rates, count)
+    points, weights = lattice(float(means.max()))
+    return grouped_counts(poisson_done(points, means), sizes, weights)
 
 
 def grouping(workers: int, count: int, seeds: int, first: int) -> Row:
@@ -148,7 +151,8 @@ def one_by_scipy(rates: FloatArray) -> FloatArray:
 def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int:
     """k, from rates: what is timed."""
     goal = objective("round", len(rates))
-    return choose(times_alone(SERVICE + counts(rates)), goal, current=len(rates), margin=0.05).k
+    forecast = times_alone(SERVICE + counts(rates))
+    return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.treatment, 0.05).k
 
 
 def times(seed: int, repetitions: int) -> list[Row]:

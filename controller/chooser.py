@@ -1,4 +1,4 @@
-"""From an estimate to a k and a treatment of late gradients: forecasts, costs, and whether a change is worth it and sure.
+"""From an estimate to a k and a treatment of late gradients: forecasts, costs, whether a change is worth it and sure.
 
 An *option* is a treatment and a k. Holds what the choice rests on. Knows nothing of reports, of who was lost, or of
 time.
@@ -85,7 +85,7 @@ class Chooser:
         try:
             costs = np.stack([self.goal.costs(forecast) for forecast in forecasts])
             first = self.choice is None
-            choice = _cheapest(forecasts, costs, k, treatment, margin)
+            choice = cheapest(forecasts, costs, k, treatment, margin)
             if not first and iterations is not None and (present := _place(choice, k, treatment)) is not None:
                 low, high = (
                     self._forecasts(known, expected_s, treatments, predictions, factor) for factor in (1 / OFF, OFF)
@@ -158,9 +158,7 @@ class Chooser:
         self.fault, self._logged = fault, True
 
 
-def _cheapest(
-    forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float
-) -> Choice:
+def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:
     """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
     at, place = np.unravel_index(np.argmin(costs), costs.shape)
     best, best_treatment = int(place) + 1, forecasts[int(at)].treatment

@@ -256,7 +256,7 @@ class Decider:
         """Fit the model to what is known now; False while that is too little."""
         taken = self.measurements
         self.silent_s = taken.silent_s(now_s)
-        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.rows.aligned)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
         return self._warm()
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:

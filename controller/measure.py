@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.aligned import Rows
 from controller.views import Views
 from host.account import Account
 from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT
@@ -71,6 +70,7 @@ class Arrival:
 class Track:
     """Counts and latest facts of one worker."""
 
+    began_s: float | None = None  # its present iteration began no earlier: its last sign of life
     reported: int = 0  # latest iteration that it reported
     arrived: int = 0  # latest iteration of which the switch saw its first block
     reports: int = 0
@@ -99,14 +99,11 @@ class Measurements:
     window: int
     times_s: FloatArray = field(init=False)
     cut: BoolArray = field(init=False)
-    rows: Rows = field(init=False)  # the same aligned by iteration
     track: tuple[Track, ...] = field(init=False)
     views: Views = field(init=False)
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
-    _reached: NDArray[np.int64] = field(init=False)  # by each worker
-    _began_s: FloatArray = field(init=False)  # its present iteration began no earlier: its last sign of life; NaN: none
     _first_s: dict[int, float] = field(init=False, default_factory=dict)  # when anyone first reached an iteration
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
@@ -114,19 +111,18 @@ class Measurements:
         """Nothing is known of anyone."""
         self.times_s = np.full((self.workers, self.window), np.nan)
         self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
-        self.rows = Rows(workers=self.workers, window=self.window)
         self.track = tuple(Track() for _ in range(self.workers))
-        self._reached = np.zeros(self.workers, np.int64)
-        self._began_s = np.full(self.workers, np.nan)
         self.views = Views(workers=self.workers)
 
     def begin(self, now_s: float) -> None:
         """All workers start together."""
-        self._began_s[:] = now_s
+        for track in self.track:
+            track.began_s = now_s
 
     def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
         """A worker begins in mid-job, in this iteration: it has been silent, or late in a row, since now only."""
-        self._began_s[rank], self.track[rank].late_in_a_row = now_s, 0
+        track = self.track[rank]
+        track.began_s, track.late_in_a_row = now_s, 0
         if not self._front:  # nothing is known yet, but the job goes on: reports of that iteration are not absurd
             self._front = self.iteration = max(iteration - 1, 0)
             self._first_s[self._front] = now_s
@@ -136,11 +132,10 @@ class Measurements:
         if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
             return self._refuse(rank, "report", *fault)
         self._push(rank, report.first_block_s, report.censored)
-        self.rows.report(rank, report.iteration, report.first_block_s, report.censored)
         track = self.track[rank]
         track.reports += 1
         track.reported = report.iteration
-        self._has_reached(rank, now_s)
+        self._reached(track, now_s)
         track.last_first_block_s = report.first_block_s
         track.late += report.late
         track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
@@ -165,7 +160,7 @@ class Measurements:
         if arrival.iteration > track.arrived:
             track.arrivals += 1
             track.arrived = arrival.iteration
-            self._has_reached(arrival.worker, now_s)
+            self._reached(track, now_s)
             self.views.arrival(
                 arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
             )
@@ -182,22 +177,21 @@ class Measurements:
 
         This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
         """
-        behind = np.flatnonzero((self._reached < self._front) & ~np.isnan(self._began_s))
-        silent_s = np.zeros(self.workers)
-        if behind.size:
-            iterations, firsts_s = np.array(list(self._first_s)), np.array(list(self._first_s.values()))
-            passed_s = firsts_s[np.searchsorted(iterations, self._reached[behind], side="right")]
-            since_s = np.maximum(now_s - self._began_s[behind], 0.0)
-            silent_s[behind] = np.where(now_s - passed_s >= GRACE_S, since_s, 0.0)
-        return silent_s
+        return np.array([self._silence_s(track, now_s) for track in self.track])
 
-    def _has_reached(self, rank: int, now_s: float) -> None:
+    def _silence_s(self, track: Track, now_s: float) -> float:
+        """One worker's silence."""
+        if track.began_s is None or track.reached >= self._front:
+            return 0.0
+        passed_s = next(first_s for iteration, first_s in self._first_s.items() if iteration > track.reached)
+        return max(now_s - track.began_s, 0.0) if now_s - passed_s >= GRACE_S else 0.0
+
+    def _reached(self, track: Track, now_s: float) -> None:
         """A sign of life: what a worker does next begins now or later."""
-        self._began_s[rank] = now_s
-        self._reached[rank] = reached = self.track[rank].reached
-        if reached > self._front:
-            self._front = reached
-            self._first_s[reached] = now_s
+        track.began_s = now_s
+        if track.reached > self._front:
+            self._front = track.reached
+            self._first_s[track.reached] = now_s
             if len(self._first_s) > FRONTS_KEPT:
                 del self._first_s[next(iter(self._first_s))]
 

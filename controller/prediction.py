@@ -1,20 +1,40 @@
 """What is expected of the process under each rule, for every k: iteration times, sums, ages, shares.
 
-The simulation (`process`) is repeated only when the estimate has changed; what it says is a correction of E_k[T], which
-is always the present one. Knows nothing of what an iteration is worth.
+The process (`process`) is simulated with Poisson draws, the same for every k, every rule and every estimate; what it
+says of times is taken as a correction of E_k[T]. It is repeated only when the estimate has changed. Knows nothing of
+what an iteration is worth.
 """
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import special
 
-from controller.draws import MANY, Draws, draw, law_times
+from controller.choose import GROUP_ABOVE, TAIL
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
-from controller.process import CARRIED, IntArray, Process, Rule, carried, simulate
+from controller.process import BURN_IN, CARRIED, LAGS, IntArray, Process, carried, simulate
+from run.late import RuleName
+
+SEED = 1
+
+STEPS = BURN_IN + 40
+"""Iterations that are simulated."""
+
+CHAINS = 32
+"""Simulations of the same workers side by side; half as many for each doubling of their number above FEW."""
+
+FEW = 16
 
 KS = 16
 """Most ks that are simulated; between them what is found is interpolated."""
+
+MANY = GROUP_ABOVE
+"""Most workers that are simulated: of more, sorted by lambda and split evenly, so many stand for all."""
+
+TIE = 1e-3
+"""Blocking events by which equal times are told apart, at random: in the process no two are equal."""
 
 CHANGED = 0.05
 """Share by which any E_k[T] in units of s, 1 + tau / s and 1 + overhead / s may change without a new simulation."""
@@ -28,18 +48,13 @@ class Shares:
     by_age: FloatArray  # (ks, m, LAGS + 1) of one worker of those that each of m stands for
     stands: IntArray  # (n,) which of the m stands for a worker
 
-    def at(self, k: int) -> FloatArray:
-        """(n,); adds up to 1."""
-        share = self.by_age.sum(axis=2)
-        return np.array([np.interp(k, self.ks, column) for column in share.T])[self.stands]
-
     def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
         """The smallest for each k = 1..n (n,), as a multiple of an equal share: 0 where somebody is in no sum.
 
-        `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): those who are looked at (None: all).
+        `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): who is looked at (None: all).
         """
         n = len(self.stands)
-        weight = (self.by_age @ age_weight ** np.arange(self.by_age.shape[2]))[:, self.stands]
+        weight = (self.by_age @ age_weight ** np.arange(LAGS + 1))[:, self.stands]
         share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
         chosen = share if among is None else share[:, among]
         return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * chosen.min(axis=1)))
@@ -67,120 +82,117 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What was simulated, all times in units of s: the draws, and what each rule asked for came to."""
+    """What was simulated, all times in units of s: the draws, and what each rule that was asked for came to."""
 
     known: FloatArray  # as `_changed` looks at it
-    law: str
-    draws: Draws
+    times: FloatArray  # (STEPS, chains, m)
+    phase: FloatArray  # (chains, m)
+    sizes: FloatArray  # (m,) how many workers each stands for
+    stands: IntArray  # (n,)
     ks: IntArray
-    base: FloatArray  # E_k[T] (ks,)
-    alone: FloatArray  # the same of the draws (ks, chains)
     overhead: float
-    found: dict[Rule, Process] = field(default_factory=dict)
+    found: dict[RuleName, Process] = field(default_factory=dict)
 
-    def of(self, rule: Rule) -> Process:
+    def of(self, rule: RuleName) -> Process:
         """Simulated once."""
         if rule not in self.found:
-            times, sizes, phase = self.draws.times, self.draws.sizes, self.draws.phase
+            given = {"phase": self.phase, "sizes": self.sizes}
             if rule in CARRIED:
-                self.found.update(carried(times, self.ks, self.overhead, phase=phase, sizes=sizes))
+                self.found.update(carried(self.times, self.ks, self.overhead, **given))
             else:
-                self.found[rule] = simulate(rule, times, self.ks, self.overhead, phase=phase, sizes=sizes)
+                self.found[rule] = simulate(rule, self.times, self.ks, self.overhead, **given)
         return self.found[rule]
 
 
 @dataclass(slots=True, kw_only=True)
 class Predictor:
-    """Predicts; an estimate that has hardly changed keeps what the last simulation said. `rule`: where none is named."""
+    """Predicts; an estimate that has hardly changed keeps what the last simulation said."""
 
-    rule: Rule = "stash"
     simulations: int = 0
     _last: Simulated | None = None
 
     def predict(
-        self,
-        estimate: Estimate,
-        live: BoolArray,
-        expected_s: FloatArray,
-        overhead_s: float,
-        rule: Rule | None = None,
+        self, estimate: Estimate, live: BoolArray, expected_s: FloatArray, overhead_s: float, rule: RuleName
     ) -> Prediction:
-        """For k = 1..n of the n workers in the mask `live` (workers,); `expected_s` (n,) is their Poisson E_k[T].
+        """For k = 1..n of the n workers in the mask `live` (workers,); `expected_s` (n,) is their E_k[T].
 
-        E_k[T] by the law in force is exact, what is simulated is the difference: so abort is exact, and k = n for all
-        rules but batch-sync. All rules share the draws, and those with the same times their simulation.
+        E_k[T] is exact, what is simulated is the difference to that of the same draws: so `abort` is exact, and so is
+        k = n for all rules but `batch-sync`.
         """
-        base_s = law_times(estimate, live, expected_s)
         unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
-        known = np.append(base_s, (unit_s + estimate.event_s, unit_s + overhead_s)) / unit_s
-        if self._last is None or _changed(known, self._last.known) or estimate.law != self._last.law:
-            self._last = _simulated(estimate, live, base_s / unit_s, known, unit_s, overhead_s / unit_s)
+        known = np.append(expected_s, (unit_s + estimate.event_s, unit_s + overhead_s)) / unit_s
+        if self._last is None or _changed(known, self._last.known):
+            rates = estimate.lambda_s[live] / estimate.event_s
+            service, event = estimate.service_s / unit_s, estimate.event_s / unit_s
+            self._last = _simulated(rates, service, event, overhead_s / unit_s, known)
             self.simulations += 1
-        return _prediction(self._last, rule or self.rule, base_s, unit_s)
+        return _prediction(self._last, rule, expected_s, unit_s)
 
 
-def _changed(times: FloatArray, before: FloatArray) -> bool:
+def _changed(known: FloatArray, before: FloatArray) -> bool:
     """Whether these, all above 0, are other ones than in the last simulation.
 
     E_k[T] for all k says who is live and how slow; of many workers some have always changed, and it matters little.
     """
-    return len(times) != len(before) or bool(np.any(np.abs(times - before) > CHANGED * before))
+    return len(known) != len(before) or bool(np.any(np.abs(known - before) > CHANGED * before))
 
 
-def _simulated(
-    estimate: Estimate, live: BoolArray, base: FloatArray, known: FloatArray, unit_s: float, overhead: float
-) -> Simulated:
-    """New draws."""
-    n = len(base)
-    draws = draw(estimate, live, unit_s)
+def _simulated(rates: FloatArray, service: float, event: float, overhead: float, known: FloatArray) -> Simulated:
+    """New draws, of workers with these events a block."""
+    n = len(rates)
+    parts = np.array_split(np.argsort(rates, kind="stable"), min(n, MANY))
+    stands = np.empty(n, np.int64)
+    for place, part in enumerate(parts):
+        stands[part] = place
+    means = np.array([rates[part].mean() for part in parts])
     first = 1 if n <= MANY else n / KS  # fewer than one of those that are simulated stands for are none
-    ks = np.unique(np.linspace(first, n, min(n, KS)).round().astype(np.int64))
-    alone = simulate("abort", draws.times, ks, overhead, phase=draws.phase, sizes=draws.sizes)
+    order, ties, phase = _draws(len(parts))
     return Simulated(
         known=known,
-        law=estimate.law,
-        draws=draws,
-        ks=ks,
-        base=base[ks - 1],
-        alone=alone.length,
+        times=service + event * _poisson_counts(means, order, ties),
+        phase=phase,
+        sizes=np.array([float(len(part)) for part in parts]),
+        stands=stands,
+        ks=np.unique(np.linspace(first, n, min(n, KS)).round().astype(np.int64)),
         overhead=overhead,
-        found={"abort": alone},
     )
 
 
-def _prediction(last: Simulated, rule: Rule, base_s: FloatArray, unit_s: float) -> Prediction:
+def _prediction(last: Simulated, rule: RuleName, expected_s: FloatArray, unit_s: float) -> Prediction:
     """From the ks that were simulated to all."""
-    process, n = last.of(rule), len(base_s)
-    added, error = _difference(process.length - last.alone, last.alone, last.base if n <= MANY else None)
-    ks, all_ks = last.ks, np.arange(1, n + 1)
-    if n > MANY:  # the fastest of very many workers wait for nobody; and under async nobody waits for them
-        nothing = -float(base_s[0]) / unit_s if rule == "async" else 0.0
-        ks, added, error = np.append(0, ks), np.append(nothing, added), np.append(0.0, error)
+    process, alone = last.of(rule), last.of("abort")
+    ks, all_ks = last.ks, np.arange(1, len(expected_s) + 1)
+    longer = process.length - alone.length  # (ks, chains)
+    added, error = longer.mean(axis=1), longer.std(axis=1, ddof=1) / np.sqrt(longer.shape[1])
     gradients = process.counts.sum(axis=(1, 2))
     delays = process.counts.sum(axis=1) / gradients[:, None]
     return Prediction(
-        mean_s=np.maximum(base_s + unit_s * np.interp(all_ks, ks, added), 0.0),
+        mean_s=np.maximum(expected_s + unit_s * np.interp(all_ks, ks, added), 0.0),
         error_s=unit_s * np.interp(all_ks, ks, error),
-        gradients=np.interp(all_ks, last.ks, gradients),
-        delays=np.stack([np.interp(all_ks, last.ks, column) for column in delays.T], axis=1),
+        gradients=np.interp(all_ks, ks, gradients),
+        delays=np.stack([np.interp(all_ks, ks, column) for column in delays.T], axis=1),
         shares=Shares(
-            ks=last.ks,
-            by_age=process.counts / gradients[:, None, None] / last.draws.sizes[:, None],
-            stands=last.draws.stands,
+            ks=ks, by_age=process.counts / gradients[:, None, None] / last.sizes[:, None], stands=last.stands
         ),
     )
 
 
-def _difference(longer: FloatArray, alone: FloatArray, expected: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Mean (ks,) and standard error of `longer` (ks, chains) than `alone`, of which the mean is known to be `expected`.
+def _poisson_counts(rates: FloatArray, order: IntArray, ties: FloatArray) -> FloatArray:
+    """Poisson(rates[i]) counts (steps, chains, n): each worker's are evenly spaced quantiles, no two counts equal."""
+    levels = (np.arange(order[..., 0].size) + 0.5) / order[..., 0].size
+    counts = ties.copy()
+    for i, rate in enumerate(rates):
+        most = int(rate + TAIL * np.sqrt(rate) + 16)
+        counts[:, :, i] += np.searchsorted(special.pdtr(np.arange(most), rate), levels)[order[:, :, i]]
+    return counts
 
-    The part that goes with `alone` over the chains is taken out (a control variate); 0 where `longer` is always 0.
-    """
-    mean, chains = longer.mean(axis=1), longer.shape[1]
-    if expected is None:
-        return mean, longer.std(axis=1, ddof=1) / np.sqrt(chains)
-    off = alone - alone.mean(axis=1, keepdims=True)
-    spread = np.sum(off**2, axis=1)
-    slope = np.sum(longer * off, axis=1) / np.where(spread > 1e-12, spread, np.inf)
-    rest = longer - slope[:, None] * off
-    return mean + slope * (expected - alone.mean(axis=1)), rest.std(axis=1, ddof=1) / np.sqrt(chains)
+
+@functools.lru_cache(maxsize=4)
+def _draws(n: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """For each of n workers an order of its quantiles and what decides between equal counts, (steps, chains, n); and
+    how much of a gradient each still needs when the first iteration begins, 0 to 1 (chains, n)."""
+    random = np.random.default_rng(SEED)
+    shape = (STEPS, max(CHAINS * FEW // max(n, FEW), 4), n)
+    quantiles = np.arange(shape[0] * shape[1])[:, None].repeat(n, axis=1)
+    order = random.permuted(quantiles, axis=0).reshape(shape)
+    return order, random.uniform(0, TIE, shape), random.uniform(0, 1, shape[1:])

@@ -20,18 +20,14 @@ chains are simulated side by side. `sizes` (n,): how many workers each of the n 
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.measure import BoolArray, FloatArray
+from run.late import RuleName
 
-Rule = Literal["merge", "async", "batch-sync", "stash", "abort", "drop"]
-
-RULES: tuple[Rule, ...] = get_args(Rule)
-
-CARRIED: tuple[Rule, ...] = ("stash", "merge", "drop")
+CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
 """Those with the same iteration times."""
 
 LAGS = 16
@@ -57,7 +53,7 @@ class Process:
 
 
 def simulate(
-    rule: Rule, times: FloatArray, ks: IntArray, overhead: float, *, phase: FloatArray, sizes: FloatArray
+    rule: RuleName, times: FloatArray, ks: IntArray, overhead: float, *, phase: FloatArray, sizes: FloatArray
 ) -> Process:
     """One rule. `phase` (chains, n), 0 to 1: the shares that late workers still need of their first gradients.
 
@@ -76,7 +72,7 @@ def simulate(
 
 def carried(
     times: FloatArray, ks: IntArray, overhead: float, *, phase: FloatArray, sizes: FloatArray
-) -> dict[Rule, Process]:
+) -> dict[RuleName, Process]:
     """stash, merge and drop, which differ in their sums only."""
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
@@ -95,7 +91,7 @@ def carried(
         np.maximum(rest, 0.0, out=rest)
     length /= steps - BURN_IN
     begun, included = begun[BURN_IN:], included[BURN_IN:]
-    counts: dict[Rule, FloatArray] = {
+    counts: dict[RuleName, FloatArray] = {
         "stash": _counts(begun, _until(included, included), sizes) * _ever(included),
         "merge": _counts(begun, _until(included, begun), sizes),
         "drop": _counts(included, np.zeros(included.shape, np.int16), sizes),
@@ -189,7 +185,7 @@ def _since(included: BoolArray) -> Ages:
 
 
 def _counts(made: BoolArray, ages: Ages, sizes: FloatArray) -> FloatArray:
-    """Gradients in an iteration's sum by worker and age (ks, n, LAGS + 1): those that are `made` (steps, ks, chains, n).
+    """Gradients in a sum by worker and age (ks, n, LAGS + 1): those that are `made` (steps, ks, chains, n).
 
     The last LAGS steps are left out: of these it is not seen how old they get.
     """

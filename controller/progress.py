@@ -84,7 +84,7 @@ class Progress:
     def worth(self, prediction: Prediction, live: BoolArray, age_weight: float, factor: float = 1.0) -> FloatArray:
         """Of an iteration for k = 1..n of the n workers in the mask `live` (workers,), (n,).
 
-        1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is taken to be off.
+        1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is off.
         """
         weights = age_weight ** np.arange(LAGS + 1)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2

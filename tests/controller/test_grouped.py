@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import choice
-from controller.choose import each_number, expected_counts, lattice
+from controller.choose import _each, expected_counts, groups, lattice
 from controller.grouped import ENDS, grouped_counts
 from controller.poisson import poisson_done
 
@@ -14,7 +14,7 @@ from controller.poisson import poisson_done
 def both(rates: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The grouped answer, and the exact one for workers that are really so."""
     points, weights = lattice(float(rates.max()))
-    exact = np.cumsum(each_number(poisson_done(points, np.repeat(rates, sizes)))[:-1] @ weights)
+    exact = np.cumsum(_each(poisson_done(points, np.repeat(rates, sizes)))[:-1] @ weights)
     return grouped_counts(poisson_done(points, rates), sizes, weights), exact
 
 
