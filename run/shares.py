@@ -35,7 +35,7 @@ class Shares:
             waiting=tuple(account.waiting for account in accounts),
             oldest_age=max((end - account.oldest for account in accounts if account.oldest), default=0),
             discarded=tuple(account.discarded for account in accounts),
-            starved=tuple(map(_longest_unheard, workers)),
+            starved=tuple(map(_longest_unheard, workers)) if whole else (),
         )
 
 

@@ -222,7 +222,7 @@ class Summary:
 
     def _shares(self) -> list[list[str]]:
         """What became of everybody's gradients, where there are books."""
-        if not any(entry.books for entry in self.passes):
+        if not any(any(entry.share_by_worker) for entry in self.passes):
             return []
         discarded = [entry.discarded_by_worker for entry in self.passes]
         starved = [entry.starved for entry in self.passes]
@@ -296,7 +296,7 @@ def _recoveries(entry: PassSummary) -> str:
 
 def _ages(entry: PassSummary) -> str:
     """The mean of each worker's, in iterations, and the largest."""
-    return f"{'/'.join(f'{age:.1f}' for age in entry.age_by_worker)}, at most {entry.age_most}"
+    return f"{'/'.join(f'{age:.1f}' for age in entry.age_by_worker)}, most {entry.age_most}"
 
 
 def _pending(entry: PassSummary) -> str:
@@ -304,7 +304,7 @@ def _pending(entry: PassSummary) -> str:
     if not any(entry.waiting_by_worker):
         return "none"
     whose = [f"{rank}: {weight:.2f}" for rank, weight in enumerate(entry.waiting_by_worker) if weight]
-    return f"{', '.join(whose)}; begun {entry.oldest_age} iterations before"
+    return f"{', '.join(whose)}; age {entry.oldest_age}"
 
 
 def _conserved(entry: PassSummary) -> str:
