@@ -4,6 +4,7 @@ The namespace stands for a whole machine: own ports, own interfaces.  Every proc
 variable KOFN_STATE_DIR, a path that nobody else has, and is found by it.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -89,7 +90,8 @@ class RealRun:
 
     def __exit__(self, *error: object) -> None:
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ends with another one that was just killed
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
         if self._namespace is not None:
             os.close(self._namespace)
