@@ -218,7 +218,7 @@ def decision(workers: int) -> Row:
         due_ms.append(1e3 * (time.perf_counter() - begin))
     found = running.decider
     assert found.estimate is not None and found.choice is not None
-    estimate, live, costs = found.estimate, found.live, found.goal.costs
+    estimate, live, costs = found.estimate, found.live, found.goal.all_costs
     forecasts, present = found.choice.forecasts, (found.choice.place, found.k - 1)
     errors_ms = median_ms(lambda: gain_error(estimate, live, forecasts, costs, present), 20)
     return {"workers": workers, "due_ms": float(np.median(due_ms[20:])), "errors_ms": errors_ms}

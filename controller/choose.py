@@ -6,7 +6,7 @@ over the workers; above GROUP_ABOVE workers those are sorted by lambda, split ev
 Pure functions; knows nothing of time, gRPC or the switch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,6 +71,10 @@ class Objective:
     treatments: tuple[Treatment, ...] = ()  # of late gradients among which it chooses; none: as the configuration says
     warm_up: int = 0  # iterations before the first choice
 
+    def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
+        """Of several forecasts (forecasts, n)."""
+        return np.stack([self.costs(forecast) for forecast in forecasts])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -90,9 +94,20 @@ class Choice:
     gain_error: float = 0.0  # its standard error; 0 where it was not asked for
 
     @property
+    def treatments(self) -> list[Treatment]:
+        """Of `forecasts`."""
+        return [forecast.treatment for forecast in self.forecasts]
+
+    @property
     def place(self) -> int:
         """Of the treatment to use among `forecasts`."""
-        return next(at for at, forecast in enumerate(self.forecasts) if forecast.treatment == self.treatment)
+        return self.treatments.index(self.treatment)
+
+    def place_of(self, treatment: Treatment, k: int) -> tuple[int, int] | None:
+        """Where an option is among `all_costs`; None: it is no option."""
+        if treatment not in self.treatments or not 1 <= k <= self.all_costs.shape[1]:
+            return None
+        return self.treatments.index(treatment), k - 1
 
     @property
     def forecast(self) -> Forecast:

@@ -80,70 +80,51 @@ class Chooser:
         only gain `margin`.
         """
         expected_s = expected_times(known.estimate, known.live)
-        predictions = [self._predict(known, expected_s, each) for each in treatments]
-        forecasts = self._forecasts(known, expected_s, treatments, predictions)
+        predictions = {
+            rule: self.predictor.predict(known.estimate, known.live, expected_s, known.overhead_s, rule)
+            for rule in dict.fromkeys(each.rule for each in treatments)
+        }
+
+        def forecasts(factor: float = 1.0) -> tuple[Forecast, ...]:
+            """Of each treatment, where what age and noise cost is off by a factor."""
+            return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in treatments)
+
         try:
-            costs = np.stack([self.goal.costs(forecast) for forecast in forecasts])
-            first = self.choice is None
-            choice = cheapest(forecasts, costs, k, treatment, margin)
-            if not first and iterations is not None and (present := _place(choice, k, treatment)) is not None:
-                low, high = (
-                    self._forecasts(known, expected_s, treatments, predictions, factor) for factor in (1 / OFF, OFF)
-                )
-                choice = self._surely(choice, known, present, (low, high), margin, iterations)
+            found, first = forecasts(), self.choice is None
+            choice = cheapest(found, self.goal.all_costs(found), k, treatment, margin)
+            present = choice.place_of(treatment, k)
+            if not first and iterations is not None and present is not None:
+                bounds = [forecasts(factor) for factor in (1 / OFF, OFF)] if len(found) > 1 else []
+                choice = self._surely(choice, known, present, bounds, margin, iterations)
         except ObjectiveError as error:
             self._failed(str(error))
             return None
         self.choice, self.fault = choice, ""
-        self.prediction = predictions[choice.place]
+        self.prediction = predictions[choice.treatment.rule]
         return choice
-
-    def _predict(self, known: Known, expected_s: FloatArray, treatment: Treatment) -> Prediction:
-        """The process under a rule."""
-        return self.predictor.predict(known.estimate, known.live, expected_s, known.overhead_s, treatment.rule)
-
-    @staticmethod
-    def _forecasts(
-        known: Known,
-        expected_s: FloatArray,
-        treatments: Sequence[Treatment],
-        predictions: Sequence[Prediction],
-        factor: float = 1.0,
-    ) -> tuple[Forecast, ...]:
-        """Of each treatment, where what age and noise cost is off by a factor."""
-        return tuple(
-            Forecast(
-                expected_s=expected_s,
-                predicted_s=prediction.mean_s,
-                overhead_s=known.overhead_s,
-                worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
-                treatment=treatment,
-            )
-            for treatment, prediction in zip(treatments, predictions, strict=True)
-        )
 
     def _surely(
         self,
         choice: Choice,
         known: Known,
         present: tuple[int, int],
-        bounds: Sequence[tuple[Forecast, ...]],
+        bounds: Sequence[Sequence[Forecast]],
         margin: float,
         iterations: int,
     ) -> Choice:
         """The cheapest of the options that surely gain; the present one where there is none."""
         gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
         if error.shape != gain.shape or choice.gain > margin:  # where nothing is to change, an old one will do
-            error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.costs, present)
+            error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.all_costs, present)
         at, k = present
         slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
         sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
-        for forecasts in bounds if len(gain) > 1 else ():
-            costs = np.stack([self.goal.costs(forecast) for forecast in forecasts])
+        for forecasts in bounds:
+            costs = self.goal.all_costs(forecasts)
             sure &= gains(costs, float(costs[present])) > 0
         chosen = np.unravel_index(np.argmin(np.where(sure, choice.all_costs, np.inf)), gain.shape)
         to_use, k_to_use = (int(chosen[0]), int(chosen[1])) if sure.any() else present
-        best = next(i for i, each in enumerate(choice.forecasts) if each.treatment == choice.best_treatment)
+        best = choice.treatments.index(choice.best_treatment)
         return replace(
             choice,
             k=k_to_use + 1,
@@ -170,16 +151,21 @@ def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatme
         forecasts=forecasts,
         all_costs=costs,
     )
-    present = _place(choice, k, treatment)
+    present = choice.place_of(treatment, k)
     if present is None:
         return choice
     gain = float(gains(costs, float(costs[present]))[at, place])
     return replace(choice, gain=gain) if gain > margin else replace(choice, k=k, treatment=treatment, gain=gain)
 
 
-def _place(choice: Choice, k: int, treatment: Treatment) -> tuple[int, int] | None:
-    """Where an option is among the costs; None: it is no option."""
-    treatments = [forecast.treatment for forecast in choice.forecasts]
-    if treatment not in treatments or not 1 <= k <= choice.all_costs.shape[1]:
-        return None
-    return treatments.index(treatment), k - 1
+def _forecast(
+    known: Known, expected_s: FloatArray, treatment: Treatment, prediction: Prediction, factor: float
+) -> Forecast:
+    """Of one treatment, where what age and noise cost is off by a factor."""
+    return Forecast(
+        expected_s=expected_s,
+        predicted_s=prediction.mean_s,
+        overhead_s=known.overhead_s,
+        worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
+        treatment=treatment,
+    )

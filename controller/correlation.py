@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controller.measure import FloatArray
-
-LAGS = 16
-"""As many products as a report has."""
+from host.alignment import LAGS
 
 MEMORY = 256
 """Iterations after which a measured product counts for 1 / e."""

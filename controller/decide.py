@@ -308,8 +308,8 @@ def _numbers(choice: Choice, previous: int, treatment: Treatment, goal: Objectiv
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if len(choice.forecasts) > 1:
         numbers = f"late gradients: {choice.treatment.rule}, {numbers}"
-    before = [at for at, forecast in enumerate(choice.forecasts) if forecast.treatment == treatment]
-    if not goal.unit or not before or previous > choice.all_costs.shape[1]:
+    before = choice.place_of(treatment, previous)
+    if not goal.unit or before is None:
         return numbers
-    costs = 1e3 * choice.costs
-    return f"{numbers}, cost {costs[choice.k - 1]:.1f}, not {1e3 * choice.all_costs[before[0], previous - 1]:.1f} ms"
+    now, then = choice.costs[choice.k - 1], choice.all_costs[before]
+    return f"{numbers}, cost {1e3 * now:.1f}, not {1e3 * then:.1f} ms"

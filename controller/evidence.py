@@ -42,7 +42,7 @@ NORMAL_95 = 1.96
 FARTHEST = 10.0
 """Multiples of s + lambda by which a lambda is moved at most: of whoever is not known at all."""
 
-Costs = Callable[[Forecast], FloatArray]
+Costs = Callable[[Sequence[Forecast]], FloatArray]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def gain_error(
     times_s = estimate.service_s + events_s[:, None] * counts
 
     def gained(shift_s: FloatArray | float) -> FloatArray:
-        found = np.stack([costs(_shifted(forecast, shift_s)) for forecast in forecasts])
+        found = costs([_shifted(forecast, shift_s) for forecast in forecasts])
         return gains(found, float(found[present]))
 
     off = np.abs(np.array([gained(shift_s) for shift_s in times_s[1:] - times_s[0]]) - gained(0.0))

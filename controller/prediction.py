@@ -14,7 +14,7 @@ from scipy import special
 from controller.choose import GROUP_ABOVE, TAIL
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
-from controller.process import BURN_IN, CARRIED, LAGS, IntArray, Process, carried, simulate
+from controller.process import AGES, BURN_IN, CARRIED, IntArray, Process, carried, simulate
 from run.late import RuleName
 
 SEED = 1
@@ -45,7 +45,7 @@ class Shares:
     """Each of n workers' share of all gradients that are summed, for k = 1..n."""
 
     ks: IntArray  # that were simulated
-    by_age: FloatArray  # (ks, m, LAGS + 1) of one worker of those that each of m stands for
+    by_age: FloatArray  # (ks, m, AGES + 1) of one worker of those that each of m stands for
     stands: IntArray  # (n,) which of the m stands for a worker
 
     def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
@@ -54,7 +54,7 @@ class Shares:
         `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): who is looked at (None: all).
         """
         n = len(self.stands)
-        weight = (self.by_age @ age_weight ** np.arange(LAGS + 1))[:, self.stands]
+        weight = (self.by_age @ age_weight ** np.arange(AGES + 1))[:, self.stands]
         share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
         chosen = share if among is None else share[:, among]
         return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * chosen.min(axis=1)))
@@ -65,7 +65,7 @@ class Prediction:
     """What is expected of the process for k = 1..n, (n,) each: seconds, and gradients.
 
     `mean_s` is the mean time to the gradient that ends an iteration, `error_s` its standard error; `gradients` the mean
-    number in an iteration's sum, `delays` (n, LAGS + 1) the shares of them that are 0, 1, 2 ... iterations old.
+    number in an iteration's sum, `delays` (n, AGES + 1) the shares of them that are 0, 1, 2 ... iterations old.
     """
 
     mean_s: FloatArray

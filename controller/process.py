@@ -25,19 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.measure import BoolArray, FloatArray
+from host.wire import PARTS
 from run.late import RuleName
 
 CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
 """Those with the same iteration times."""
 
-LAGS = 16
+AGES = 16
 """Iterations by which a gradient's age is told apart; older ones count as this."""
 
 BURN_IN = 16
 """First steps, which only serve to forget the beginning."""
-
-BATCHES_MOST = 4
-"""Gradients that a worker makes of one iteration's parameters under batch-sync."""
 
 IntArray = NDArray[np.int64]
 Ages = NDArray[np.int16]
@@ -46,7 +44,7 @@ Ages = NDArray[np.int16]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """Of some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by worker and age
-    (ks, n, LAGS + 1)."""
+    (ks, n, AGES + 1)."""
 
     length: FloatArray
     counts: FloatArray
@@ -134,7 +132,7 @@ def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
     first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # the first k that needs one after so many
     first = first[np.minimum(before, ks[-1]).astype(np.int64)]
     entered = np.bincount((first * n + worker).ravel(), minlength=(len(ks) + 1) * n).reshape(-1, n)[:-1]
-    counts = np.zeros((len(ks), n, LAGS + 1))
+    counts = np.zeros((len(ks), n, AGES + 1))
     counts[:, :, 0] = np.cumsum(entered, axis=0) * sizes / len(points)
     last = [ks - 1] if _each_is_one(sizes) else [np.sum(first <= j, axis=1) - 1 for j in range(len(ks))]
     length = np.take_along_axis(points, np.stack(last, axis=-1).reshape(-1, len(ks)), axis=1)
@@ -144,7 +142,7 @@ def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
 def _batches(times: FloatArray) -> FloatArray:
     """When each worker would finish its 1st, 2nd, ... gradient (steps, chains, gradients, n): the later ones take other
     steps' times."""
-    return np.cumsum(np.stack([np.roll(times, later, axis=0) for later in range(BATCHES_MOST)], axis=2), axis=2)
+    return np.cumsum(np.stack([np.roll(times, later, axis=0) for later in range(PARTS)], axis=2), axis=2)
 
 
 def _each_is_one(sizes: FloatArray) -> bool:
@@ -163,35 +161,35 @@ def _kth(times: FloatArray, ks: IntArray, sizes: FloatArray) -> FloatArray:
 
 
 def _until(now: BoolArray, later: BoolArray) -> Ages:
-    """Steps until a gradient of this one is in a sum, at most LAGS (steps, ...): 0 where that is `now`, else until the
+    """Steps until a gradient of this one is in a sum, at most AGES (steps, ...): 0 where that is `now`, else until the
     next step that is `later`."""
     ages: Ages = np.empty(now.shape, np.int16)
-    wait = np.full(now.shape[1:], LAGS, np.int16)
+    wait = np.full(now.shape[1:], AGES, np.int16)
     for step in reversed(range(len(now))):
         ages[step] = np.where(now[step], 0, wait)
-        wait = np.where(later[step], np.int16(1), np.minimum(wait + 1, LAGS, dtype=np.int16))
+        wait = np.where(later[step], np.int16(1), np.minimum(wait + 1, AGES, dtype=np.int16))
     return ages
 
 
 def _since(included: BoolArray) -> Ages:
-    """Age of the gradient with which each worker is in, at most LAGS (steps, ...): it was begun when the worker had
+    """Age of the gradient with which each worker is in, at most AGES (steps, ...): it was begun when the worker had
     been in before."""
     ages: Ages = np.empty(included.shape, np.int16)
-    age = np.full(included.shape[1:], LAGS, np.int16)
+    age = np.full(included.shape[1:], AGES, np.int16)
     for step, there in enumerate(included):
         ages[step] = age
-        age = np.where(there, np.int16(0), np.minimum(age + 1, LAGS, dtype=np.int16))
+        age = np.where(there, np.int16(0), np.minimum(age + 1, AGES, dtype=np.int16))
     return ages
 
 
 def _counts(made: BoolArray, ages: Ages, sizes: FloatArray) -> FloatArray:
-    """Gradients in a sum by worker and age (ks, n, LAGS + 1): those that are `made` (steps, ks, chains, n).
+    """Gradients in a sum by worker and age (ks, n, AGES + 1): those that are `made` (steps, ks, chains, n).
 
-    The last LAGS steps are left out: of these it is not seen how old they get.
+    The last AGES steps are left out: of these it is not seen how old they get.
     """
-    made, ages = made[:-LAGS], ages[:-LAGS]
+    made, ages = made[:-AGES], ages[:-AGES]
     steps, ks, chains, n = made.shape
-    bins = LAGS + 2  # the first: not made
+    bins = AGES + 2  # the first: not made
     key = (ages + 1) * made + (np.arange(ks)[:, None, None] * n + np.arange(n)) * bins
     counts = np.bincount(key.ravel(), minlength=ks * n * bins).reshape(ks, n, bins)
     return np.asarray(counts[:, :, 1:] * sizes[:, None] / (steps * chains))

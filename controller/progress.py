@@ -24,8 +24,9 @@ import numpy as np
 from controller.correlation import Correlation
 from controller.measure import BoolArray, FloatArray, Report
 from controller.prediction import Prediction
-from controller.process import LAGS
+from controller.process import AGES
 from controller.unlike import Unlike
+from host.alignment import LAGS
 from run.config import Average
 
 AGE = 2.0
@@ -86,10 +87,10 @@ class Progress:
 
         1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is off.
         """
-        weights = age_weight ** np.arange(LAGS + 1)
+        weights = age_weight ** np.arange(AGES + 1)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2
         gradients = prediction.gradients * total**2 / square
-        age = prediction.delays @ (weights * np.arange(LAGS + 1)) / total
+        age = prediction.delays @ (weights * np.arange(AGES + 1)) / total
         length = self.correlation.length
         turned = factor * AGE * age / length
         noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length

@@ -366,11 +366,6 @@ class Agent:
         return self._told()
 
     @property
-    def _is_late(self) -> bool:
-        """Whether the iteration that the training thread works on is over."""
-        return self.protocol.over or self.protocol.iteration > self.iteration
-
-    @property
     def _may_merge(self) -> bool:
         """Whether sums have room for what is not counted: where all are waited for it goes with what is."""
         return self.rule.merges and self.protocol.k < self._workers
@@ -449,7 +444,7 @@ class Agent:
 
     def _look(self) -> None:
         """Say so when the iteration that the training thread works on is over."""
-        if self._is_late:
+        if self.protocol.is_over(self.iteration):
             self.over.set()
 
     def _turn(self, part: Part) -> Part:

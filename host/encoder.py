@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from host import note, summary
-from host.age import NOTHING_FADES, AgeWeight
 from host.coding import Coding
 from host.compress import FRACTION_BITS, UNIT, Exponents, Fixed, check, statistics
 from host.errors import AgentError
@@ -113,9 +112,9 @@ class Encoder:
         self._began_at_bytes = 0
 
     @classmethod
-    def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, age: AgeWeight = NOTHING_FADES) -> Self:
-        """For worker `rank`, whose books are in these pages; `age`: what old gradients weigh."""
-        residual = Residual(pages, rank, coding.codecs, age=age, feedback=compress.feedback)
+    def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int) -> Self:
+        """For worker `rank`, whose books are in these pages."""
+        residual = Residual(pages, rank, coding.codecs, feedback=compress.feedback)
         rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, stability=compress.rate_stability)
         return cls(coding, residual, rate)
 

@@ -296,6 +296,10 @@ class Protocol:
         """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
         return not self._course.open or self.left_behind
 
+    def is_over(self, iteration: int) -> bool:
+        """Whether an iteration that was begun here is over, here or elsewhere."""
+        return self.over or self.iteration > iteration
+
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""

@@ -37,7 +37,7 @@ from host.history import Result
 from host.kernel import Floats32, rows_of
 from host.lanes import pack, width_of
 from host.pages import Integers, Pages
-from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT, Values
+from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT, Values, bit_of, bits_of
 
 COPY, DISCARDED, PARTS_IN = 1, 2, 2
 """In the marks of host.pages: the bit of the valid copy, the bit for `discarded`; where parts begin in `settled`."""
@@ -90,7 +90,7 @@ class Residual:
         self._sent_in, self._sent_lanes, self._sent_weight, self._sent_oldest = (
             array.data for array in (pages.sent_in, pages.sent_lanes, pages.sent_weight, pages.sent_oldest)
         )
-        self._mine = sum(1 << (part * 64 + rank) for part in range(PARTS))
+        self._mine, self._bits = bits_of(rank), [bit_of(rank, part) for part in range(PARTS)]
         gradients, counted, discarded = self._valid(np.arange(self.blocks))
         self.pending: Fixed = gradients - counted - discarded
         self._parts = self._parts_of(self.begun)
@@ -314,10 +314,9 @@ class Residual:
 
     def _parts_in(self, result: Result) -> int:
         """Which parts of this worker's contribution are in a sum: bit p for part p."""
-        mine = result.members & self._mine
-        if not mine:
+        if not result.members & self._mine:
             return 0
-        return sum(1 << part for part in range(PARTS) if mine >> (part * 64 + self.rank) & 1)
+        return sum(1 << part for part, bit in enumerate(self._bits) if result.members & bit)
 
     def _count(self, part: int, blocks: Sequence[int]) -> None:
         """What was sent of these as a part is counted, once their marks say so."""
@@ -417,26 +416,28 @@ class Residual:
 
     def account(self) -> Account:
         """What became of the gradients' weight."""
-        pages, blocks = self._pages, np.arange(self.blocks)
-        entered = pages.gradients_weight[pages.entered & COPY, blocks]
-        counted = pages.counted_weight[pages.settled & COPY, blocks]
-        discarded = pages.discarded_weight[self._discarded_copy(blocks), blocks]
-        waiting = entered - counted - discarded
+        entered, counted, discarded = self._weights(np.arange(self.blocks))
         return Account(
             entered=_mean(entered),
             summed=_mean(counted),
-            waiting=_mean(waiting),
+            waiting=_mean(entered - counted - discarded),
             discarded=_mean(discarded),
             oldest=self.oldest,
         )
 
     def _waiting(self, blocks: Integers) -> Integers:
         """The weight of the gradients of these blocks that are pending."""
+        entered, counted, discarded = self._weights(blocks)
+        return entered - counted - discarded
+
+    def _weights(self, blocks: Integers) -> tuple[Integers, Integers, Integers]:
+        """The valid copies of the weights of the gradients that these blocks have entered, counted and discarded."""
         pages = self._pages
-        entered = pages.gradients_weight[pages.entered[blocks] & COPY, blocks]
-        counted = pages.counted_weight[pages.settled[blocks] & COPY, blocks]
-        pending: Integers = entered - counted - pages.discarded_weight[self._discarded_copy(blocks), blocks]
-        return pending
+        return (
+            pages.gradients_weight[pages.entered[blocks] & COPY, blocks],
+            pages.counted_weight[pages.settled[blocks] & COPY, blocks],
+            pages.discarded_weight[self._discarded_copy(blocks), blocks],
+        )
 
     def _unsent(self, blocks: Integers, iteration: int) -> Integers:
         """The weight of those of them that no contribution to this iteration brings."""
@@ -458,7 +459,7 @@ class Residual:
         """The iteration in which the newest gradient in a block was begun."""
         return self._entered[block] >> ENTERED_BITS + BATCH_BITS
 
-    def _discarded_copy(self, blocks: Integers) -> Integers:
+    def _discarded_copy(self, blocks: Integers | int) -> Integers:
         """The valid copy of `discarded` of these blocks."""
         valid: Integers = (self._pages.entered[blocks] ^ self._pages.settled[blocks]) >> 1 & 1
         return valid
@@ -473,7 +474,7 @@ class Residual:
         return (
             pages.gradients[pages.entered[blocks] & COPY, blocks],
             pages.counted[pages.settled[blocks] & COPY, blocks],
-            pages.discarded[(pages.entered[blocks] ^ pages.settled[blocks]) >> 1 & 1, blocks],
+            pages.discarded[self._discarded_copy(blocks), blocks],
         )
 
 

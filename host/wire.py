@@ -235,7 +235,14 @@ def bit_of(rank: int, part: int) -> int:
     return 1 << part * RANKS + rank
 
 
+def bits_of(rank: int) -> int:
+    """A bitmap with the bits of all parts of what this rank gives."""
+    return sum(bit_of(rank, part) for part in range(PARTS))
+
+
 def members_of(bitmap: int) -> list[int]:
     """The ranks that have given any part, ascending."""
-    anyone = bitmap | bitmap >> RANKS | bitmap >> 2 * RANKS | bitmap >> 3 * RANKS
-    return [rank for rank in range(RANKS) if anyone >> rank & 1]
+    return [rank for rank, bits in enumerate(_BITS) if bitmap & bits]
+
+
+_BITS = [bits_of(rank) for rank in range(RANKS)]

@@ -27,7 +27,7 @@ from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, 
 from run.settings import override
 
 WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits (docs/PROTOCOL.md)."""
+"""A result's member bitmap has 64 bits for each part (docs/PROTOCOL.md)."""
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""

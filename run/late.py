@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, get_args
 
 RuleName = Literal["merge", "async", "batch-sync", "stash", "abort", "drop"]
 
-Choice = Literal["auto", "merge", "async", "batch-sync", "stash", "abort", "drop"]
+Choice = Literal["auto", RuleName]
 """A rule, or that the objective chooses one."""
 
 
@@ -70,4 +70,4 @@ class Treatment(NamedTuple):
     age_weight: float = AGE_WEIGHT
 
 
-assert ("auto", *RULES) == ("auto", *get_args(RuleName)) == get_args(Choice)
+assert tuple(RULES) == get_args(RuleName)

@@ -138,7 +138,7 @@ class Worker:
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
-        if self._computing is None or not self._is_late or not self._gives_up:
+        if self._computing is None or not self.protocol.is_over(self._iteration) or not self._gives_up:
             return
         self._computing.cancel()
         self._computing = None
@@ -151,11 +151,6 @@ class Worker:
     def _gives_up(self) -> bool:
         """Whether what is too late is not finished; the second gradient of an iteration never is."""
         return self._rule.gives_up and (self._cut_off < GIVE_UPS or self._batch > 0)
-
-    @property
-    def _is_late(self) -> bool:
-        """Whether the iteration that is computed is over."""
-        return self.protocol.over or self.protocol.iteration > self._iteration
 
     @property
     def _may_merge(self) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from bench.cluster import cluster
 from bench.synthetic import LARGE, Setting, times_alone
-from controller.choose import expected_times, gains, round_costs
+from controller.choose import expected_times, gains, objective, round_costs
 from controller.evidence import EXACT, Evidence, gain_error
 from controller.model import fit
 
@@ -59,14 +59,14 @@ def test_forgotten_evidence_counts_no_more() -> None:
 def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     setting = Setting(workers=workers, censored=0.0, events=LARGE)
     random, live, k = np.random.default_rng(4), np.ones(workers, dtype=np.bool_), workers
-    seen, errors = [], []
+    goal, seen, errors = objective("round", workers), [], []
     for _ in range(150):
         estimate = fit(*setting.made(random))
         expected_s = expected_times(estimate, live)
         forecast = times_alone(expected_s)
         costs = round_costs(forecast)
         seen.append(gains(costs, costs[k - 1]))
-        errors.append(gain_error(estimate, live, [forecast], round_costs, (0, k - 1))[0])
+        errors.append(gain_error(estimate, live, [forecast], goal.all_costs, (0, k - 1))[0])
     spread, error = np.std(seen, axis=0)[:-1], np.median(errors, axis=0)[:-1]
     assert (error > 0.7 * spread).all(), "no gain looks surer than it is"
     assert (error < 2 * spread).all()

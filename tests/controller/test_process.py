@@ -8,7 +8,7 @@ import pytest
 from controller.choose import expected_times
 from controller.model import Estimate
 from controller.prediction import MANY, Prediction, Predictor
-from controller.process import LAGS
+from controller.process import AGES
 from run.late import RuleName
 from tests.controller.slow import process, seen
 
@@ -57,7 +57,7 @@ def test_against_the_process_event_by_event(rule: RuleName, overhead: float) -> 
     for lambdas, service, k, seed in settings(24):
         found = predict(estimate(lambdas, service=service), rule, overhead)
         made = process(rule, lambdas, k, service=service, seed=seed, overhead=overhead)
-        slow = seen(made, len(lambdas), iterations=1500, lags=LAGS)
+        slow = seen(made, len(lambdas), iterations=1500, lags=AGES)
         off.append((found.mean_s[k - 1] - slow.mean) / (slow.mean + overhead))
         numbers.append(found.gradients[k - 1] / slow.gradients - 1)
         ages.append(np.abs(found.delays[k - 1] - slow.ages).max())

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from controller.correlation import LAGS, LENGTH_MAX, UNKNOWN, Correlation
+from controller.correlation import LENGTH_MAX, UNKNOWN, Correlation
 from controller.measure import FloatArray, Report
 from controller.prediction import Prediction, Shares
-from controller.process import LAGS as AGES
+from controller.process import AGES
 from controller.progress import NOISE_MAX, Progress
 from controller.unlike import KNOWN, Unlike
+from host.alignment import LAGS
 
 SIZE = 400
 

@@ -271,15 +271,12 @@ class World:
         """The worker's gradient is computed; or given up, where its iteration is over and the rule is such."""
         worker = self.workers[rank]
         worker.computing = False
-        if self.rule.gives_up and self._is_late(worker):
+        if self.rule.gives_up and worker.protocol.is_over(worker.working):
             self.given_up += 1
             worker.beyond, worker.then = worker.working, "hear"
         else:
             worker.beyond, worker.then = 0, "give"
         self.advance(rank)
-
-    def _is_late(self, worker: Worker) -> bool:
-        return worker.protocol.over or worker.protocol.iteration > worker.working
 
     def _give(self, rank: int) -> None:
         """As the agent does it when the protocol is where the others are."""
