@@ -110,6 +110,8 @@ class Agent:
         """The one that the training thread works on; the protocol may be further, to merge what is late."""
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
+        self._given = 0
+        """The iteration among whose k a late gradient counts."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
@@ -170,8 +172,8 @@ class Agent:
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient is in the books already: it was computed before a restart."""
-        return self.residual.entered == self.iteration
+        """Whether the current iteration needs no other gradient: it was computed before a restart, or a late one counts."""
+        return self.iteration in (self.residual.entered, self._given)
 
     def all_reduce(
         self,
@@ -185,9 +187,10 @@ class Agent:
         """Contribute the current iteration's gradient, None when it is `entered`, and wait for the iteration's end.
 
         It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
-        aggregate.  Where the iteration is over the rule says what becomes of the gradient; the call waits for an end
-        only if it counts among the k of a later one.  `meanwhile` is called on the event loop when all is encoded,
-        while the last blocks wait to leave: before that other workers of this machine may need its processors.
+        aggregate.  Where the iteration is over the rule says what becomes of the gradient, and the call does not wait
+        for another end; if the gradient counts among the k of a later one that is `entered` then.  `meanwhile` is called
+        on the event loop when all is encoded, while the last blocks wait to leave: before that other workers of this
+        machine may need its processors.
         Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
         all later iterations that are over by now.  A State among them replaces all before it: the results were too old
         to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
@@ -308,6 +311,8 @@ class Agent:
         self._watch = watch = Stopwatch()
         try:
             late = self._is_late
+            if gradient is None and self._given == self.iteration:
+                return _Exchanged(handed_s, await self._skip(), watch.times())
             await self._advance(0)
             current = self.protocol.iteration
             self._turn("encode")
@@ -323,7 +328,9 @@ class Agent:
             else:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
-            if stay or (late and not self.rule.counts):
+            if late and self.rule.counts:
+                self._given = current
+            if stay or late:
                 self._feed(whole=True)
                 await self._advance(0)
             else:

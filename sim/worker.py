@@ -58,6 +58,7 @@ class Worker:
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
         self._iteration, self._batch = 0, 0  # what is computed; the protocol may be further
+        self._given = 0  # the iteration among whose k a late gradient counts
         self._beyond = 0
         self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
@@ -76,7 +77,10 @@ class Worker:
     def _compute(self) -> None:
         """Parameters are ready."""
         self._step, self._started_s, self._batch = None, self._around.clock.time(), 0
-        self._go()
+        if self._given == self._iteration:
+            self._until(self._iteration, self._hear)
+        else:
+            self._go()
 
     def _go(self) -> None:
         """A gradient with these parameters."""
@@ -114,7 +118,8 @@ class Worker:
             self._batch += 1
             self._go()
         else:
-            self._until(0 if late and not self._rule.counts else current, self._hear)
+            self._given = current if late and self._rule.counts else 0
+            self._until(0 if late else current, self._hear)
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
@@ -169,13 +174,12 @@ class Worker:
     def _apply(self, done: list[Finished]) -> None:
         """All that has finished, in order; then the next gradient, or the end."""
         now, step, reason = self._around.clock.time(), self._step, None
-        assert step is not None
-        assert step.work is not None
         for finished in done:
             reason = reason or self._pupil.apply(finished, step if finished is done[0] else None, now)
-        self._around.report(self._rank, self._report(step, step.work, done[0].results))
+        if step is not None and step.work is not None:
+            self._around.report(self._rank, self._report(step, step.work, done[0].results))
         if reason is None:
-            self._around.machine.spend(self._around.costs.report_s)
+            self._around.machine.spend(self._around.costs.report_s if step is not None else 0.0)
             self._compute()
         else:
             self._around.finished(self._rank, reason)
