@@ -172,7 +172,7 @@ class Agent:
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration needs no other gradient: it was computed before a restart, or a late one counts."""
+        """Whether the current iteration's gradient was given: computed before a restart, or a late one counts as it."""
         return self.iteration in (self.residual.entered, self._given)
 
     def all_reduce(
@@ -187,10 +187,10 @@ class Agent:
         """Contribute the current iteration's gradient, None when it is `entered`, and wait for the iteration's end.
 
         It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
-        aggregate.  Where the iteration is over the rule says what becomes of the gradient, and the call does not wait
-        for another end; if the gradient counts among the k of a later one that is `entered` then.  `meanwhile` is called
-        on the event loop when all is encoded, while the last blocks wait to leave: before that other workers of this
-        machine may need its processors.
+        aggregate.  Where the iteration is over the rule says what becomes of the gradient, and no other end is waited
+        for; if the gradient counts among the k of a later one, that is `entered` then.  `meanwhile` is called on the
+        event loop when all is encoded, while the last blocks wait to leave: before that other workers of this machine
+        may need its processors.
         Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
         all later iterations that are over by now.  A State among them replaces all before it: the results were too old
         to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.

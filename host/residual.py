@@ -168,8 +168,8 @@ class Residual:
         """Enter a gradient that is good (host.compress.check), or what it has of these blocks.
 
         Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later one,
-        keep what they have: it was computed before a restart.
+        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later
+        one, keep what they have: it was computed before a restart.
         """
         pages, key = self._pages, iteration * PARTS + batch
         chosen = np.arange(self.blocks) if blocks is None else blocks

@@ -1,14 +1,16 @@
 """Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
 
+import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from host.age import NOTHING_FADES, AgeWeight
 from host.agent import Agent, Aggregate
 from host.coding import Coding
 from host.compress import to_fixed
@@ -23,11 +25,13 @@ from host.slot_rules import SlotRules
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
+from run.late import RULES
 from tests.host.udp_switch import UdpSwitch
 
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
 SMALL = Job(workers=3, words=1, slots=32, window=8)
+DROPPED = AgeWeight(weight=0.0)
 
 
 def address(rank: int) -> str:
@@ -40,7 +44,8 @@ class Cluster:
         job: Job,
         k: int,
         lose: int = 0,
-        drop: bool = False,
+        rule: str = "stash",
+        age: AgeWeight = NOTHING_FADES,
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
         elements: int = ELEMENTS,
@@ -63,13 +68,23 @@ class Cluster:
                 transport=transport,
                 compress=compress,
                 average=average,
-                drop=drop,
+                rule=RULES[rule],
+                age=age,
                 recorder=recorder,
             )
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
         ]
         for agent in self.agents:
             self.loop.run(agent.start(1, 0, self))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+
+        async def wait() -> None:
+            while not holds():
+                await asyncio.sleep(0.001)
+
+        self.loop.run(wait())
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         for agent in self.agents:
@@ -169,7 +184,7 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
 
 
 def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
-    cluster = Cluster(SMALL, k=2)
+    cluster = Cluster(SMALL, k=2, rule="abort")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
         with ThreadPoolExecutor() as pool:
@@ -192,7 +207,7 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
 
 
 def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
-    cluster = Cluster(SMALL, k=2, drop=True)
+    cluster = Cluster(SMALL, k=2, rule="drop", age=DROPPED)
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
         with ThreadPoolExecutor() as pool:
@@ -210,11 +225,11 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
         cluster.close()
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, drop: bool) -> None:
+@pytest.mark.parametrize(("rule", "age"), [("stash", NOTHING_FADES), ("merge", NOTHING_FADES), ("drop", DROPPED)])
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: str, age: AgeWeight) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
-    cluster = Cluster(SMALL, k=2, drop=drop)
+    cluster = Cluster(SMALL, k=2, rule=rule, age=age)
     loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -233,7 +248,7 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
         assert late.protocol.statistics.resyncs == 1
         assert late.residual.books().conserved
         books = late.residual.books()
-        kept = books.discarded if drop else books.pending
+        kept = books.discarded if rule == "drop" else books.pending
         assert np.array_equal(kept[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost, or thrown away"
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
@@ -348,7 +363,7 @@ def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.Mo
             alone = pool.submit(agent.all_reduce, gradient)
             while agent.protocol.statistics.retransmissions < 3:
                 time.sleep(0.01)
-            encoded = int((agent.residual.sent_scale > 0).sum())
+            encoded = int((agent.residual.sent_in(1)[0] > 0).any(axis=1).sum())
             others = [pool.submit(other.all_reduce, gradient) for other in cluster.agents[1:]]
             means = [call.result()[1][0].mean for call in (alone, *others)]
         assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)

@@ -1,5 +1,6 @@
 """One suite for every implementation of Collective; each runs in threads on loopback, the server in a process."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from host import note
-from host.agent import LAST_ITERATION
+from host.agent import Agent
 from host.collective import Collective, Floats, Form, Reduced
 from host.errors import CollectiveError
 from host.frames import Kind as FrameKind
@@ -253,6 +254,12 @@ def test_fewer_go_on_where_fewer_complete_a_sum(kind: Any) -> None:
     assert [result.count for result in reduced] == [2, 2]
 
 
+async def heard(agent: Agent, last: int) -> None:
+    """Wait until it has all results up to this iteration."""
+    while sum(1 for _ in agent.held(last, last)) < len(agent.protocol.blocks):
+        await asyncio.sleep(0.001)
+
+
 def test_who_is_late_hears_of_all_it_has_missed(kind: Any) -> None:
     """Its own goes with its next call, where it is in the mean of three."""
     if not kind.fewer:
@@ -263,10 +270,9 @@ def test_who_is_late_hears_of_all_it_has_missed(kind: Any) -> None:
 
     with kind.team(3, k=2) as team:
         team.all(lambda worker: [worker.all_reduce(full(call)) for call in (3, 5, 7)], [0, 1])
-        whole = list(team.collectives[0].agent.held(0, LAST_ITERATION))
-        while list(team.collectives[2].agent.held(0, LAST_ITERATION)) != whole:
-            time.sleep(0.001)
-        late = team.collectives[2].all_reduce(full(6))
+        collective = team.collectives[2]
+        collective._loop.run(heard(collective.agent, collective.agent.iteration + 2))
+        late = collective.all_reduce(full(6))
         assert [array[0] for (array,) in (late.arrays, *late.skipped)] == [3, 5, 7]
         last = team.all(lambda worker: worker.all_reduce(full(9 + 3 * (worker.rank == 2))), [0, 2])
     assert [(result.arrays[0][0], result.count) for result in last] == [((9 + 6 + 12) / 3, 2)] * 2
