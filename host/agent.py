@@ -300,7 +300,7 @@ class Agent:
         self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
-        if self._may_merge and self.encoder.waits_since(iteration - 1):
+        if self._may_merge and not self.protocol.left_behind and self.encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
 
     async def _exchange(

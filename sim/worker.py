@@ -236,7 +236,7 @@ class Worker:
         self._iteration = self._iteration or iteration
         encoder.begin(iteration)
         self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
-        if self._may_merge and encoder.waits_since(iteration - 1):
+        if self._may_merge and not self.protocol.left_behind and encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
         self._alarm.set(self.protocol.deadline, self._around.clock)
 
