@@ -31,6 +31,8 @@ from tests.host.udp_switch import UdpSwitch
 SWITCH = "127.0.77.254"
 ELEMENTS = 1000
 SMALL = Job(workers=3, words=1, slots=32, window=8)
+ROOMY = Job(workers=3, words=1, slots=32, window=16)
+"""All blocks leave at once."""
 DROPPED = AgeWeight(weight=0.0)
 
 
@@ -229,7 +231,7 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
 def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: str, age: AgeWeight) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
-    cluster = Cluster(SMALL, k=2, rule=rule, age=age)
+    cluster = Cluster(ROOMY, k=2, rule=rule, age=age)
     loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
