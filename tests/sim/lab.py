@@ -31,6 +31,8 @@ workers = 3
 words = 2
 [policy]
 late_gradient = "{rule}"
+age_weight = {age_weight}
+age_limit = {age_limit}
 [model]
 hidden = [16]
 compute_ms = 5
@@ -63,12 +65,15 @@ def written(
     *,
     objective: str = "round",
     rule: str = "stash",
+    age_weight: float = 0.5,
+    age_limit: int = 16,
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
     """A small configuration's file; `more` is appended to it."""
     path = folder / "small.toml"
-    text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target)
+    age = {"age_weight": age_weight, "age_limit": age_limit}
+    text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target, **age)
     path.write_text(text + more)
     return path
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from run.config import Config
+from run.late import RULES
 from tests.sim.lab import FREE, Trained, written
 from tests.sim.test_exact import EVENTS, FAULTS
 
@@ -37,20 +38,20 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "late"), list(zip(CASES, ["finish", "drop", "abort"] * 3, strict=False)))
-def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: str, late: str) -> None:
+@pytest.mark.parametrize(("name", "rule"), list(zip(CASES, [*RULES, "merge"], strict=True)))
+def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: str, rule: str) -> None:
     """Packets are lost, repeated and reordered, k changes, and what the third worker sends is mostly too late."""
     compress, words = CASES[name]
-    run = trained(tmp_path, compress, FAULTS + EVENTS, words, late=late, iterations=35)
+    run = trained(tmp_path, compress, FAULTS + EVENTS, words, rule=rule, iterations=35, age_weight=1.0, age_limit=1000)
     run.check()
     plans = [student.encoder.plan.to_arrays() for student in run.students]
     assert all(np.array_equal(plan[part], plans[0][part]) for plan in plans for part in plan)
     assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-thrown-away"), (
         "the first iteration's scales are whoever claims the slot's"
     )
-    assert any(line["late"] for line in lines(run, 2)) or late == "abort"
+    assert any(line["late"] for line in lines(run, 2)) or RULES[rule].gives_up
     discarded = dict(np.load(run.entry.sums(0)))["discarded"]
-    assert discarded.any() == ("thrown" in name or late == "drop") or late == "drop"
+    assert discarded.any() == ("thrown" in name) or rule == "drop"
 
 
 def iterations(tmp_path: Path, name: str, compress: str, words: int) -> int:
