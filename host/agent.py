@@ -110,8 +110,8 @@ class Agent:
         """The one that the training thread works on; the protocol may be further, to merge what is late."""
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
-        self._given = 0
-        """The iteration among whose k a late gradient counts."""
+        self._promised = 0
+        """The iteration that a late gradient is for, which counts among its k: the books have it."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
@@ -172,8 +172,8 @@ class Agent:
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient was given: computed before a restart, or a late one counts as it."""
-        return self.iteration in (self.residual.entered, self._given)
+        """Whether the current iteration's gradient is in the books: it was computed before a restart, or is a late one."""
+        return self.iteration in (self.residual.entered, self._promised)
 
     def all_reduce(
         self,
@@ -188,9 +188,9 @@ class Agent:
 
         It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
         aggregate.  Where the iteration is over the rule says what becomes of the gradient, and no other end is waited
-        for; if the gradient counts among the k of a later one, that is `entered` then.  `meanwhile` is called on the
-        event loop when all is encoded, while the last blocks wait to leave: before that other workers of this machine
-        may need its processors.
+        for: one that is to count in a later iteration is sent by the next call, once it is clear that training goes on.
+        `meanwhile` is called on the event loop when all is encoded, while the last blocks wait to leave: before that
+        other workers of this machine may need its processors.
         Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
         all later iterations that are over by now.  A State among them replaces all before it: the results were too old
         to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
@@ -311,16 +311,16 @@ class Agent:
         self._watch = watch = Stopwatch()
         try:
             late = self._is_late
-            if gradient is None and self._given == self.iteration:
-                return _Exchanged(handed_s, await self._skip(), watch.times())
             await self._advance(0)
             current = self.protocol.iteration
             self._turn("encode")
             if gradient is not None:
                 self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
-            if late and not self.rule.counts:
+            if late:
                 self.encoder.enter_rest()
-                if self._may_merge:
+                if self.rule.counts:
+                    self._promised = current if self.encoder.brings(current) else 0
+                elif self._may_merge:
                     self._contribute_waiting(counts=False)
                 meanwhile()
             elif batch:
@@ -328,8 +328,6 @@ class Agent:
             else:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
-            if late and self.rule.counts:
-                self._given = current
             if stay or late:
                 self._feed(whole=True)
                 await self._advance(0)

@@ -137,6 +137,10 @@ class Encoder:
         """Whether any gradient is pending."""
         return bool((self.residual.waiting > 0).any())
 
+    def brings(self, iteration: int) -> bool:
+        """Whether any is that no contribution to this iteration has."""
+        return bool((self.residual.unsent(iteration) > 0).any())
+
     def waits_since(self, iteration: int) -> bool:
         """Whether one is that was begun before this iteration."""
         return self.residual.oldest_before(iteration)

@@ -46,7 +46,7 @@ class Reducer(Protocol):
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient was given already, before a restart, or a late one counts as it."""
+        """Whether the current iteration's gradient was given already, before a restart, or a late one is for it."""
 
     @property
     def times(self) -> Times:

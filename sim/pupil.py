@@ -37,6 +37,9 @@ class Sender(Protocol):
     def waits(self) -> bool:
         """Whether any gradient is pending."""
 
+    def brings(self, iteration: int) -> bool:
+        """Whether any is that no contribution to this iteration has."""
+
     def waits_since(self, iteration: int) -> bool:
         """Whether one is that was begun before this iteration."""
 
@@ -144,6 +147,10 @@ class Zeros:
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
         self._parts = 0  # of the current iteration
+
+    def brings(self, iteration: int) -> bool:
+        """Who was late brings as many zeros as others."""
+        return True
 
     def waits_since(self, iteration: int) -> bool:
         """Nothing does."""

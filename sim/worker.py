@@ -58,7 +58,7 @@ class Worker:
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
         self._iteration, self._batch = 0, 0  # what is computed; the protocol may be further
-        self._given = 0  # the iteration among whose k a late gradient counts
+        self._promised = 0  # the iteration that a late gradient is for, which counts among its k
         self._beyond = 0
         self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
@@ -77,8 +77,8 @@ class Worker:
     def _compute(self) -> None:
         """Parameters are ready."""
         self._step, self._started_s, self._batch = None, self._around.clock.time(), 0
-        if self._given == self._iteration:
-            self._until(self._iteration, self._hear)
+        if self._promised == self._iteration:
+            self._until(0, self._keep_promise)
         else:
             self._go()
 
@@ -103,23 +103,43 @@ class Worker:
         self._pupil.enter(work, iteration, batch, current)
         self._step = self._step or self._made(work)
         late = current > iteration
-        if late and not self._rule.counts:
+        if late:
             self._pupil.encoder.enter_rest()
-            if self._may_merge:
+            if self._rule.counts:
+                self._promise(current)
+            elif self._may_merge:
                 self._contribute_waiting(counts=False)
         elif batch:
             self._contribute_waiting(counts=True)
         else:
-            self._pupil.encoder.encode(current)
-            for block in self.protocol.missing:
-                self._contribute(block)
+            self._contribute_own(current)
         self._alarm.set(self.protocol.deadline, self._around.clock)
         if self._rule.repeats and not late and batch < PARTS - 1:
             self._batch += 1
             self._go()
         else:
-            self._given = current if late and self._rule.counts else 0
             self._until(0 if late else current, self._hear)
+
+    def _contribute_own(self, iteration: int) -> None:
+        """Part 0."""
+        self._pupil.encoder.encode(iteration)
+        for block in self.protocol.missing:
+            self._contribute(block)
+
+    def _promise(self, iteration: int) -> None:
+        """What is late is for this iteration, once it is clear that training goes on."""
+        self._promised = iteration if self._pupil.encoder.brings(iteration) else 0
+
+    def _keep_promise(self) -> None:
+        """Contribute what is late, unless that iteration is over as well."""
+        current = self.protocol.iteration
+        late = current > self._iteration
+        if late:
+            self._promise(current)
+        else:
+            self._contribute_own(current)
+        self._alarm.set(self.protocol.deadline, self._around.clock)
+        self._until(0 if late else current, self._hear)
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
