@@ -172,7 +172,7 @@ class Agent:
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient is in the books: it was computed before a restart, or is a late one."""
+        """Whether the current iteration's gradient is in the books: computed before a restart, or a late one for it."""
         return self.iteration in (self.residual.entered, self._promised)
 
     def all_reduce(

@@ -218,24 +218,38 @@ def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> No
 
 
 def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
-    """Whoever gave it hears at once what has ended, and computes no other one for that iteration."""
+    """Whoever has it hears first what has ended, and computes no other one for that iteration."""
     with running(ROOMY, k=2, rule="async", age=HALVED) as cluster:
         give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 1)
         late = cluster.agents[2]
         assert not late.entered
-        assert iterations(late.all_reduce(full(8))[1]) == [1], "nobody else may ever come"
+        assert iterations(late.all_reduce(full(8))[1]) == [1]
         assert (late.iteration, late.entered) == (2, True)
-        ((second,),) = give(cluster, {0: 2})
+        assert cluster.transports[2].traffic.packets_sent == 0, "the training may be over"
+        with ThreadPoolExecutor() as pool:
+            calls = pool.submit(late.all_reduce, None), pool.submit(cluster.agents[0].all_reduce, full(2))
+            (second,), (same,) = (aggregates(call.result()[1]) for call in calls)
         assert (second.count, second.contributors, second.gradients, second.members) == (2, 2, 1.5, [0, 2])
         assert second.mean[0] == pytest.approx((2 + 8 / 2) / 1.5)
-        sent = cluster.transports[2].traffic.packets_sent
-        (heard_of,) = aggregates(late.all_reduce(None)[1])
-        assert np.array_equal(heard_of.mean, second.mean)
-        assert not heard_of.late
-        assert (late.iteration, late.entered) == (3, False)
-        assert cluster.transports[2].traffic.packets_sent == sent
+        assert np.array_equal(second.mean, same.mean)
+        assert (second.late, late.iteration, late.entered) == (False, 3, False)
         assert (account(late).summed, account(late).waiting) == (0.5, 0)
+
+
+def test_a_late_gradient_that_is_late_again_counts_in_a_later_iteration_or_is_merged() -> None:
+    """While its worker applies what has ended, another iteration ends; it is sent for the one after that, once."""
+    with running(ROOMY, k=2, rule="async") as cluster:
+        give(cluster, {0: 1, 1: 1})
+        heard(cluster, 2, 1)
+        late = cluster.agents[2]
+        late.all_reduce(full(8))
+        give(cluster, {0: 1, 1: 1})
+        has_sent(cluster, 2, 3, part=1)
+        assert iterations(late.all_reduce(None)[1]) == [2]
+        assert (late.iteration, late.entered) == (3, False), "it is merged into the third"
+        (third,), _ = give(cluster, {0: 1, 1: 1})
+        assert (third.contributors, third.gradients, third.mean[0]) == (2, 3, (1 + 1 + 8) / 3)
 
 
 # -- batch-sync
