@@ -171,11 +171,10 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
     assert slow.discarded == 0
     assert slow.entered - slow.summed <= 1, "but for the last one"
     assert slow.entered == pytest.approx(run.simulation.first_s / (0.060 + 0.005), rel=0.2), "as fast as it is"
-    assert sum(account.summed for account in accounts[:3]) == pytest.approx(
-        3 * 200 - slow.entered * (rule == "async"), abs=9
-    )
+    assert all(account.entered - account.summed <= 2 for account in accounts[:3])
     assert 0 < max(waited) <= 3
-    assert {line["late"] for line in lines(run, 3)} >= {True}
+    in_time = sum(not line["late"] for line in lines(run, 3))
+    assert in_time > 5 if rule == "async" else in_time == 0, "among the three, or beside them"
 
 
 def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
@@ -188,11 +187,12 @@ def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -
 
 @pytest.mark.parametrize("rule", ["merge", "stash"])
 def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
-    """Each of the slow worker's gradients is older than three iterations when it comes."""
+    """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
     run = with_a_slow_one(tmp_path, rule, age_weight=1.0, age_limit=3).run()
     run.check()
     slow = run.students[3].encoder.residual.account()
-    assert (slow.summed, slow.waiting, slow.discarded) == (0, 0, slow.entered)
+    assert slow.discarded >= slow.entered - 1 > 10
+    assert slow.waiting == 0
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -87,16 +87,16 @@ def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
 
 
 def test_rules_take_the_time_that_their_gradients_take(tmp_path: Path) -> None:
-    """Workers that are slow for good: who finishes what is late begins late, who gives up begins with the others."""
-    config = blocked(tmp_path, [20.0, 40.0, 80.0, 160.0], objective="fixed:2", iterations=400)
+    """Who finishes what is late begins late, who gives up begins with the others."""
+    config = blocked(tmp_path, [20.0, 40.0, 80.0, 80.0], objective="fixed:3", iterations=400)
     mean = {
         rule: times(replace(config, policy=replace(config.policy, late_gradient=rule))).mean_iteration_s
         for rule in RULES
     }
     assert mean["merge"] == mean["stash"] == mean["drop"], "what is late takes the same time, whatever becomes of it"
-    assert mean["async"] < 0.95 * mean["merge"], "a late gradient is one of the two that are waited for"
-    assert mean["abort"] < mean["merge"], "nobody is still busy with what is late"
-    assert mean["batch-sync"] < 0.95 * mean["abort"], "nor does anybody wait who could compute"
+    assert mean["async"] < 0.8 * mean["merge"], "a late gradient is one of the three that are waited for"
+    assert mean["abort"] < 0.98 * mean["merge"], "nobody is still busy with what is late"
+    assert mean["batch-sync"] < mean["abort"], "nor does anybody wait who could compute"
 
 
 def test_what_is_predicted_is_what_comes(tmp_path: Path) -> None:
