@@ -19,13 +19,13 @@ from bench.timing import median_ms
 from controller.choose import (
     GROUP_ABOVE,
     GROUPS,
-    choose,
     expected_counts,
     groups,
     lattice,
     objective,
     round_costs,
 )
+from controller.chooser import cheapest
 from controller.grouped import grouped_counts
 from controller.measure import FloatArray
 from controller.poisson import poisson_done
@@ -151,7 +151,8 @@ def one_by_scipy(rates: FloatArray) -> FloatArray:
 def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int:
     """k, from rates: what is timed."""
     goal = objective("round", len(rates))
-    return choose(times_alone(SERVICE + counts(rates)), goal, current=len(rates), margin=0.05).k
+    forecast = times_alone(SERVICE + counts(rates))
+    return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.treatment, 0.05).k
 
 
 def times(seed: int, repetitions: int) -> list[Row]:

@@ -218,8 +218,9 @@ def decision(workers: int) -> Row:
         due_ms.append(1e3 * (time.perf_counter() - begin))
     found = running.decider
     assert found.estimate is not None and found.choice is not None
-    known = (found.estimate, found.live, found.choice.forecast, found.goal.costs, found.k)
-    errors_ms = median_ms(lambda: gain_error(*known), 20)
+    estimate, live, costs = found.estimate, found.live, found.goal.costs
+    forecasts, present = found.choice.forecasts, (found.choice.place, found.k - 1)
+    errors_ms = median_ms(lambda: gain_error(estimate, live, forecasts, costs, present), 20)
     return {"workers": workers, "due_ms": float(np.median(due_ms[20:])), "errors_ms": errors_ms}
 
 

@@ -7,7 +7,7 @@ Pure functions; knows nothing of time, gRPC or the switch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from controller.grouped import grouped_counts
 from controller.measure import FloatArray
 from controller.model import Estimate
 from controller.poisson import poisson_done
+from run.late import RuleName, Treatment
 from run.objectives import check_objective, find_plugin
 
 GROUP_ABOVE = 64
@@ -36,15 +37,17 @@ TAIL = 9.0
 class Forecast:
     """What an objective may look at, for k = 1..n live workers (n,).
 
-    `expected_s` is E_k[T] in seconds, as if all workers started together; `predicted_s` the same for the process, where
-    late workers do not (`carryover`); both end with the k-th worker's first block, and `overhead_s` follows: transfer,
-    sum and step. `worth` is what an iteration brings, 1 for the mean of exact and fresh gradients (`progress`).
+    `treatment`: of late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
+    started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
+    that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
+    the mean of exact and fresh gradients (`progress`).
     """
 
     expected_s: FloatArray
     predicted_s: FloatArray
     overhead_s: float
     worth: FloatArray
+    treatment: Treatment = field(default_factory=Treatment)
 
     @property
     def workers(self) -> int:
@@ -64,18 +67,42 @@ class Objective:
     name: str
     costs: Callable[[Forecast], FloatArray]
     unit: str  # of the costs, for people: "s" or "" where they have none
+    rule: RuleName | None = None  # for late gradients, where it leaves no choice
+    treatments: tuple[Treatment, ...] = ()  # of late gradients among which it chooses; none: as the configuration says
+    warm_up: int = 0  # iterations before the first choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The k to use, and the numbers behind it."""
+    """The k and the treatment of late gradients to use, and the numbers behind them.
+
+    `best`, `best_treatment`: the cheapest; other ones than those to use where the gain was within the margin, or not
+    sure. `forecasts` and `all_costs`: of each treatment that could be chosen; `forecast`, `costs`: of the one to use.
+    """
 
     k: int
-    best: int  # the cheapest k: not `k` where the gain was within the margin, or not sure
-    forecast: Forecast
-    costs: FloatArray
+    treatment: Treatment
+    best: int
+    best_treatment: Treatment
+    forecasts: tuple[Forecast, ...]
+    all_costs: FloatArray  # (treatments, n)
     gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
     gain_error: float = 0.0  # its standard error; 0 where it was not asked for
+
+    @property
+    def place(self) -> int:
+        """Of the treatment to use among `forecasts`."""
+        return next(at for at, forecast in enumerate(self.forecasts) if forecast.treatment == self.treatment)
+
+    @property
+    def forecast(self) -> Forecast:
+        """Under the treatment to use."""
+        return self.forecasts[self.place]
+
+    @property
+    def costs(self) -> FloatArray:
+        """Of k = 1..n under it (n,)."""
+        return np.asarray(self.all_costs[self.place])
 
 
 def round_costs(forecast: Forecast) -> FloatArray:
@@ -92,9 +119,18 @@ def accuracy_costs(forecast: Forecast) -> FloatArray:
     return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
 
 
+TREATMENTS = (Treatment("async", 0.5), Treatment("async", 1.0), Treatment("batch-sync", 0.5))
+"""Of late gradients, that `accuracy` chooses from: with the best k one of them is nearly the best of all
+(docs/EXPERIMENTS.md)."""
+
+WARM_UP = 8
+"""Iterations after which it is known how fast gradients turn."""
+
 BUILT_IN: dict[str, Callable[[], Objective]] = {
     "round": lambda: Objective(name="round", costs=round_costs, unit="s"),
-    "accuracy": lambda: Objective(name="accuracy", costs=accuracy_costs, unit="s"),
+    "accuracy": lambda: Objective(
+        name="accuracy", costs=accuracy_costs, unit="s", treatments=TREATMENTS, warm_up=WARM_UP
+    ),
     "all": lambda: Objective(name="all", costs=lambda forecast: forecast.workers - forecast.ks, unit=""),
 }
 """What makes each objective without a number. A new one is a line in here, and its name in run/objectives.py."""
@@ -102,11 +138,11 @@ BUILT_IN: dict[str, Callable[[], Objective]] = {
 
 def objective(text: str, workers: int) -> Objective:
     """A built-in one, 'fixed:K', or a plug-in; ConfigError for anything else, and for a plug-in that does not load."""
-    k = check_objective(text, workers, "objective")
+    fixed = check_objective(text, workers, "objective")
     if text in BUILT_IN:
         return BUILT_IN[text]()
-    if k is not None:
-        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - k), unit="")
+    if fixed is not None:
+        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule)
     entry = find_plugin(text)
     assert entry is not None
     return Objective(name=text, costs=plugin.load(entry), unit="")
@@ -116,22 +152,11 @@ GAIN_MAX = 1e6
 """A gain is no larger than this, whatever an objective's costs are."""
 
 
-def gains(costs: FloatArray, k: int) -> FloatArray:
-    """The share of k's cost that each k saves (n,); 0 for itself, negative where it costs more."""
-    present = float(costs[k - 1])
+def gains(costs: FloatArray, present: float) -> FloatArray:
+    """The share of the present cost that each of others saves, same shape; negative where it costs more."""
     with np.errstate(over="ignore"):
         saved = (present - costs) / max(abs(present), 1e-300)
     return np.clip(saved, -GAIN_MAX, GAIN_MAX)
-
-
-def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:
-    """The cheapest k; or the current one, where that is possible and at most `margin` (a share) dearer."""
-    costs = goal.costs(forecast)
-    best = int(np.argmin(costs)) + 1
-    if not 1 <= current <= len(costs):
-        return Choice(k=best, best=best, forecast=forecast, costs=costs)
-    gain = float(gains(costs, current)[best - 1])
-    return Choice(k=best if gain > margin else current, best=best, forecast=forecast, costs=costs, gain=gain)
 
 
 def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:

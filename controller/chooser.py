@@ -1,22 +1,38 @@
-"""From an estimate to a k: forecast, the objective's costs, and whether a change is worth it and sure.
+"""From an estimate to a k and a treatment of late gradients: forecasts, costs, whether a change is worth it and sure.
 
-Holds what the choice rests on. Knows nothing of reports, of who was lost, or of time.
+An *option* is a treatment and a k. Holds what the choice rests on. Knows nothing of reports, of who was lost, or of
+time.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controller.carryover import Prediction, Predictor
-from controller.choose import Choice, Forecast, Objective, choose, expected_times, gains
+from controller.choose import Choice, Forecast, Objective, expected_times, gains
 from controller.errors import ObjectiveError
 from controller.evidence import Evidence, gain_error
-from controller.measure import BoolArray
+from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
+from controller.prediction import Prediction, Predictor
 from controller.progress import Progress
+from run.late import Treatment
 
 _LOG = logging.getLogger(__name__)
+
+OFF = 1.5
+"""By this factor, either way, what age and noise cost may be off without a change having been wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a choice is made from: of the workers in the mask `live` (workers,)."""
+
+    estimate: Estimate
+    live: BoolArray
+    progress: Progress
+    overhead_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +43,7 @@ class Chooser:
     window: int
     predictor: Predictor
     choice: Choice | None = None  # over the workers that were live then
-    prediction: Prediction | None = None  # that it rests on
+    prediction: Prediction | None = None  # that it rests on, under the treatment to use
     fault: str = ""  # what the objective did instead of giving costs; empty: it gave some
     evidence: Evidence = field(init=False)
     _logged: bool = False  # that this objective failed
@@ -45,54 +61,125 @@ class Chooser:
     def follow(self, goal: Objective) -> None:
         """Another objective from now on."""
         self.goal, self.fault, self._logged = goal, "", False
+        self.choice = None
         self.evidence.forget()
 
     def choose(
         self,
-        estimate: Estimate,
-        live: BoolArray,
-        progress: Progress,
-        overhead_s: float,
+        known: Known,
+        treatments: Sequence[Treatment],
         *,
         k: int,
+        treatment: Treatment,
         margin: float,
         iterations: int | None = None,
     ) -> Choice | None:
-        """The k to use where `k` is in force; None where the objective gives no costs (`fault` says why).
+        """The option to use where `k` and `treatment` are in force; None where the objective gives no costs.
 
-        With `iterations`, the number since the last look, a change has to be sure; without, it need only gain `margin`.
+        With `iterations`, the number since the last look, a change has to be sure; without, and the first time, it need
+        only gain `margin`.
         """
-        expected_s = expected_times(estimate, live)
-        self.prediction = self.predictor.predict(estimate, live, expected_s, overhead_s)
-        forecast = Forecast(
-            expected_s=expected_s,
-            predicted_s=self.prediction.mean_s,
-            overhead_s=overhead_s,
-            worth=progress.worth(self.prediction),
-        )
+        expected_s = expected_times(known.estimate, known.live)
+        predictions = [self._predict(known, expected_s, each) for each in treatments]
+        forecasts = self._forecasts(known, expected_s, treatments, predictions)
         try:
-            choice = choose(forecast, self.goal, current=k, margin=margin)
-            if iterations is not None and k <= forecast.workers:
-                choice = self._surely(choice, estimate, live, k, margin, iterations)
+            costs = np.stack([self.goal.costs(forecast) for forecast in forecasts])
+            first = self.choice is None
+            choice = cheapest(forecasts, costs, k, treatment, margin)
+            if not first and iterations is not None and (present := _place(choice, k, treatment)) is not None:
+                low, high = (
+                    self._forecasts(known, expected_s, treatments, predictions, factor) for factor in (1 / OFF, OFF)
+                )
+                choice = self._surely(choice, known, present, (low, high), margin, iterations)
         except ObjectiveError as error:
             self._failed(str(error))
             return None
         self.choice, self.fault = choice, ""
+        self.prediction = predictions[choice.place]
         return choice
 
+    def _predict(self, known: Known, expected_s: FloatArray, treatment: Treatment) -> Prediction:
+        """The process under a rule."""
+        return self.predictor.predict(known.estimate, known.live, expected_s, known.overhead_s, treatment.rule)
+
+    @staticmethod
+    def _forecasts(
+        known: Known,
+        expected_s: FloatArray,
+        treatments: Sequence[Treatment],
+        predictions: Sequence[Prediction],
+        factor: float = 1.0,
+    ) -> tuple[Forecast, ...]:
+        """Of each treatment, where what age and noise cost is off by a factor."""
+        return tuple(
+            Forecast(
+                expected_s=expected_s,
+                predicted_s=prediction.mean_s,
+                overhead_s=known.overhead_s,
+                worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
+                treatment=treatment,
+            )
+            for treatment, prediction in zip(treatments, predictions, strict=True)
+        )
+
     def _surely(
-        self, choice: Choice, estimate: Estimate, live: BoolArray, k: int, margin: float, iterations: int
+        self,
+        choice: Choice,
+        known: Known,
+        present: tuple[int, int],
+        bounds: Sequence[tuple[Forecast, ...]],
+        margin: float,
+        iterations: int,
     ) -> Choice:
-        """The cheapest k of those that surely gain; the present one where there is none."""
-        gain, error = gains(choice.costs, k), self.evidence.error
-        if len(error) != len(gain) or choice.gain > margin:  # a look at gains that change nothing may go by an old one
-            error = gain_error(estimate, live, choice.forecast, self.goal.costs, k)
-        sure = self.evidence.weigh(gain, error, k, margin=margin, iterations=iterations)
-        chosen = int(np.argmin(np.where(sure, choice.costs, np.inf))) + 1 if sure.any() else k
-        return replace(choice, k=chosen, gain_error=float(error[choice.best - 1]))
+        """The cheapest of the options that surely gain; the present one where there is none."""
+        gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
+        if error.shape != gain.shape or choice.gain > margin:  # where nothing is to change, an old one will do
+            error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.costs, present)
+        at, k = present
+        slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
+        sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
+        for forecasts in bounds if len(gain) > 1 else ():
+            costs = np.stack([self.goal.costs(forecast) for forecast in forecasts])
+            sure &= gains(costs, float(costs[present])) > 0
+        chosen = np.unravel_index(np.argmin(np.where(sure, choice.all_costs, np.inf)), gain.shape)
+        to_use, k_to_use = (int(chosen[0]), int(chosen[1])) if sure.any() else present
+        best = next(i for i, each in enumerate(choice.forecasts) if each.treatment == choice.best_treatment)
+        return replace(
+            choice,
+            k=k_to_use + 1,
+            treatment=choice.forecasts[to_use].treatment,
+            gain_error=float(error[best, choice.best - 1]),
+        )
 
     def _failed(self, fault: str) -> None:
         """Say the first one."""
         if not self._logged:
             _LOG.error("%s; the last k stays in force (further faults are not logged)", fault)
         self.fault, self._logged = fault, True
+
+
+def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:
+    """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
+    at, place = np.unravel_index(np.argmin(costs), costs.shape)
+    best, best_treatment = int(place) + 1, forecasts[int(at)].treatment
+    choice = Choice(
+        k=best,
+        treatment=best_treatment,
+        best=best,
+        best_treatment=best_treatment,
+        forecasts=forecasts,
+        all_costs=costs,
+    )
+    present = _place(choice, k, treatment)
+    if present is None:
+        return choice
+    gain = float(gains(costs, float(costs[present]))[at, place])
+    return replace(choice, gain=gain) if gain > margin else replace(choice, k=k, treatment=treatment, gain=gain)
+
+
+def _place(choice: Choice, k: int, treatment: Treatment) -> tuple[int, int] | None:
+    """Where an option is among the costs; None: it is no option."""
+    treatments = [forecast.treatment for forecast in choice.forecasts]
+    if treatment not in treatments or not 1 <= k <= choice.all_costs.shape[1]:
+        return None
+    return treatments.index(treatment), k - 1

@@ -90,6 +90,7 @@ class Course:
                 generation=generation,
                 running=running,
                 decision=self.agreement.number,
+                treatment=self.decider.treatment,
             )
         )
 

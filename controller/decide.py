@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from controller.carryover import Prediction, Predictor
 from controller.choose import Choice, Objective, objective
-from controller.chooser import Chooser
+from controller.chooser import Chooser, Known
 from controller.measure import BoolArray, FloatArray, Measurements, Report
 from controller.model import Estimate, fit
 from controller.pace import Pace
+from controller.prediction import Prediction, Predictor
 from controller.progress import Progress
 from run.config import Average, Policy
+from run.late import Treatment
 from run.objectives import check_objective
 
 CHANGES_KEPT = 32
-
-PROCESS = {"abort": "abort", "drop": "drop"}
 
 UNHEARD_OF = 1e-3
 """Share of a worker's blocks that take longer than a silence that is news."""
@@ -35,6 +34,7 @@ class Change:
     iteration: int
     k: int
     previous_k: int
+    treatment: Treatment  # of late gradients from now on
     reason: str
     expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
     predicted_s: float  # its predicted iteration time; NaN likewise
@@ -51,6 +51,7 @@ class Decider:
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
     k: int = field(init=False)
+    treatment: Treatment = field(init=False)  # of late gradients
     estimate: Estimate | None = None
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
@@ -64,7 +65,7 @@ class Decider:
         self.chooser = Chooser(
             goal=objective(self.policy.objective, self.workers),
             window=self.policy.window,
-            predictor=Predictor(late=PROCESS.get(self.policy.late_gradient, "finish")),
+            predictor=Predictor(),
         )
         self.restart(range(self.workers))
 
@@ -76,9 +77,10 @@ class Decider:
         self.estimate = self.included = None
         self.chooser.restart()
         self.pace = Pace()
-        self.progress = Progress(average=self.average)
+        self.progress = Progress(workers=self.workers, average=self.average)
         self._decided = 0
         self.k = self._start_k(self.goal.name)
+        self.treatment = self._start_treatment()
 
     @property
     def goal(self) -> Objective:
@@ -105,7 +107,7 @@ class Decider:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        self.progress.report(report)
+        self.progress.report(rank, report)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
         if not report.late:
@@ -140,7 +142,24 @@ class Decider:
         self.included = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
-        return self._set_k(self._start_k(text), f"objective set to {text}")
+        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_treatment())
+
+    @property
+    def treatments(self) -> tuple[Treatment, ...]:
+        """Of late gradients, among which the objective chooses, as far as the configuration leaves it to it."""
+        given = self.policy.treatment
+        if self.goal.rule is not None:
+            return (given._replace(rule=self.goal.rule),)
+        if self.policy.late_gradient != "auto" or not self.goal.treatments:
+            return (given,)
+        if self.policy.age_weight is None:
+            return self.goal.treatments
+        weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.treatments)
+        return tuple(dict.fromkeys(weighed))
+
+    def _start_treatment(self) -> Treatment:
+        """Where there is a choice the last one, under which most is measured."""
+        return self.treatments[-1]
 
     def lose(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
@@ -175,9 +194,12 @@ class Decider:
         return self._set_k(wanted if everyone else min(self.k, wanted), reason)
 
     def _start_k(self, text: str) -> int:
-        """What an objective begins with: its fixed K, or all live workers."""
+        """What an objective begins with: its fixed K; half of the live workers where it chooses the rule; else all."""
         live = max(int(self.live.sum()), 1)
-        return min(check_objective(text, self.workers, "objective") or live, live)
+        fixed = check_objective(text, self.workers, "objective")
+        if fixed is None:
+            return live if len(self.treatments) == 1 else max(live // 2, 1)
+        return min(fixed.k, live)
 
     def _excluded(self) -> int | None:
         """The live worker that was too late most often in a row, where that is too often and not everyone is in."""
@@ -220,11 +242,14 @@ class Decider:
         assert self.estimate is not None
         events = self.estimate.high_s / self.estimate.event_s
         passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
-        return bool(np.any(self.live & (passed > 0) & (special.pdtr(passed, events) > 1 - UNHEARD_OF)))
+        silent = self.live & (passed > 0) & np.isfinite(events)
+        return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
 
     def _warm(self) -> bool:
-        """Every live worker has reported often enough."""
+        """Every live worker has reported often enough, and the objective knows what it needs."""
         tracks = self.measurements.track
+        if self.iteration < self.goal.warm_up:
+            return False
         return all(tracks[rank].reports >= self.policy.warm_up for rank in np.flatnonzero(self.live))
 
     def _forecast(self, now_s: float) -> bool:
@@ -240,33 +265,31 @@ class Decider:
         Where the objective gives no costs k stays, as far as the live workers allow.
         """
         assert self.estimate is not None
+        known = Known(estimate=self.estimate, live=self.live, progress=self.progress, overhead_s=self.pace.overhead_s)
         choice = self.chooser.choose(
-            self.estimate,
-            self.live,
-            self.progress,
-            self.pace.overhead_s,
-            k=self.k,
-            margin=margin,
-            iterations=iterations,
+            known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations
         )
         if choice is None:
             return self._set_k(min(self.k, int(self.live.sum())), f"{reason} {self.chooser.fault}")
-        return self._set_k(choice.k, f"{reason} {_numbers(choice, self.k, self.goal)}")
+        numbers = _numbers(choice, self.k, self.treatment, self.goal)
+        return self._set_k(choice.k, f"{reason} {numbers}", choice.treatment)
 
-    def _set_k(self, k: int, reason: str) -> Change | None:
-        """Record a change; None where k is that already."""
-        if k == self.k:
+    def _set_k(self, k: int, reason: str, treatment: Treatment | None = None) -> Change | None:
+        """Record a change; None where k and the treatment of late gradients (None: as it is) are that already."""
+        treatment = treatment or self.treatment
+        if k == self.k and treatment == self.treatment:
             return None
         expected_s, predicted_s = _of(self.choice, k)
         change = Change(
             iteration=self.iteration,
             k=k,
             previous_k=self.k,
+            treatment=treatment,
             reason=reason,
             expected_s=expected_s,
             predicted_s=predicted_s,
         )
-        self.k = k
+        self.k, self.treatment = k, treatment
         self.chooser.evidence.forget()
         self.changes.append(change)
         return change
@@ -279,11 +302,14 @@ def _of(choice: Choice | None, k: int) -> tuple[float, float]:
     return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
 
 
-def _numbers(choice: Choice, previous: int, goal: Objective) -> str:
-    """Why the new k, in one clause."""
+def _numbers(choice: Choice, previous: int, treatment: Treatment, goal: Objective) -> str:
+    """Why the new k, or the new treatment, in one clause."""
     expected_s, predicted_s = _of(choice, choice.k)
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
-    if not goal.unit or previous > len(choice.costs):
+    if len(choice.forecasts) > 1:
+        numbers = f"late gradients: {choice.treatment.rule}, {numbers}"
+    before = [at for at, forecast in enumerate(choice.forecasts) if forecast.treatment == treatment]
+    if not goal.unit or not before or previous > choice.all_costs.shape[1]:
         return numbers
     costs = 1e3 * choice.costs
-    return f"{numbers}, cost {costs[choice.k - 1]:.1f}, not {costs[previous - 1]:.1f} ms"
+    return f"{numbers}, cost {costs[choice.k - 1]:.1f}, not {1e3 * choice.all_costs[before[0], previous - 1]:.1f} ms"

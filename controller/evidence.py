@@ -11,7 +11,7 @@ Pure functions and sums; knows nothing of workers' names, of the switch or of ti
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -50,7 +50,7 @@ class Evidence:
     """What speaks for each other k while one holds. `window` iterations make a look of its own."""
 
     window: int
-    error: FloatArray = field(default_factory=lambda: np.zeros(0))  # of the gains, as it was taken last (n,)
+    error: FloatArray = field(default_factory=lambda: np.zeros(0))  # of the gains, as it was taken last
     _gain: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of gain / error^2
     _weight: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of 1 / error^2
     _since: FloatArray = field(default_factory=lambda: np.zeros(0))  # iterations for which it has been convincing
@@ -59,18 +59,22 @@ class Evidence:
         """Another k holds, or other workers are live."""
         self.error = self._gain = self._weight = self._since = np.zeros(0)
 
-    def weigh(self, gain: FloatArray, error: FloatArray, k: int, *, margin: float, iterations: int) -> BoolArray:
-        """One more look, `iterations` after the last one: which ks gain more than `margin` over k for sure (n,)."""
-        if len(gain) != len(self._gain):
-            self._gain, self._weight, self._since = np.zeros((3, len(gain)))
+    def weigh(
+        self, gain: FloatArray, error: FloatArray, slow: BoolArray, *, margin: float, iterations: int
+    ) -> BoolArray:
+        """One more look, `iterations` after the last one: which options gain more than `margin` for sure, same shape.
+
+        `slow` marks those that have to convince for a while.
+        """
+        if gain.shape != self._gain.shape:
+            self._gain, self._weight, self._since = np.zeros((3, *gain.shape))
         self.error = error
         weight = min(iterations / self.window, 1.0) / np.maximum(error, 1e-9) ** 2
         self._gain = np.maximum(self._gain + weight * gain, 0.0)
         self._weight = np.where(self._gain > 0, self._weight + weight, 0.0)
         sure = self._sure(gain, margin)
         self._since = np.where(sure, self._since + iterations, 0.0)
-        more = np.arange(1, len(gain) + 1) > k
-        return np.asarray(sure & (~more | (self._since >= HELD * self.window)))
+        return np.asarray(sure & (~slow | (self._since >= HELD * self.window)))
 
     def _sure(self, gain: FloatArray, margin: float) -> BoolArray:
         """By the window alone, or by all since they began to gain."""
@@ -80,22 +84,28 @@ class Evidence:
         return np.asarray(now | ((gain > 0) & (mean > margin) & (mean * np.sqrt(weight) > CONVINCING)))
 
 
-def gain_error(estimate: Estimate, live: BoolArray, forecast: Forecast, costs: Costs, k: int) -> FloatArray:
-    """Standard errors (n,) of the gains over k of the n workers in the mask `live` (workers,).
+def gain_error(
+    estimate: Estimate, live: BoolArray, forecasts: Sequence[Forecast], costs: Costs, present: tuple[int, int]
+) -> FloatArray:
+    """Standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
 
-    The larger one of a move up and a move down, because costs are bent. Who has a distribution of its own is moved as
-    if it were Poisson's: its interval rests on its own variance.
+    Of the n workers in the mask `live` (workers,). The larger one of a move up and a move down, because costs are bent.
+    Who has a distribution of its own is moved as if it were Poisson's: its interval rests on its own variance.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])
     times_s = estimate.service_s + events_s[:, None] * counts
-    shifts_s = times_s[1:] - times_s[0]
-    found = [gains(costs(_shifted(forecast, shift)), k) for shift in shifts_s]
-    off = np.abs(np.array(found) - gains(costs(forecast), k)).reshape(2, -1, len(found[0])).max(axis=0)
-    return np.asarray(np.sqrt(np.mean(off**2, axis=0)))
+
+    def gained(shift_s: FloatArray | float) -> FloatArray:
+        found = np.stack([costs(_shifted(forecast, shift_s)) for forecast in forecasts])
+        return gains(found, float(found[present]))
+
+    off = np.abs(np.array([gained(shift_s) for shift_s in times_s[1:] - times_s[0]]) - gained(0.0))
+    largest = off.reshape(2, -1, *off.shape[1:]).max(axis=0)
+    return np.asarray(np.sqrt(np.mean(largest**2, axis=0)))
 
 
-def _shifted(forecast: Forecast, shift_s: FloatArray) -> Forecast:
+def _shifted(forecast: Forecast, shift_s: FloatArray | float) -> Forecast:
     """The same with other first-block times."""
     return replace(forecast, expected_s=forecast.expected_s + shift_s, predicted_s=forecast.predicted_s + shift_s)
 

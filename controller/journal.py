@@ -16,8 +16,9 @@ from controller.errors import StartError
 class Journal:
     """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
 
-    Every decision: time, job, iteration, k, previous_k, reason, lambda_s, then for k = 1, 2, ...: expected_s (E_k[T]),
-    predicted_s (with carry-over), measured_s (null where k was not in force yet); overhead_s, which only the last has.
+    Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then
+    for k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force);
+    overhead_s, which only the last has.
     Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
     block is known to have closed under it), certain_from (the first of which all blocks do).
     Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
@@ -52,6 +53,8 @@ class Journal:
                 "iteration": change.iteration,
                 "k": change.k,
                 "previous_k": change.previous_k,
+                "late_gradient": change.treatment.rule,
+                "age_weight": change.treatment.age_weight,
                 "reason": change.reason,
                 "lambda_s": _lambda(decider),
                 "expected_s": forecast.expected_s.tolist() if forecast else [],

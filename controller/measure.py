@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.views import Views
+from host.account import Account
 from host.wire import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ class Report:
     products: tuple[float, ...] = ()  # of that average with those 1, 2, ... iterations older
     gradients: float = 0.0  # in a sum of that average, mean over its blocks; 0: it had none
     contributors: float = 0.0  # workers in such a sum; 0 likewise
+    agreement: float = 0.0  # of its gradient with the aggregate before (host.alignment); 0: it computed none
+    age: int = 0  # of its gradient, in iterations, when it was contributed
+    account: Account | None = None  # of all its gradients so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ class Track:
     late: int = 0
     late_in_a_row: int = 0
     last_first_block_s: float = 0.0
+    account: Account = field(default_factory=Account)
+    unheard: int = 0  # of its latest gradients in a row so many are in no sum
 
     @property
     def reached(self) -> int:
@@ -133,6 +139,9 @@ class Measurements:
         track.last_first_block_s = report.first_block_s
         track.late += report.late
         track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
+        if report.account is not None:
+            track.unheard = 0 if report.account.summed > track.account.summed else track.unheard + 1
+            track.account = report.account
         self.iteration = max(self.iteration, report.iteration)
         self.views.report(
             rank,
@@ -156,6 +165,12 @@ class Measurements:
                 arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
             )
         return True
+
+    @property
+    def shares(self) -> FloatArray:
+        """Of the gradients in all sums so far each worker's part (workers,); 0 while nothing is known."""
+        summed = np.array([track.account.summed for track in self.track])
+        return np.asarray(summed / max(float(summed.sum()), 1e-300))
 
     def silent_s(self, now_s: float) -> FloatArray:
         """For each worker (workers,): time since it began where others went on without it, else 0.
@@ -204,9 +219,11 @@ class Measurements:
         for name in ("gradient_norm2", "aggregate_norm2"):
             if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
                 return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
+        if not abs(report.agreement) <= NORM2_MAX:
+            return "norm", f"gradient_agreement {report.agreement}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
         if not all(abs(product) <= NORM2_MAX for product in report.products):
             return "norm", f"aggregate_products {report.products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
-        return self._number_fault(report.gradients, report.contributors)
+        return self._number_fault(report.gradients, report.contributors) or self._account_fault(report.account)
 
     def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
         """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
@@ -218,6 +235,14 @@ class Measurements:
                 "number",
                 f"gradients {gradients} of {contributors:g} contributors: {least:g} to {most:g} is allowed",
             )
+        return None
+
+    @staticmethod
+    def _account_fault(account: Account | None) -> tuple[str, str] | None:
+        """What is wrong with what a worker says of its gradients: all numbers are finite and none is below 0."""
+        numbers = (account.entered, account.summed, account.waiting, account.discarded) if account else ()
+        if not all(0 <= number < math.inf for number in numbers):
+            return "account", f"{account}: 0 or more gradients are allowed"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:

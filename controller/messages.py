@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rpc import kofn_pb2 as pb
+from run.late import Treatment
 
 
 def welcome(
@@ -14,6 +15,7 @@ def welcome(
     generation: int,
     running: bool,
     decision: int,
+    treatment: Treatment,
 ) -> pb.ControllerMessage:
     """The first message of every stream."""
     return pb.ControllerMessage(
@@ -25,13 +27,16 @@ def welcome(
             generation=generation,
             running=running,
             decision=decision,
+            late_gradient=treatment.rule,
+            age_weight=treatment.age_weight,
         )
     )
 
 
-def decision(k: int, number: int) -> pb.ControllerMessage:
-    """Another k is in force in the switch."""
-    return pb.ControllerMessage(decision=pb.Decision(k=k, number=number))
+def decision(k: int, number: int, treatment: Treatment) -> pb.ControllerMessage:
+    """Another k is in force in the switch, or late gradients are treated otherwise."""
+    rule, weight = treatment
+    return pb.ControllerMessage(decision=pb.Decision(k=k, number=number, late_gradient=rule, age_weight=weight))
 
 
 def peers(present: Sequence[pb.PeerAddress]) -> pb.ControllerMessage:

@@ -24,6 +24,7 @@ from controller.lull import Lull
 from controller.measure import Arrival, Report
 from controller.members import Members, Stream
 from controller.slots import Slots
+from host.account import Account
 from rpc import kofn_pb2 as pb
 from run.config import Job
 
@@ -132,6 +133,9 @@ class Session:
             products=tuple(report.aggregate_products),
             gradients=report.gradients,
             contributors=report.contributors,
+            agreement=report.gradient_agreement,
+            age=report.age,
+            account=_account(report),
         )
         before, now_s = self.decider.iteration, time.monotonic()
         if not self.decider.report(rank, taken, now_s):
@@ -220,7 +224,7 @@ class Session:
         """The switch has confirmed another k: only now do the workers hear of it."""
         number = self.agreement.confirmed(k)
         self.version += 1
-        self.members.broadcast(messages.decision(k, number))
+        self.members.broadcast(messages.decision(k, number, self.decider.treatment))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
         """What a report says about the k of its blocks."""
@@ -251,4 +255,20 @@ class Session:
             self.job.id, change.iteration, change.previous_k, change.k, change.reason,
         )  # fmt: skip
         self.journal.decision(self.job.id, self.decider, change)
+        if change.k == change.previous_k:
+            told = messages.decision(self.slots.in_force, self.agreement.number, self.decider.treatment)
+            self.members.broadcast(told)
         self._wanted.set()
+
+
+def _account(report: pb.Report) -> Account | None:
+    """What became of its worker's gradients; None where it has entered none, or keeps no books."""
+    if not report.entered:
+        return None
+    return Account(
+        entered=report.entered,
+        summed=report.summed,
+        waiting=report.waiting,
+        discarded=report.discarded,
+        oldest=report.oldest,
+    )

@@ -7,11 +7,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from host.account import STARVED
 from rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
 
-WIDE = ("in a row", "reports", "arrivals")
+WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns that do not fit a terminal of 80."""
 
 DISAGREEING = 0.05
@@ -56,7 +57,7 @@ def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
 def lambdas(answer: pb.Status, *, wide: bool = False) -> RenderableType:
     """A row a worker, within 80 columns unless `wide`; then where report and switch disagree."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("worker", "lambda ms", "95 % interval", "samples", "var/mean", "late")
+    columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
     for name in (*columns, *(WIDE if wide else ())):
         table.add_column(name, justify="right")
     table.add_column("")
@@ -166,6 +167,9 @@ def _headline(answer: pb.Status) -> Text:
         f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
         style="bold",
     )
+    if answer.late_gradient:
+        weight = f", each iteration of age leaves {answer.age_weight:g} of their weight" * (answer.age_weight < 1)
+        line.append(f"\nlate gradients: {answer.late_gradient}{weight}", style="none")
     others = [str(job) for job in answer.jobs if job != answer.job]
     if others:
         line.append(
@@ -236,15 +240,16 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
         str(worker.rank),
         _milliseconds(worker.lambda_s) if known else "-",
         _interval(worker) if known else "-",
-        str(worker.samples),
         f"{worker.dispersion:.2f}" if worker.dispersion else "-",
         str(worker.late),
+        f"{100 * worker.share:.1f} %",
     )
 
 
 def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
     """The cells of one worker under WIDE."""
-    return str(worker.late_in_a_row), str(worker.reports), str(worker.arrivals)
+    pending = f"{worker.waiting:.2f}", str(worker.oldest_age)
+    return str(worker.samples), str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
 
 
 def _milliseconds(value_s: float) -> str:
@@ -269,6 +274,8 @@ def _remark(worker: pb.WorkerStatus) -> str:
         return worker.state or "not live"
     if worker.state in ("attached", "joining"):
         return worker.state
+    if worker.unheard >= STARVED:
+        return f"STARVED: {worker.unheard} in no sum"
     if worker.silent_s:
         return f"silent {1e3 * worker.silent_s:.0f} ms"
     if worker.not_poisson:

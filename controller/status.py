@@ -62,6 +62,8 @@ def decided(decider: Decider) -> pb.Status:
         expected=_expected(decider),
         changes=[_change(change) for change in decider.changes],
         overhead_s=decider.pace.overhead_s,
+        late_gradient=decider.treatment.rule,
+        age_weight=decider.treatment.age_weight,
         noise_scale=decider.progress.noise_scale,
         alignment=decider.progress.alignment.tolist() if decider.progress.noise_scale else (),
     )
@@ -89,6 +91,10 @@ def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
         silent_s=decider.silent_s[rank],
         disagreements=measured.views.count[rank],
         disagreement=measured.views.latest[rank],
+        share=float(measured.shares[rank]),
+        waiting=track.account.waiting,
+        oldest_age=max(0, measured.iteration - track.account.oldest) if track.account.oldest else 0,
+        unheard=track.unheard,
     )
 
 
@@ -146,6 +152,7 @@ def _change(change: Change) -> pb.Change:
         reason=change.reason,
         expected_iteration_s=_known(change.expected_s),
         predicted_iteration_s=_known(change.predicted_s),
+        late_gradient=change.treatment.rule,
     )
 
 

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from host.compress import Fixed
 from host.wire import WEIGHT_UNIT
-from run.config import Policy
+from run.late import RULES, Treatment
 
 UNIT_BITS = WEIGHT_UNIT.bit_length() - 1
+
+
+FOR_EVER = 1 << 32
+"""No age limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,7 @@ class AgeWeight:
     """`weight`: what each iteration of age leaves of a gradient, 0 to 1; `limit`: the largest age that a sum takes."""
 
     weight: float = 1.0
-    limit: int = 1 << 32
+    limit: int = FOR_EVER
 
     def at(self, age: int) -> int:
         """Of a gradient of this age, in 1 / WEIGHT_UNIT.
@@ -36,11 +40,11 @@ class AgeWeight:
 NOTHING_FADES = AgeWeight()
 
 
-def age_weight_of(policy: Policy) -> AgeWeight:
-    """As the configuration has it; a rule that discards what is late leaves nothing of it."""
-    if policy.rule.discards:
+def age_weight_of(treatment: Treatment, limit: int) -> AgeWeight:
+    """As workers treat late gradients; a rule that discards what is late leaves nothing of it."""
+    if RULES[treatment.rule].discards:
         return AgeWeight(weight=0.0)
-    return AgeWeight(weight=policy.age_weight, limit=policy.age_limit)
+    return AgeWeight(weight=treatment.age_weight, limit=limit)
 
 
 def share_of(values: Fixed, share: int) -> Fixed:

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from host import wire
-from host.age import NOTHING_FADES, AgeWeight
+from host.account import Account
+from host.age import FOR_EVER, age_weight_of
 from host.aggregate import Aggregate, Sums, aggregate
 from host.alarm import Alarm
 from host.coding import Coding
@@ -39,11 +40,11 @@ from host.plan import Plan
 from host.protocol import Protocol
 from host.record import Recorder
 from host.replica import State
-from host.residual import Account, Books
+from host.residual import Books
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
-from run.late import RULES, Rule
+from run.late import RULES, Treatment
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ PROGRESS_S = 0.05
 """Between two words to the caller of how far a call is."""
 
 
+STASH = Treatment("stash", 1.0)
+"""What is late goes with the next contribution, and weighs as much as ever."""
+
 Ended = tuple[Finished, Sums] | State
 """An iteration's end: its results, or a replica that came instead of them."""
 
@@ -66,7 +70,7 @@ Ended = tuple[Finished, Sums] | State
 class _Exchanged(NamedTuple):
     """What a call came to: when the first block was handed over, and the iterations that have ended."""
 
-    handed_s: float
+    handed_s: float | None
     ended: list[Ended]
     times: Times
 
@@ -74,8 +78,9 @@ class _Exchanged(NamedTuple):
 class Agent:
     """One worker's place in a job, whose gradients are coded as `coding` says; `books`: a file for them to live in.
 
-    `compress`: what becomes of what coding leaves over, and of the link's rate; `rule`: what becomes of what is late,
-    and `age` what it weighs then; `average`: as model.average; `give_up_s`: how long no block may close.
+    `compress`: what becomes of what coding leaves over, and of the link's rate; `treatment`: of what is late, which is
+    discarded once it is older than `age_limit` iterations; `average`: as model.average; `give_up_s`: how long no block
+    may close.
     """
 
     def __init__(
@@ -88,8 +93,8 @@ class Agent:
         compress: Compress = Compress(),  # noqa: B008  # frozen
         books: Path | None = None,
         average: Average = "gradients",
-        rule: Rule = RULES["stash"],
-        age: AgeWeight = NOTHING_FADES,
+        treatment: Treatment = STASH,
+        age_limit: int = FOR_EVER,
         recorder: Recorder | None = None,
         give_up_s: float = GIVE_UP_AFTER_S,
     ) -> None:
@@ -103,15 +108,16 @@ class Agent:
         shape = self._coding.shape
         sizes = {"blocks": shape.blocks, "lanes": shape.elements}
         pages = Pages.in_memory(**sizes) if books is None else Pages.in_file(books, job=job.id, rank=rank, **sizes)
-        self.encoder = Encoder.of(coding, compress, pages, rank, age=age)
+        self.encoder = Encoder.of(coding, compress, pages, rank)
         self.residual = self.encoder.residual
-        self.rule = rule
+        self._age_limit = age_limit
+        self.treat(treatment)
         self.iteration = 0
         """The one that the training thread works on; the protocol may be further, to merge what is late."""
+        self.age = 0
+        """Of the gradient that was contributed last, in iterations."""
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
-        self._promised = 0
-        """The iteration that a late gradient is for, which counts among its k: the books have it."""
         self._iteration_bytes = shape.blocks * job.words * wire.WORD_BYTES
         self.protocol = Protocol(
             job=job.id,
@@ -172,34 +178,39 @@ class Agent:
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient is in the books: computed before a restart, or a late one for it."""
-        return self.iteration in (self.residual.entered, self._promised)
+        """Whether the current iteration's gradient is in the books already: it was computed before a restart."""
+        return self.residual.entered == self.iteration
 
     def all_reduce(
         self,
         gradient: npt.NDArray[np.float32] | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
-        """Contribute the current iteration's gradient, None when it is `entered`, and wait for the iteration's end.
+    ) -> tuple[float | None, list[Aggregate | State]]:
+        """Contribute a gradient to the current iteration and wait for the iteration's end.
 
-        It is the `batch`-th one; with `stay` the call returns at once where the iteration is still open, without any
-        aggregate.  Where the iteration is over the rule says what becomes of the gradient, and no other end is waited
-        for: one that is to count in a later iteration is sent by the next call, once it is clear that training goes on.
-        `meanwhile` is called on the event loop when all is encoded, while the last blocks wait to leave: before that
-        other workers of this machine may need its processors.
-        Returns when the first block was encoded (time.monotonic) and the iteration's aggregate, followed by those of
-        all later iterations that are over by now.  A State among them replaces all before it: the results were too old
+        It was begun in iteration `begun` (None: the current one), as this worker's `batch`-th one there; None where it
+        is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
+        that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
+        an end is waited for only if it counts.  With `stay` none is.  `meanwhile` is called on the event loop when all
+        is encoded, while the last blocks wait to leave: before that other workers of this machine may need its
+        processors.
+
+        Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
+        the iterations that have ended, in order.  A State among them replaces all before it: the results were too old
         to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
         """
         watch = Stopwatch()
         watch.turn("wait")
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(gradient, batch, stay, meanwhile), self._loop)
+        since = self.iteration if begun is None else begun
+        coroutine = self._exchange(gradient, since, batch, stay=stay, meanwhile=meanwhile)
+        exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
             progress(self.protocol.share)
         exchanged = exchange.result()
@@ -272,6 +283,11 @@ class Agent:
         """This worker cannot go on: the training thread is told."""
         self._ending.fail(error)
 
+    def treat(self, treatment: Treatment) -> None:
+        """As Reducer."""
+        self.rule = RULES[treatment.rule]
+        self.residual.age = age_weight_of(treatment, self._age_limit)
+
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
         if current := self.protocol.iteration:
@@ -300,27 +316,34 @@ class Agent:
         self._sums = Sums(self._coding, self.encoder.plan, self._average)
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         self._follow(begin(iteration, self._loop.time(), self.encoder.blocks, self.encoder.plan.lanes))
-        if self._may_merge and not self.protocol.left_behind and self.encoder.waits_since(iteration - 1):
+        if self._may_merge and not self.protocol.over and self.encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
 
     async def _exchange(
-        self, gradient: npt.NDArray[np.float32] | None, batch: int, stay: bool, meanwhile: Callable[[], object]
+        self,
+        gradient: npt.NDArray[np.float32] | None,
+        begun: int,
+        batch: int,
+        *,
+        stay: bool,
+        meanwhile: Callable[[], object],
     ) -> _Exchanged:
-        """Send what is open, wait for the iteration, and fast-forward over what others have finished."""
+        """As all_reduce() says."""
         self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
         try:
-            late = self._is_late
             await self._advance(0)
             current = self.protocol.iteration
+            self.age = current - begun
+            if self._ended:
+                return _Exchanged(None, self._told(), watch.times())
             self._turn("encode")
             if gradient is not None:
-                self.encoder.enter(gradient, self.iteration, batch=batch, current=current)
-            if late:
+                self.encoder.enter(gradient, begun, batch=batch, current=current)
+            late = begun < current
+            if late and not self.rule.counts:
                 self.encoder.enter_rest()
-                if self.rule.counts:
-                    self._promised = current if self.encoder.brings(current) else 0
-                elif self._may_merge:
+                if self._may_merge:
                     self._contribute_waiting(counts=False)
                 meanwhile()
             elif batch:
@@ -328,9 +351,8 @@ class Agent:
             else:
                 self._slices, self._meanwhile = self.encoder.slices(current), meanwhile
                 self._feed()
-            if stay or late:
+            if stay or (late and not self.rule.counts):
                 self._feed(whole=True)
-                await self._advance(0)
             else:
                 await self._advance(current)
         finally:

@@ -43,6 +43,20 @@ class Alignment:
         self._count += 1
         return Direction(norm2=norm2(looked_at) * self._each, products=newest_first)
 
+    def agreement(self, gradient: Floats) -> float:
+        """Of a gradient, shape (elements,), with the latest aggregate: product over its squared length; 0: unknown.
+
+        As the gradient's noise is none of the aggregate's, its mean over the workers is the share of the aggregate that
+        is signal; that of a worker whose data is like nobody else's is less.
+        """
+        return agreement(sample(gradient), self._kept[(self._count - 1) % LAGS]) if self._count else 0.0
+
     def clear(self) -> None:
         """Some aggregates are missing: begin anew."""
         self._count = 0
+
+
+def agreement(gradient: Floats, aggregate: Floats) -> float:
+    """Their product over the aggregate's squared length; 0 where that has none."""
+    length2 = float(np.dot(aggregate, aggregate))
+    return float(np.dot(gradient, aggregate)) / length2 if length2 else 0.0

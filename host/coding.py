@@ -38,8 +38,10 @@ class Coding:
             compress.codec, workers=job.workers, rounding=compress.rounding, gradient_range=job.gradient_range
         )
         widths = tuple(codecs)
+        by_code: dict[int, Codec] = {code_of(width): codec for width, codec in codecs.items()}
+        adaptive = compress.adapt != "off"
         blocks = -(-elements // (job.words * WORD_BITS // widths[0]))
-        everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and compress.adapt == "off"
+        everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive
         return cls(
             elements=elements,
             summarised=not everything,
@@ -50,13 +52,15 @@ class Coding:
                 widest=widths[0],
                 summary_words=note.WORDS * notes + (0 if everything else summary.words(blocks)),
             ),
-            codecs={code_of(width): codec for width, codec in codecs.items()},
+            codecs=by_code,
             planner=Planner(
                 blocks=blocks,
                 widths=widths,
                 ratio=compress.ratio,
                 every=compress.every,
-                adaptive=compress.adapt != "off",
+                adaptive=adaptive,
+                codecs=by_code if adaptive else {},
+                error_max=compress.error_max,
             ),
         )
 

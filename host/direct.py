@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import numpy as np
 
+from host.account import Account
 from host.aggregate import Aggregate
 from host.collective import Collective, Floats, Reduced, Times
 from host.errors import AgentError, HostError
@@ -18,8 +19,8 @@ from host.history import Result
 from host.holders import Holders
 from host.plan import Plan
 from host.replica import State
-from host.residual import Account, Books
-from run.late import RULES
+from host.residual import Books
+from run.late import RULES, Treatment
 
 
 class Direct:
@@ -28,7 +29,7 @@ class Direct:
     def __init__(self, connect: Callable[[], Collective], plan: Plan) -> None:
         self.decision, self.rule = 0, RULES["merge"]
         self.iteration = self.generation = 0
-        self.entered = False
+        self.entered, self.age = False, 0
         self.over = threading.Event()
         """Never set."""
         self.times = Times()
@@ -41,10 +42,11 @@ class Direct:
         self,
         gradient: Floats | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
+    ) -> tuple[float | None, list[Aggregate | State]]:
         """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
         assert self._collective is not None
         assert gradient is not None
@@ -85,6 +87,9 @@ class Direct:
 
     async def resume(self, generation: int) -> None:
         """It has never stopped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Nothing is ever late."""
 
     def fail(self, error: HostError) -> None:
         """As Reducer; heard in mid-call where the collective tells of its progress."""

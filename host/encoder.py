@@ -23,7 +23,7 @@ from host.note import NUMBERS, Note
 from host.pacing import FRAME_BYTES
 from host.pages import Integers, Pages
 from host.plan import Plan
-from host.rate import RateEstimator, lanes_for
+from host.rate import RateEstimator
 from host.residual import Residual
 from host.sample import MOST, sample
 from host.summary import Magnitudes, Summary
@@ -45,6 +45,8 @@ class Encoding:
     again and again where need was; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: how many
     blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
     pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
+    `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.
     """
 
     ratio: float
@@ -54,6 +56,8 @@ class Encoding:
     blocks: int
     error_norm: float
     residual_norm: float
+    refused_width: int | None = None
+    refused_error: float | None = None
 
 
 class Finished(NamedTuple):
@@ -100,6 +104,7 @@ class Encoder:
         """How many blocks a slice has at most."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
+        self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Gradient | None = None  # of which not everything is in the books yet
         self._packed: dict[int, bytes] = {}  # by request
         self._fresh: set[int] = set()  # blocks whose part 0 was encoded in this iteration, and has never left
@@ -111,7 +116,7 @@ class Encoder:
     def of(cls, coding: Coding, compress: Compress, pages: Pages, rank: int, *, age: AgeWeight = NOTHING_FADES) -> Self:
         """For worker `rank`, whose books are in these pages; `age`: what old gradients weigh."""
         residual = Residual(pages, rank, coding.codecs, age=age, feedback=compress.feedback)
-        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, threshold=compress.threshold)
+        rate = None if compress.adapt == "off" else RateEstimator(compress.adapt, stability=compress.rate_stability)
         return cls(coding, residual, rate)
 
     @property
@@ -136,10 +141,6 @@ class Encoder:
     def waits(self) -> bool:
         """Whether any gradient is pending."""
         return bool((self.residual.waiting > 0).any())
-
-    def brings(self, iteration: int) -> bool:
-        """Whether any is that no contribution to this iteration has."""
-        return bool((self.residual.unsent(iteration) > 0).any())
 
     def waits_since(self, iteration: int) -> bool:
         """Whether one is that was begun before this iteration."""
@@ -181,6 +182,8 @@ class Encoder:
         if self._summarised:
             mean, largest = statistics(self.residual.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
+        if self._rate is not None:
+            self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
         self._error = 0.0
         lanes, scale = self.uses, self._scale(self.uses)
         first, size = 0, min(self.slice_blocks, max(1, FIRST_SLICE // self._shape.elements))
@@ -276,8 +279,9 @@ class Encoder:
         """Results of several blocks are here: what they hold of this worker is counted."""
         self.residual.settle(*[result for result, _ in delivered])
         for result, hint in delivered:
-            if hint is not None and hint in self._codecs:
-                self._wanted = max(self._wanted, hint)
+            for code in (result.lanes, hint):
+                if code is not None and code in self._codecs:
+                    self._wanted = max(self._wanted, code)
             if self._rate is not None:
                 self._answered(self._rate, result, now)
 
@@ -286,7 +290,7 @@ class Encoder:
         rate.answered(result.id.block, now, counted=result.has(self.residual.rank))
         self._look_at_rate(rate)
         if rate.measured:
-            self._wanted = max(self._wanted, code_of(lanes_for(rate.rest, self._planner.widths)))
+            self._wanted = max(self._wanted, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
     def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
         """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.
@@ -341,6 +345,7 @@ class Encoder:
             return None
         pending = self.residual.pending.ravel()
         wire_bytes = self.sent_bytes - self._began_at_bytes
+        refused = self._planner.refused(self.plan)
         return Encoding(
             ratio=self.plan.ratio / summary.ONE,
             wire_bytes=wire_bytes,
@@ -349,6 +354,8 @@ class Encoder:
             blocks=len(self.plan.blocks),
             error_norm=math.sqrt(self._error),
             residual_norm=math.sqrt(_squares(sample(pending), pending.size)),
+            refused_width=refused[0] if refused else None,
+            refused_error=refused[1] if refused else None,
         )
 
     def _scale(self, lanes: int) -> Exponents:

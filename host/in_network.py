@@ -103,7 +103,10 @@ class InNetwork(Calls):
         traffic = self._transport.traffic
         sent, received = traffic.bytes_sent, traffic.bytes_received
         watch.turn("wait")
-        _, updates = self.agent.all_reduce(gradient, progress=progress)
+        call, handed_s, updates = self.agent.iteration, None, list[Aggregate | State]()
+        while handed_s is None:  # late: what has ended meanwhile is told first
+            handed_s, ended = self.agent.all_reduce(gradient, begun=call, progress=progress)
+            updates += ended
         watch.turn("decode")
         first, *later = [self._checked(update, note, form) for update in updates]
         reduced, skipped = form.split(first.mean), [form.split(update.mean) for update in later]

@@ -18,6 +18,7 @@ from host.reducer import Reducer
 from host.replica import Replica, State
 from rpc import kofn_pb2, kofn_pb2_grpc
 from rpc.security import Credentials, add_port, grpc_server
+from run.late import RULES, Treatment
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Member:
         welcome = await self._coordinator.attach()
         self._know(welcome.peers)
         self._reducer.decision = welcome.decision
+        self._treat(welcome)
         if welcome.running:
             await self._join_running(welcome.generation)
         else:
@@ -120,12 +122,15 @@ class Member:
             case "welcome":  # of a controller that was away
                 self._know(message.welcome.peers)
                 self._reducer.decision = message.welcome.decision
+                self._treat(message.welcome)
                 self._spawn(self._attached_again(message.welcome.generation))
             case "peers":
                 self._know(message.peers.peers)
             case "decision":
                 self._reducer.decision = message.decision.number
-                log.info("k = %d is in force, heard in iteration %d", message.decision.k, self._reducer.iteration)
+                self._treat(message.decision)
+                told = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
+                log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *told)
             case "regroup":
                 self._reducer.regroup(message.regroup.generation)
                 log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
@@ -133,6 +138,11 @@ class Member:
                 self._spawn(self._coordinator.say(regrouped=answer))
             case "resume":
                 self._spawn(self._reducer.resume(message.resume.generation))
+
+    def _treat(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
+        """Late gradients as the controller says; one that says nothing of them leaves it as it is."""
+        if told.late_gradient in RULES:
+            self._reducer.treat(Treatment(RULES[told.late_gradient].name, told.age_weight))
 
     async def _attached_again(self, generation: int) -> None:
         """Go on; after a regroup that this worker was not there for, only with what the others have."""

@@ -11,15 +11,16 @@ before all others as are needed for the rest of them to be in time, if later ite
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from host.compress import Codec, Exponents
+from host.encoding_error import expected_error
 from host.errors import ProtocolError
-from host.lanes import code_of
+from host.lanes import code_of, width_of
 from host.rate import lanes_for
 from host.summary import ONE, Floats64, Integers, Magnitudes, Summary
 
@@ -74,6 +75,11 @@ class Planner:
 
     `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
     workers wish.  Without `summary` there is one plan: everything, always.
+
+    A wish narrows lanes only as far as they are expected to leave over at most `error_max` of the gradient's squared
+    norm (host.encoding_error); `codecs`, by their lanes' code, say how much that is, and without them nothing does.
+    Lanes as narrow as `ratio` asks for are always allowed.  Where a wish asks for lanes that are not, all blocks are
+    sent in those that are: leaving blocks out instead costs more iterations.
     """
 
     blocks: int
@@ -82,6 +88,8 @@ class Planner:
     every: int = 8
     adaptive: bool = False
     summary: bool = True
+    codecs: Mapping[int, Codec] = field(default_factory=dict)
+    error_max: float = 1.0
 
     def first(self) -> Plan:
         """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
@@ -100,13 +108,37 @@ class Planner:
         ratio = min(max(wish, 1), ONE) if self.adaptive else self._own_ratio
         return self._plan(ratio, gap, expected)
 
+    def asked(self, ratio: float) -> int:
+        """Bits of the lanes that a ratio of the float32 gradient's bytes asks for."""
+        return lanes_for(ratio, self.widths)
+
+    def narrowest(self, magnitudes: Magnitudes | None) -> int:
+        """Bits of the narrowest lanes that a gradient with these magnitudes bears."""
+        allowed = self.asked(self.ratio)
+        return next(
+            width
+            for width in reversed(self.widths)
+            if width >= allowed or self.error(width, magnitudes) <= self.error_max
+        )
+
+    def error(self, width: int, magnitudes: Magnitudes | None) -> float:
+        """Share of the squared norm that lanes of so many bits are expected to leave over; 0 where nothing is known."""
+        codec = self.codecs.get(code_of(width))
+        return 0.0 if codec is None or magnitudes is None else expected_error(codec, magnitudes)
+
+    def refused(self, plan: Plan) -> tuple[int, float] | None:
+        """Bits of narrower lanes that a plan's ratio asked for in vain, and what they would have left over."""
+        width = self.asked(plan.ratio / ONE)
+        return (width, self.error(width, plan.expected)) if width < width_of(plan.lanes) else None
+
     @property
     def _own_ratio(self) -> int:
         return max(1, round(self.ratio * ONE))
 
     def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None) -> Plan:
-        width = lanes_for(ratio / ONE, self.widths)
-        count = self.blocks * ratio * 32 // (width * ONE)
+        asked = self.asked(ratio / ONE)
+        width = max(asked, self.narrowest(expected))
+        count = self.blocks * ratio * 32 // (width * ONE) if width == asked else self.blocks
         count = min(self.blocks, max(count, -(-self.blocks // self.every)))
         chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, gap, expected)
         return Plan(lanes=code_of(width), ratio=ratio, blocks=chosen, gap=gap, expected=expected)

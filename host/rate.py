@@ -4,7 +4,7 @@ Fed by the contributions that leave and the answers to them; times are passed in
 sockets, lanes' contents or other workers.  docs/COMPRESSION.md has the source's formula and both readings of it.
 
     answers   | first |   window    |   window    |  --> time
-              no rate    v             v'            |v' - v| <= threshold * v HOLD times on end: v' is the rate
+              no rate    v             v'            |v' - v| <= stability * v HOLD times on end: v' is the rate
 """
 
 from collections.abc import Callable, Mapping
@@ -34,6 +34,16 @@ else hosts have to do."""
 
 RISE = 0.25
 """Share by which v0 follows a rate that is higher: the highest of many is one that chance has made."""
+
+DEAD_ZONE = 0.1
+"""Share by which v may be below v0 before lanes are narrowed: an unchanged link is sometimes measured a little too low.
+A link at a quarter that is measured a tenth too low still gets 8-bit lanes, not 4-bit ones.  Below 1/2, so that a
+halved link is always followed."""
+
+LATE = 1 / 0.81
+"""A gradient is late when it takes longer than so many times the planned time.  Narrow lanes' packets carry the same
+headers as wide ones: a gradient in lanes as narrow as the link is slow takes 1.1 to 1.2 times as long.  Below 2, so
+that a halved link makes an unchanged gradient late."""
 
 PROBE = 16
 """Iterations in time after which twice as much is tried."""
@@ -160,9 +170,9 @@ class _Sent(NamedTuple):
 
 
 class RateEstimator:
-    """One worker's rate and ratio; `reading` is one of READINGS, `threshold` the share of compress.threshold.
+    """One worker's rate and ratio; `reading` is one of READINGS, `stability` the share of compress.rate_stability.
 
-    >>> rate = RateEstimator("deliverable", threshold=0.1)
+    >>> rate = RateEstimator("deliverable", stability=0.1)
     >>> rate.begin(gradient_bytes=4096)
     >>> rate.sent(0, wire_bytes=1106, gradient_bytes=1024)
     >>> rate.answered(0, now=0.01)
@@ -170,11 +180,11 @@ class RateEstimator:
     (1.0, 1.0)
     """
 
-    def __init__(self, reading: str, *, threshold: float) -> None:
+    def __init__(self, reading: str, *, stability: float) -> None:
         """RateError where the reading is unknown."""
         if reading not in READINGS:
             raise RateError(f"reading is {reading!r}: {', '.join(READINGS)} are allowed")
-        self._formula, self._literal, self._threshold = READINGS[reading], reading == "literal", threshold
+        self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
         self._flying: dict[int, _Sent] = {}  # by block
         self._total_bytes, self._delivered_bytes = 1, 0
@@ -225,7 +235,7 @@ class RateEstimator:
     def rest(self) -> float:
         """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known.
 
-        To deliver, v counts for as much as it may be: a rate that is `threshold` below another is the same one.  And
+        To deliver, v counts for as much as it may be: a rate that is DEAD_ZONE below another is the same one.  And
         what is sent now is not too much while the gradient gets through as fast as was planned: the smaller packets
         are, the fewer bytes a second there are where not the link is what limits.
         """
@@ -233,7 +243,7 @@ class RateEstimator:
             return 1.0
         if self._literal:
             return self._formula(self.start_bps, self.rate_bps)
-        rest = self._formula(self.start_bps, self.rate_bps / (1 - self._threshold))
+        rest = self._formula(self.start_bps, self.rate_bps / (1 - DEAD_ZONE))
         if not self.in_time:
             return rest
         sent = self.rate_bps / self.start_bps * self._planned_bps / self._gradient_bps
@@ -241,8 +251,8 @@ class RateEstimator:
 
     @property
     def in_time(self) -> bool:
-        """Whether the gradient gets through at least as fast as at v0, in whatever lanes."""
-        return 0 < self._planned_bps * (1 - self._threshold) ** 2 <= self._gradient_bps
+        """Whether the gradient takes at most LATE times as long as at v0, in whatever lanes."""
+        return 0 < self._planned_bps <= LATE * self._gradient_bps
 
     @property
     def ratio(self) -> float:
@@ -256,7 +266,7 @@ class RateEstimator:
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
         """The stability test; what passes it is v at once where it is far below v0, and in the literal reading."""
-        close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._threshold * older.wire
+        close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
+from host.account import Account
 from host.aggregate import Aggregate
 from host.collective import Times
 from host.errors import HostError
@@ -14,8 +15,8 @@ from host.history import Result
 from host.holders import Holders
 from host.model import Floats
 from host.replica import State
-from host.residual import Account, Books
-from run.late import Rule
+from host.residual import Books
+from run.late import Rule, Treatment
 
 
 class Reducer(Protocol):
@@ -26,6 +27,9 @@ class Reducer(Protocol):
 
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
+
+    age: int
+    """Of the gradient that was contributed last: the iterations that had ended by then since it was begun."""
 
     rule: Rule
     """What becomes of gradients that are late."""
@@ -46,7 +50,7 @@ class Reducer(Protocol):
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient was given already, before a restart, or a late one is for it."""
+        """Whether the current iteration's gradient was given already, before a restart."""
 
     @property
     def times(self) -> Times:
@@ -56,16 +60,17 @@ class Reducer(Protocol):
         self,
         gradient: Floats | None,
         *,
+        begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate | State]]:
-        """Give the current iteration's gradient, shape (elements,), and wait for its end; None when it is `entered`.
+    ) -> tuple[float | None, list[Aggregate | State]]:
+        """Give a gradient, shape (elements,), to the current iteration and wait for its end; None when it is `entered`.
 
-        It is the worker's `batch`-th one of this iteration; with `stay` nothing is waited for while the iteration is
-        open.  `meanwhile` is called once, by some thread, while the gradient is on its way.  Returns when it was handed
-        over (time.monotonic) and the iteration's aggregate, followed by those of all later iterations that the others
-        have finished meanwhile; a State replaces all before it.  No aggregate: the iteration is still open.
+        It is the worker's `batch`-th one of iteration `begun` (None: the current one); with `stay`, and where it does
+        not count, nothing is waited for.  `meanwhile` is called once, by some thread, while the gradient is on its way.
+        Returns when it was handed over (time.monotonic), and the aggregates of all iterations that have ended; a State
+        replaces all before it.  None for the time: these have to be heard of first, nothing was given.
         """
 
     def catch_up(self) -> list[Aggregate | State]:
@@ -90,6 +95,9 @@ class Reducer(Protocol):
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Treat late gradients so from now on."""
 
     def fail(self, error: HostError) -> None:
         """This worker cannot go on: the training thread is told."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from host.account import Account
 from host.age import NOTHING_FADES, AgeWeight, share_of
 from host.compress import Codec, Exponents, Fixed, count_sent, encode_packed, enter
 from host.errors import ProtocolError
@@ -60,20 +61,6 @@ class Books:
     def conserved(self) -> bool:
         """Whether every element of every gradient was counted, is still pending, or was discarded on purpose."""
         return bool(np.array_equal(self.gradients, self.counted + self.pending + self.discarded))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """How many gradients' worth a worker has entered, and what became of it: means over the blocks.
-
-    `oldest`: the iteration in which the oldest gradient was begun that waits in any block; 0: none waits.
-    """
-
-    entered: float
-    summed: float
-    waiting: float
-    discarded: float
-    oldest: int
 
 
 class Residual:

@@ -10,10 +10,11 @@ whether one that has contributed computes another gradient with the same paramet
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from host import wire
+from host.account import Account
 from host.aggregate import Aggregate
 from host.alignment import Alignment, Direction
 from host.coding import Coding
@@ -27,10 +28,10 @@ from host.stragglers import Blocking
 from host.workload import load_workload
 from rpc import kofn_pb2
 from run.config import PEER_TO_PEER, Config
-from run.late import Rule
+from run.late import GIVE_UPS
 from run.metrics import PARTS
 
-OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", *PARTS)
+OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *PARTS)
 """Fields of a metrics line that only a worker has that computed the iteration."""
 
 
@@ -41,6 +42,7 @@ class Work:
     loss: float | None
     gradient: Floats | None
     norm2: float
+    agreement: float  # with the aggregate that was applied before it was begun (host.alignment)
     blocking_s: float
     aborted: bool
 
@@ -53,6 +55,8 @@ class Step:
     started: float
     first_block_s: float  # until it gave up, where it did
     work: Work | None  # None: the gradient was computed before a restart
+    age: int = 0  # of the gradient, in iterations, when it was contributed
+    account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
 
     @property
@@ -71,6 +75,8 @@ class Step:
             "iteration_s": now - self.started,
             "blocking_s": self.work.blocking_s,
             "gradient_norm2": self.work.norm2,
+            "age": self.age,
+            "account": self.account and asdict(self.account),
             **(self.spent.fields() if self.spent else {}),
         }
 
@@ -98,6 +104,7 @@ class Training:
         self._config = config
         self._blocking = Blocking(config, rank)
         self._since_s = time.monotonic()  # the end of the latest step
+        self._cut_off = 0  # gradients in a row that were not in time
         self._workload = workload = load_workload(config, rank)
         optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(workload.parameters)
@@ -113,34 +120,59 @@ class Training:
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
-            step, updates = self._step(reducer, ready)
             self._direction = None
-            reason = self._follow(updates, step, metrics)
+            step, updates, reason = self._iterate(reducer, metrics, ready)
             if step.work is not None:
                 spent_s = time.monotonic() - ready
                 report(_report(step, step.work, updates, self._direction, spent_s, decision))
         return reason
 
-    def _step(self, reducer: Reducer, ready: float) -> tuple[Step, list[Aggregate | State]]:
-        """The current iteration: contribute to it, or give up where it is over."""
-        iteration, started = reducer.iteration, time.time()
-        work = None if reducer.entered else self._work(reducer, iteration, ready)
-        since, computed = self._since_s, time.monotonic()
-        handed, updates = self._give(reducer, work, 0)
-        for batch in range(1, wire.PARTS):
-            if updates:
-                break
-            _, updates = self._give(reducer, self._work(reducer, iteration, time.monotonic(), batch), batch)
-        spent = Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic())
-        return Step(iteration=iteration, started=started, first_block_s=handed - ready, work=work, spent=spent), updates
+    def _iterate(
+        self, reducer: Reducer, metrics: Metrics, ready: float
+    ) -> tuple[Step, list[Aggregate | State], str | None]:
+        """Compute and contribute until an iteration has ended: what was done, what has ended, and why to stop, if so.
 
-    def _give(self, reducer: Reducer, work: Work | None, batch: int) -> tuple[float, list[Aggregate | State]]:
+        What has ended before a late gradient can be contributed is applied first: it may be the end of the training.
+        """
+        iteration, started, batch = reducer.iteration, time.time(), 0
+        work = first = None if reducer.entered else self._work(reducer, iteration, ready)
+        since, computed = self._since_s, time.monotonic()
+        step: Step | None = None
+        ended: list[Aggregate | State] = []
+        reason = None
+        while reason is None:
+            handed, news = self._give(reducer, iteration, work, batch)
+            if step is None:
+                in_time = handed is not None and (work is None or not work.aborted)
+                self._cut_off = 0 if in_time else self._cut_off + 1
+            step = step or Step(
+                iteration=iteration,
+                started=started,
+                first_block_s=(handed or computed) - ready,
+                work=first,
+                age=reducer.age,
+                account=reducer.account(),
+                spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
+            )
+            reason = self._follow(news, None if ended else step, metrics)
+            ended += news
+            if handed is not None:
+                if ended:
+                    break
+                batch += 1
+                work = self._work(reducer, iteration, time.monotonic(), batch)
+        assert step is not None
+        return replace(step, age=reducer.age, account=reducer.account()), ended, reason
+
+    def _give(
+        self, reducer: Reducer, iteration: int, work: Work | None, batch: int
+    ) -> tuple[float | None, list[Aggregate | State]]:
         """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
         if work is not None and work.gradient is None:
             return time.monotonic(), reducer.skip()
         stay = reducer.rule.repeats and batch < wire.PARTS - 1
         gradient = None if work is None else work.gradient
-        return reducer.all_reduce(gradient, batch=batch, stay=stay, meanwhile=self.replica.add_up)
+        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay, meanwhile=self.replica.add_up)
 
     def _follow(self, updates: list[Aggregate | State], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training, and write it down."""
@@ -177,20 +209,22 @@ class Training:
     def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
         loss, gradient = self._workload.gradient(iteration, batch)
+        agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch)
         floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
-        aborted = self._pause(reducer, floor_s + blocking_s)
+        aborted = self._pause(reducer, floor_s + blocking_s, batch)
         return Work(
             loss=loss,
             gradient=None if aborted else gradient,
             norm2=0.0 if aborted else norm2(gradient),
+            agreement=0.0 if aborted else agreement,
             blocking_s=blocking_s,
             aborted=aborted,
         )
 
-    def _pause(self, reducer: Reducer, seconds: float) -> bool:
-        """Sleep; whether it was cut short because the iteration is over."""
-        if reducer.rule.gives_up:
+    def _pause(self, reducer: Reducer, seconds: float, batch: int) -> bool:
+        """Sleep; whether it was cut short because the iteration is over: as the rule says, and not too often."""
+        if reducer.rule.gives_up and (self._cut_off < GIVE_UPS or batch):
             return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False
@@ -202,8 +236,7 @@ class Training:
         if step:
             self._direction = direction
         line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
-            "injected_mean_s": self._blocking.mean_s(aggregate.iteration),
-            "discarded": discarded(aggregate, step, self._config.policy.rule),
+            "injected_mean_s": self._blocking.mean_s(aggregate.iteration)
         }
         return line, self._reason(aggregate.iteration, evaluation.accuracy)
 
@@ -228,11 +261,6 @@ def iteration_line(
     }
 
 
-def discarded(aggregate: Aggregate, step: Step | None, rule: Rule) -> int:
-    """How many blocks of this worker's gradient were thrown away."""
-    return aggregate.missed if rule.discards and step and step.contributed else 0
-
-
 def _report(
     step: Step,
     work: Work,
@@ -252,6 +280,7 @@ def _report(
         iteration_s=iteration_s,
         iterations_behind=len(updates) - 1,
         gradient_norm2=work.norm2,
+        gradient_agreement=work.agreement,
         aggregate_norm2=direction.norm2 if direction else 0.0,
         aggregate_products=direction.products if direction else (),
         decision=decision,
@@ -259,4 +288,6 @@ def _report(
         k_most=most,
         gradients=first.gradients if first else 0.0,
         contributors=first.contributors if first else 0.0,
+        age=step.age,
+        **(asdict(step.account) if step.account else {}),
     )

@@ -5,10 +5,9 @@ The training runs in the calling thread; sockets and gRPC live on an event loop 
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from host.age import age_weight_of
 from host.agent import Agent
 from host.collective import Collective
 from host.direct import Direct
@@ -71,7 +70,8 @@ def work(config: Config, place: Place, metrics_path: Path, certs: Path | None = 
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
-    metrics.write(summary=reducer.statistics() | {"reason": reason})
+    account = reducer.account()
+    metrics.write(summary=reducer.statistics() | {"reason": reason, "account": account and asdict(account)})
     metrics.close(reducer.books(), training.replica.results)
     books.unlink(missing_ok=True)
     if recorder is not None:
@@ -91,8 +91,8 @@ def _reducer(config: Config, place: Place, training: Training, books: Path, reco
         compress=config.compress,
         books=books,
         average=config.model.average,
-        rule=config.policy.rule,
-        age=age_weight_of(config.policy),
+        treatment=config.policy.treatment,
+        age_limit=config.policy.age_limit,
         recorder=recorder,
     )
 

@@ -154,6 +154,13 @@ class Report(_message.Message):
     AGGREGATE_PRODUCTS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     CONTRIBUTORS_FIELD_NUMBER: _builtins.int
+    GRADIENT_AGREEMENT_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    ENTERED_FIELD_NUMBER: _builtins.int
+    SUMMED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     first_block_s: _builtins.float
     """from parameters ready to first block handed to the network, or to giving up"""
@@ -177,7 +184,23 @@ class Report(_message.Message):
     gradients: _builtins.float
     """in that average's sums, mean over its blocks; 0 where it took a peer's parameters"""
     contributors: _builtins.float
-    """workers in those sums, mean over the blocks; 0 likewise"""
+    """that count among the k in those sums, mean over the blocks; 0 likewise"""
+    gradient_agreement: _builtins.float
+    """of this worker's gradient with the average applied before it was begun: their product"""
+    age: _builtins.int
+    """over the average's sum of squares; 0 where it gave up
+    of the gradient: iterations that had ended since it was begun when it was contributed
+    """
+    entered: _builtins.float
+    """gradients of this worker so far, by weight, mean over the blocks; of these"""
+    summed: _builtins.float
+    """are in sums,"""
+    waiting: _builtins.float
+    """are pending,"""
+    discarded: _builtins.float
+    """are discarded, as old ones weigh less"""
+    oldest: _builtins.int
+    """the iteration in which the oldest was begun that is pending; 0: none is"""
     @_builtins.property
     def aggregate_products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of that average with those 1, 2, ... iterations older, at most 16"""
@@ -199,10 +222,17 @@ class Report(_message.Message):
         aggregate_products: _abc.Iterable[_builtins.float] | None = ...,
         gradients: _builtins.float = ...,
         contributors: _builtins.float = ...,
+        gradient_agreement: _builtins.float = ...,
+        age: _builtins.int = ...,
+        entered: _builtins.float = ...,
+        summed: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        discarded: _builtins.float = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "first_block_s", b"first_block_s", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,6 +311,8 @@ class Welcome(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     k: _builtins.int
@@ -290,6 +322,9 @@ class Welcome(_message.Message):
     """of the job's slots"""
     decision: _builtins.int
     """as in Decision.number"""
+    late_gradient: _builtins.str
+    """this and the next as in Decision"""
+    age_weight: _builtins.float
     running: _builtins.bool
     """the job goes on already: who has no parameters takes a peer's"""
     @_builtins.property
@@ -303,11 +338,13 @@ class Welcome(_message.Message):
         peers: _abc.Iterable[Global___PeerAddress] | None = ...,
         generation: _builtins.int = ...,
         decision: _builtins.int = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
         running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "late_gradient", b"late_gradient", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,24 +438,32 @@ Global___PeerAddress: _TypeAlias = PeerAddress  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
-    """The switch has confirmed this k: sent after it is in force, never before."""
+    """The switch has confirmed this k: sent after it is in force, never before; or late gradients are treated otherwise."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     K_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     number: _builtins.int
     """counts the changes that the switch has confirmed; goes back in Report.decision"""
+    late_gradient: _builtins.str
+    """the rule for late gradients (run/late.py); empty: as before"""
+    age_weight: _builtins.float
+    """what each iteration of age leaves of a gradient's weight"""
     def __init__(
         self,
         *,
         k: _builtins.int = ...,
         number: _builtins.int = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["k", b"k", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "k", b"k", "late_gradient", b"late_gradient", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,6 +685,8 @@ class Status(_message.Message):
     OBJECTIVE_FAULT_FIELD_NUMBER: _builtins.int
     NOISE_SCALE_FIELD_NUMBER: _builtins.int
     ALIGNMENT_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -679,6 +726,10 @@ class Status(_message.Message):
     """what the objective did instead of giving costs: the last k stays in force; empty: it gave some"""
     noise_scale: _builtins.float
     """phi: a gradient's noise over its signal, in workers' batches; 0 while unknown"""
+    late_gradient: _builtins.str
+    """the rule for late gradients that is wanted (run/late.py)"""
+    age_weight: _builtins.float
+    """what each iteration of age leaves of a gradient's weight"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -734,11 +785,13 @@ class Status(_message.Message):
         objective_fault: _builtins.str = ...,
         noise_scale: _builtins.float = ...,
         alignment: _abc.Iterable[_builtins.float] | None = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,6 +820,10 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     NOT_POISSON_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    UNHEARD_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -798,6 +855,14 @@ class WorkerStatus(_message.Message):
     """times that it attached: more than one after a restart or a broken connection"""
     not_poisson: _builtins.bool
     """its blocking times do not fit Poisson's: its own distribution is used instead"""
+    share: _builtins.float
+    """of the gradients in all sums so far, 0 to 1"""
+    waiting: _builtins.float
+    """gradients that are pending, by weight"""
+    oldest_age: _builtins.int
+    """how many iterations ago the oldest of them was begun; 0: none is pending"""
+    unheard: _builtins.int
+    """how many of its latest gradients in a row are in no sum"""
     def __init__(
         self,
         *,
@@ -820,10 +885,14 @@ class WorkerStatus(_message.Message):
         state: _builtins.str = ...,
         attachments: _builtins.int = ...,
         not_poisson: _builtins.bool = ...,
+        share: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        oldest_age: _builtins.int = ...,
+        unheard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "silent_s", b"silent_s", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "oldest_age", b"oldest_age", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -894,6 +963,7 @@ class Change(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     EXPECTED_ITERATION_S_FIELD_NUMBER: _builtins.int
     PREDICTED_ITERATION_S_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     k: _builtins.int
     previous_k: _builtins.int
@@ -901,6 +971,8 @@ class Change(_message.Message):
     expected_iteration_s: _builtins.float
     """E_k[T] of the new k; this and the next are 0 while unknown"""
     predicted_iteration_s: _builtins.float
+    late_gradient: _builtins.str
+    """the rule for late gradients from then on"""
     def __init__(
         self,
         *,
@@ -910,10 +982,11 @@ class Change(_message.Message):
         reason: _builtins.str = ...,
         expected_iteration_s: _builtins.float = ...,
         predicted_iteration_s: _builtins.float = ...,
+        late_gradient: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "predicted_iteration_s", b"predicted_iteration_s", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_iteration_s", b"expected_iteration_s", "iteration", b"iteration", "k", b"k", "late_gradient", b"late_gradient", "predicted_iteration_s", b"predicted_iteration_s", "previous_k", b"previous_k", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,6 +33,16 @@ def by_worker(several: Sequence[int]) -> str:
     return f"{sum(several):,} ({', '.join(map(str, several))})"
 
 
+def percentages(several: Sequence[float]) -> str:
+    """Parts of a whole, worker by worker."""
+    return "/".join(f"{100 * part:.3g}" for part in several) + " %"
+
+
+def weights(several: Sequence[float]) -> str:
+    """The sum, and each worker's part."""
+    return f"{sum(several):.1f} ({', '.join(f'{weight:.1f}' for weight in several)})"
+
+
 def traffic(size: int, packets: int | None) -> str:
     """Bytes, and packets where they are known."""
     return f"{size / 1e6:.1f} MB" + ("" if packets is None else f" in {packets:,} packets")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from run.config import PEER_TO_PEER, Config
 from run.errors import ConfigError
+from run.objectives import check_objective
 
 
 def check_collective(config: Config) -> None:
@@ -29,9 +30,9 @@ def _of_peers(config: Config) -> Iterator[str]:
             f"compress.codec is {compress.codec!r} and compress.ratio {compress.ratio:g}: 'int32' and 1, the defaults,"
             " are allowed, as gradients are sent as float32 whatever they are"
         )
-    if config.policy.late_gradient != "merge":
+    if config.policy.late_gradient != "auto":
         yield (
-            f"policy.late_gradient is {config.policy.late_gradient!r}: 'merge', the default, is allowed, nobody is late"
+            f"policy.late_gradient is {config.policy.late_gradient!r}: 'auto', the default, is allowed, nobody is late"
             " where all are waited for"
         )
     if job.start_workers not in (None, job.workers):
@@ -46,7 +47,7 @@ def _of_peers(config: Config) -> Iterator[str]:
 def _of_server(config: Config) -> Iterator[str]:
     """It has one k from its start to its end, and takes part in no regroup."""
     for objective in config.run.passes:
-        if objective != "all" and not objective.startswith("fixed:"):
+        if objective != "all" and check_objective(objective, config.job.workers, "run.passes") is None:
             yield f"run.passes has {objective!r}: 'all' and 'fixed:K' are allowed, a server's k never changes"
     for fault in config.fault:
         if fault.where == "switch":

@@ -17,6 +17,10 @@ INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 
 NAMES = (*INTEGERS, "onebit", "auto")
 
+ERROR_MAX = {True: 0.9, False: 0.5}
+"""Default of max_encoding_error, with error feedback and without: below these the iterations that narrower lanes cost
+are fewer than those that half the bytes are worth (measured in docs/COMPRESSION.md)."""
+
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """A codec of a user's own."""
 
@@ -38,8 +42,11 @@ class Compress(Section, frozen=True):
     )
     every: Annotated[int, Meta(ge=1, le=1000)] = 8  # each block is sent at least every so many iterations
     adapt: Adapt = "off"  # how the ratio follows the link's rate; needs codec = "auto"
-    threshold: Annotated[float, Meta(gt=0, lt=1)] = (
+    rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
         0.1  # share by which successive rates may differ for the rate to count as stable
+    )
+    max_encoding_error: Annotated[float, Meta(gt=0, le=1)] | None = (
+        None  # share of the gradient's squared norm that lanes narrowed by adapt may leave over; None: error_max
     )
     pace_mbps: float | None = None  # packets leave at this rate; 0: as they come; None: network.link_mbps
 
@@ -52,6 +59,11 @@ class Compress(Section, frozen=True):
     def compresses(self) -> bool:
         """Whether fewer bytes may be sent than a gradient has in float32."""
         return self.codec != "int32" or self.ratio < 1
+
+    @property
+    def error_max(self) -> float:
+        """Share of the gradient's squared norm that narrowed lanes may leave over."""
+        return ERROR_MAX[self.feedback] if self.max_encoding_error is None else self.max_encoding_error
 
     def widths(self, workers: int) -> tuple[int, ...]:
         """Bits of the lanes that a built-in codec may use among so many workers, widest first; empty if there are none.

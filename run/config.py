@@ -19,7 +19,9 @@ from msgspec.structs import force_setattr, replace
 from run.compression import Compress
 from run.config_errors import check_document
 from run.errors import ConfigError
-from run.late import RULES, Rule, RuleName
+from run.late import AGE_WEIGHT, Treatment
+from run.late import DEFAULT as DEFAULT_RULE
+from run.late import Choice as LateGradient
 from run.objectives import DEFAULT, check_objective
 from run.sections import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from run.settings import override
@@ -115,14 +117,17 @@ class Policy(Section, frozen=True):
     include_after: Annotated[int, Meta(ge=0)] = (
         0  # wait for a worker that was too late so many times in a row; 0: never
     )
-    late_gradient: RuleName = "merge"  # what becomes of a gradient whose iteration ended without it (docs/PROTOCOL.md)
-    age_weight: Probability = 0.5  # what each iteration of age leaves of a gradient's weight; 1: old ones weigh as much
+    late_gradient: LateGradient = (
+        "auto"  # what becomes of a gradient whose iteration ended without it (run/late.py); auto: the objective chooses
+    )
+    age_weight: Probability | None = None  # what each iteration of age leaves of its weight; None: as late_gradient
     age_limit: Annotated[int, Meta(ge=1)] = 16  # an older gradient is in no sum
 
     @property
-    def rule(self) -> Rule:
-        """What becomes of late gradients."""
-        return RULES[self.late_gradient]
+    def treatment(self) -> Treatment:
+        """Of late gradients, as long as nobody chooses another one."""
+        rule = DEFAULT_RULE if self.late_gradient == "auto" else self.late_gradient
+        return Treatment(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)
 
 
 class Model(Section, frozen=True):

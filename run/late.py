@@ -7,13 +7,19 @@
     abort       given up at once
     drop        finished, and thrown away
 
+Who has been cut off GIVE_UPS times in a row finishes the next gradient under every rule, and all others until it is in
+time again; they are merged.  So nobody computes for nothing for ever.
+
 K-async and K-batch-sync: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 RuleName = Literal["merge", "async", "batch-sync", "stash", "abort", "drop"]
+
+Choice = Literal["auto", "merge", "async", "batch-sync", "stash", "abort", "drop"]
+"""A rule, or that the objective chooses one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,4 +53,21 @@ RULES: dict[str, Rule] = {
     "drop": Rule(name="drop", discards=True),
 }
 
-assert tuple(RULES) == get_args(RuleName)
+GIVE_UPS = 3
+"""Gradients that a worker gives up in a row, at most."""
+
+DEFAULT: RuleName = "merge"
+"""Where nothing is said, and nobody has chosen yet: no gradient is lost, and nobody waits for it."""
+
+AGE_WEIGHT = 0.5
+"""What each iteration of age leaves of a gradient's weight, likewise."""
+
+
+class Treatment(NamedTuple):
+    """How workers treat late gradients: by which rule, and what each iteration of age leaves of their weight."""
+
+    rule: RuleName = DEFAULT
+    age_weight: float = AGE_WEIGHT
+
+
+assert ("auto", *RULES) == ("auto", *get_args(RuleName)) == get_args(Choice)

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from host.account import STARVED
 from rpc import kofn_pb2
 from run.compressed import Compressed
 from run.folder import PassFolder
@@ -55,6 +56,11 @@ class WorkerView:
         """In a word."""
         said = self.process or self.finished or self.estimate.state
         return said or ("training" if self.last else "starting")
+
+    @property
+    def starved(self) -> bool:
+        """Its gradients are in no sum."""
+        return self.estimate.unheard >= STARVED
 
     def member(self) -> Member:
         """For the explanation of a stall."""
@@ -213,7 +219,9 @@ class PassView:
             return self.headline()
         lambdas = " ".join(f"{_pair(worker)}" for worker in self.workers)
         late = ",".join(map(str, self.absent())) or "none"
-        return f"{self.headline()}  late {late}  lambda/injected ms {lambdas}"
+        shares = "/".join(f"{100 * worker.estimate.share:.0f}" for worker in self.workers)
+        starved = "".join(f"  worker {worker.rank} STARVED" for worker in self.workers if worker.starved)
+        return f"{self.headline()}  late {late}  lambda/injected ms {lambdas}  shares {shares} %{starved}"
 
     def table(self) -> RenderableType:
         """The whole view as a headline, the reason of a stall, and a row a worker."""
@@ -223,7 +231,7 @@ class PassView:
         if self.newest is None:
             return Group(*head)
         table = Table("worker", box=None, pad_edge=False, header_style="bold")
-        for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "last", "state"):
+        for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "share", "last", "state"):
             table.add_column(name, justify="left" if name in ("last", "state") else "right")
         absent = self.absent()
         for worker in self.workers:
@@ -243,8 +251,9 @@ class PassView:
             interval,
             f"{last.injected_mean_s * 1e3:.1f} ms" if last else "-",
             str(worker.late),
+            f"{100 * estimate.share:.1f} %",
             Text("late", style="red") if absent else Text("in sum", style="green") if last else "",
-            worker.state,
+            Text(f"starved, {worker.state}", style="red") if worker.starved else worker.state,
         ]
 
 

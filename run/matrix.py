@@ -68,7 +68,7 @@ class Scenario:
     @property
     def may_miss(self) -> bool:
         """Whether not to reach the target is a finding: what only one worker knows is thrown away."""
-        return bool(self.config.shard) and self.config.policy.rule.discards
+        return bool(self.config.shard) and self.config.policy.late_gradient == "drop"
 
 
 def names() -> list[str]:

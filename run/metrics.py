@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import msgspec
 
+from host.account import Account
 from run.config import Config
 from run.errors import RunError
 from run.events import killed_for_good, never_started, read_happenings
@@ -49,7 +50,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None  # the update of the parameters, and their evaluation
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
-    discarded: int = 0  # blocks of its gradient that it threw away: policy.late = "drop"
+    age: int | None = None  # of its gradient, in iterations, when it was contributed
+    account: Account | None = None  # of all its gradients up to this one
     injected_mean_s: float = 0.0
     width: int | None = (
         None  # bits of the planned lanes; this and what follows: of its contribution (docs/COMPRESSION.md)
@@ -60,6 +62,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     wire_ratio: float | None = None  # their share of the float32 gradient's
     error_norm: float | None = None  # L2 of what encoding left over in what was sent
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
+    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
+    refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
     k: int
     count: int
     members: tuple[int, ...] = ()
@@ -81,13 +85,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     regroups: int = 0
     wire_bytes: int = 0  # of the values in its contributions
     reason: str = ""
+    account: Account | None = None  # of all its gradients, in the end
 
     def plus(self, other: Self) -> Self:
-        """Both together; the reason is the later one's."""
-        numbers = {
-            name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "reason"
-        }
-        return msgspec.structs.replace(self, **numbers, reason=other.reason)
+        """Both together; reason and account are the later one's."""
+        numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account)
+
+
+_NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", "account")]
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -5,8 +5,10 @@ A plug-in is an entry point of an installed package in the group `kofn.objective
 
 import re
 from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
 
 from run.errors import ConfigError
+from run.late import RULES, RuleName
 
 GROUP = "kofn.objectives"
 
@@ -16,20 +18,27 @@ BUILT_IN = ("round", "accuracy", "all")
 DEFAULT = "accuracy"
 """What chooses k where nothing else is said (docs/EXPERIMENTS.md says why)."""
 
-RESERVED = (*BUILT_IN, "auto", "fixed")
+RESERVED = (*BUILT_IN, "auto", "fixed", *RULES)
 """No plug-in is ever found under these."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 """A plug-in's name: no number, which `kofn set-k` takes for a k."""
 
 
-def check_objective(text: str, workers: int, field: str) -> int | None:
-    """Return K of 'fixed:K', None for the other objectives; ConfigError for anything else."""
+class Fixed(NamedTuple):
+    """An objective that chooses nothing: k, and the rule for late gradients where it has one."""
+
+    k: int
+    rule: RuleName | None
+
+
+def check_objective(text: str, workers: int, field: str) -> Fixed | None:
+    """What 'fixed:K' or 'RULE:K' say, None for the other objectives; ConfigError for anything else."""
     if text in BUILT_IN:
         return None
     name, _, number = text.partition(":")
-    if name == "fixed" and number.isdecimal() and 1 <= int(number) <= workers:
-        return int(number)
+    if (name == "fixed" or name in RULES) and number.isdecimal() and 1 <= int(number) <= workers:
+        return Fixed(int(number), RULES[name].name if name in RULES else None)
     if find_plugin(text) is None:
         raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
     return None
@@ -37,7 +46,8 @@ def check_objective(text: str, workers: int, field: str) -> int | None:
 
 def allowed(workers: int) -> str:
     """The objectives that there are, for people: built in, then plug-ins, then how to add one."""
-    built_in = f"{', '.join(map(repr, BUILT_IN))} or 'fixed:K' with 1 <= K <= workers = {workers} is allowed"
+    rules = ", ".join(f"{rule}:K" for rule in RULES)
+    built_in = f"{', '.join(map(repr, BUILT_IN))}, 'fixed:K' or {rules} with 1 <= K <= workers = {workers} is allowed"
     names = sorted({entry.name for entry in _plugins()})
     found = f", of plug-ins {', '.join(map(repr, names))}" if names else ""
     return f"{built_in}{found} (an installed package adds one by an entry point in the group {GROUP!r})"

@@ -15,6 +15,7 @@ from run.links import read_links
 from run.metrics import PARTS, Iteration, WorkerMetrics, read_pass
 from run.prediction import predicted_iteration_s
 from run.recoveries import read_statuses, recoveries
+from run.shares import Shares
 from run.summary import PassSummary, Summary
 
 
@@ -48,6 +49,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], config:
     statuses = read_statuses(folder.status)
     recovered = recoveries(statuses, happenings)
     books = config.job.collective not in PEER_TO_PEER
+    shares = Shares.of(workers)
     conserved = conservation(folder, len(workers)) if books else Conservation()
     return PassSummary(
         objective=folder.objective,
@@ -62,7 +64,13 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], config:
         predicted_iteration_s=predicted_iteration_s(statuses),
         late_contributions=sum(late),
         late_by_worker=late,
-        discarded_by_worker=tuple(sum(line.discarded for line in worker.iterations) for worker in workers),
+        share_by_worker=shares.share,
+        age_by_worker=shares.age,
+        age_most=shares.age_most,
+        waiting_by_worker=shares.waiting,
+        oldest_age=shares.oldest_age,
+        discarded_by_worker=shares.discarded,
+        starved_by_worker=shares.starved,
         bytes_sent=sum(entry.bytes_sent for entry in totals),
         bytes_received=sum(entry.bytes_received for entry in totals),
         packets_sent=sum(entry.packets_sent for entry in totals),

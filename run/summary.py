@@ -7,7 +7,20 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from run.cells import by_worker, counts, integer, link_bytes, milliseconds, ratio, seconds, shares, traffic
+from host.account import STARVED
+from run.cells import (
+    by_worker,
+    counts,
+    integer,
+    link_bytes,
+    milliseconds,
+    percentages,
+    ratio,
+    seconds,
+    shares,
+    traffic,
+    weights,
+)
 from run.compressed import Compressed, compressed_rows
 from run.config import PEER_TO_PEER
 from run.table import plain_table
@@ -31,8 +44,8 @@ class PassSummary:
     """What the controller predicted of that mean, on average; None where it never said."""
     late_contributions: int
     late_by_worker: tuple[int, ...]
-    discarded_by_worker: tuple[int, ...]
-    """Blocks of gradients that were thrown away because they came too late."""
+    discarded_by_worker: tuple[float, ...]
+    """Gradients that were discarded because they came too late, by weight."""
     bytes_sent: int
     """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
     bytes_received: int
@@ -58,6 +71,18 @@ class PassSummary:
     conservation_unchecked: str | None
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
+    share_by_worker: tuple[float, ...] = ()
+    """Of the gradients in all sums, 0 to 1."""
+    age_by_worker: tuple[float, ...] = ()
+    """Of gradients when they were contributed, in iterations: means."""
+    age_most: int = 0
+    """The largest of them."""
+    waiting_by_worker: tuple[float, ...] = ()
+    """Gradients that are pending in the end, by weight."""
+    oldest_age: int = 0
+    """How many iterations before the end the oldest of them was begun; 0: none is pending."""
+    starved_by_worker: tuple[int, ...] = ()
+    """The most gradients in a row of which nothing came into any sum."""
     collective: str = "switch"
     """As job.collective."""
     times_s: dict[str, float] = field(default_factory=dict)
@@ -75,6 +100,12 @@ class PassSummary:
     def books(self) -> bool:
         """Whether its workers kept books: where they sum among themselves nothing can be left over."""
         return self.collective not in PEER_TO_PEER
+
+    @property
+    def starved(self) -> str:
+        """Whose gradients came into no sum for long, in words; empty: nobody's."""
+        found = [(rank, row) for rank, row in enumerate(self.starved_by_worker) if row >= STARVED]
+        return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found)
 
     def failures(self, target: float | None) -> list[str]:
         """Why this pass does not count, one sentence each; without a target only what is wrong."""
@@ -152,7 +183,7 @@ class Summary:
             ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
             ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.passes)],
             ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.passes)],
-            *self._discarded(),
+            *self._shares(),
             ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
             ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.passes)],
             *self._links(),
@@ -189,10 +220,19 @@ class Summary:
             return []
         return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.passes)]]
 
-    def _discarded(self) -> list[list[str]]:
-        """A row where anything was thrown away."""
+    def _shares(self) -> list[list[str]]:
+        """What became of everybody's gradients, where there are books."""
+        if not any(any(entry.share_by_worker) for entry in self.passes):
+            return []
         discarded = [entry.discarded_by_worker for entry in self.passes]
-        return [["late blocks discarded", *map(by_worker, discarded)]] if any(map(any, discarded)) else []
+        starved = [entry.starved for entry in self.passes]
+        return [
+            ["share of the sums", *(percentages(entry.share_by_worker) for entry in self.passes)],
+            ["age when contributed", *(_ages(entry) for entry in self.passes)],
+            *([["discarded for age", *map(weights, discarded)]] if any(map(any, discarded)) else []),
+            ["pending in the end", *(_pending(entry) for entry in self.passes)],
+            *([["STARVED", *(word or "none" for word in starved)]] if any(starved) else []),
+        ]
 
     def headings(self) -> list[str]:
         """The table's first row: the objectives, the baseline marked."""
@@ -254,9 +294,23 @@ def _recoveries(entry: PassSummary) -> str:
     return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in numbers if count) or "none"
 
 
+def _ages(entry: PassSummary) -> str:
+    """The mean of each worker's, in iterations, and the largest."""
+    return f"{'/'.join(f'{age:.1f}' for age in entry.age_by_worker)}, most {entry.age_most}"
+
+
+def _pending(entry: PassSummary) -> str:
+    """How much, whose, and since when."""
+    if not any(entry.waiting_by_worker):
+        return "none"
+    whose = [f"{rank}: {weight:.2f}" for rank, weight in enumerate(entry.waiting_by_worker) if weight]
+    return f"{', '.join(whose)}; age {entry.oldest_age}"
+
+
 def _conserved(entry: PassSummary) -> str:
     if not entry.books:
         return "not applicable"
     if entry.conservation_error:
         return "NO"
-    return "as far as known" if entry.conservation_unchecked else "exactly"
+    exactly = "as far as known" if entry.conservation_unchecked else "exactly"
+    return f"{exactly}, {sum(entry.waiting_by_worker):.2f} pending" if any(entry.waiting_by_worker) else exactly

@@ -83,7 +83,8 @@ class Training:
             return None
         node, host = self._server
         workers = self.config.job.workers
-        k = check_objective(self.folder.objective, workers, "run.passes") or workers
+        fixed = check_objective(self.folder.objective, workers, "run.passes")
+        k = fixed.k if fixed else workers
         argv = commands.server(self.config.job, host.ip, self._addresses, k)
         name, log = self.process("server"), self.folder.log("server")
         return Program(name=name, node=node, argv=argv, log=log, cwd=PROJECT, env=ENVIRONMENT, endless=True)

@@ -9,6 +9,7 @@ from controller.lull import Lull
 from controller.measure import Arrival, Report
 from controller.session import TICK_S
 from run.config import Event
+from run.late import Treatment
 from sim.agenda import Agenda
 from sim.clock import Clock
 from sim.costs import Costs
@@ -32,6 +33,8 @@ class Controller:
     events: tuple[Event, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
+    treat: Callable[[Treatment], None]
+    """Tells all workers how to treat late gradients."""
     machine: Machine
     costs: Costs
     changes: int = 0
@@ -100,6 +103,7 @@ class Controller:
             self.changes += 1
             self.journal.decision(self.job, self.decider, change)
             self.clock.after(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
+            self.clock.after(self.clock.time() + self.costs.decide_s + MANAGEMENT_S, self.treat, change.treatment)
 
     def _push(self) -> None:
         """Only the latest k counts."""

@@ -6,11 +6,12 @@ Workers are not all in the same iteration: the parameters of an iteration are ke
 from dataclasses import dataclass
 
 from host.aggregate import Aggregate
-from host.alignment import Alignment, Direction
+from host.alignment import Alignment, Direction, agreement
 from host.coding import Coding
 from host.evaluation import Evaluation, Evaluator
 from host.model import Floats, Momentum, Perceptron, load_shards
 from host.replica import Replica
+from host.sample import sample
 from run.config import Config
 
 
@@ -20,6 +21,7 @@ class After:
 
     evaluation: Evaluation
     direction: Direction  # of the iteration's aggregate
+    looked_at: Floats  # a sample of that
 
 
 class Learning:
@@ -57,12 +59,19 @@ class Learning:
         self._forget(min(self._computed) - 1)
         return self._worker.gradient(self._shards[rank].batch(iteration, self._batch, number))
 
+    def agreement(self, gradient: Floats, iteration: int) -> float:
+        """Of a gradient of this iteration with the aggregate before (host.alignment); 0: there was none."""
+        before = self._after.get(iteration - 1)
+        return agreement(sample(gradient), before.looked_at) if before else 0.0
+
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""
         if aggregate.iteration not in self._after:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
-            self._after[aggregate.iteration] = After(evaluation=evaluation, direction=direction)
+            looked_at = sample(aggregate.mean).copy()
+            after = After(evaluation=evaluation, direction=direction, looked_at=looked_at)
+            self._after[aggregate.iteration] = after
             self._parameters[aggregate.iteration] = self._model.parameters.copy()
         return self._after[aggregate.iteration]
 

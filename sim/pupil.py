@@ -1,8 +1,10 @@
 """What a worker learns, and what it sends of it: the real books, codec and model, or nothing where only time counts."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from host.account import Account
 from host.age import age_weight_of
 from host.aggregate import aggregate
 from host.alignment import Direction
@@ -15,9 +17,10 @@ from host.pages import Pages
 from host.plan import Plan, Planner
 from host.shape import Shape
 from host.stragglers import Blocking
-from host.train import Step, Work, discarded, iteration_line
+from host.train import Step, Work, iteration_line
 from host.wire import PARTS, WEIGHT_UNIT, WORD_BYTES
 from run.config import Config
+from run.late import Treatment
 from sim.learning import Learning
 
 NOWHERE = Direction(norm2=0.0, products=())
@@ -36,9 +39,6 @@ class Sender(Protocol):
     @property
     def waits(self) -> bool:
         """Whether any gradient is pending."""
-
-    def brings(self, iteration: int) -> bool:
-        """Whether any is that no contribution to this iteration has."""
 
     def waits_since(self, iteration: int) -> bool:
         """Whether one is that was begun before this iteration."""
@@ -88,6 +88,12 @@ class Pupil(Protocol):
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Into the books, in the iteration that is current by now."""
 
+    def treat(self, treatment: Treatment) -> None:
+        """Late gradients from now on."""
+
+    def account(self) -> Account | None:
+        """What became of its gradients; None where there are none."""
+
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
 
@@ -102,18 +108,34 @@ class Student:
         self.shape = shape = self._coding.shape
         self.direction = NOWHERE
         pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
-        self.encoder = Encoder.of(self._coding, compress, pages, rank, age=age_weight_of(config.policy))
+        self.encoder = Encoder.of(self._coding, compress, pages, rank)
+        self._age_limit = config.policy.age_limit
         self._blocking = Blocking(config, rank)
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """Forward and backward."""
         loss, gradient = self._learning.gradient(self._rank, iteration, batch)
-        return Work(loss=loss, gradient=gradient, norm2=norm2(gradient), blocking_s=blocking_s, aborted=False)
+        return Work(
+            loss=loss,
+            gradient=gradient,
+            norm2=norm2(gradient),
+            agreement=self._learning.agreement(gradient, iteration),
+            blocking_s=blocking_s,
+            aborted=False,
+        )
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """As the agent does it before it sends."""
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
+
+    def treat(self, treatment: Treatment) -> None:
+        """As the agent."""
+        self.encoder.residual.age = age_weight_of(treatment, self._age_limit)
+
+    def account(self) -> Account | None:
+        """As in the books."""
+        return self.encoder.residual.account()
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, accuracy, a line of metrics."""
@@ -125,7 +147,6 @@ class Student:
         self._metrics.write(
             **iteration_line(done, step, now, after.direction, after.evaluation),
             injected_mean_s=self._blocking.mean_s(done.iteration),
-            discarded=discarded(done, step, self._config.policy.rule),
         )
         if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
             return "target"
@@ -133,7 +154,8 @@ class Student:
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the books."""
-        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes})
+        account = asdict(self.encoder.residual.account())
+        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes, "account": account})
         self._metrics.close(self.encoder.residual.books(), self._learning.replica.results)
 
 
@@ -147,10 +169,6 @@ class Zeros:
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
         self._parts = 0  # of the current iteration
-
-    def brings(self, iteration: int) -> bool:
-        """Who was late brings as many zeros as others."""
-        return True
 
     def waits_since(self, iteration: int) -> bool:
         """Nothing does."""
@@ -196,6 +214,11 @@ class Zeros:
         return Finished(results, self.plan, self.plan, None)
 
 
+def nothing(blocking_s: float, *, aborted: bool) -> Work:
+    """There is no gradient."""
+    return Work(loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, aborted=aborted)
+
+
 class Idler:
     """Sends nothing but zeros and learns nothing: only times are asked for."""
 
@@ -208,10 +231,17 @@ class Idler:
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         """There is no gradient."""
-        return Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=blocking_s, aborted=False)
+        return nothing(blocking_s, aborted=False)
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There are no books."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """There are none."""
+
+    def account(self) -> Account | None:
+        """None."""
+        return None
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Only the last iteration ends it."""

@@ -14,6 +14,7 @@ from run.config import Config
 from run.config import Link as Rate
 from run.errors import RunError
 from run.events import Happening, action
+from run.late import Treatment
 from sim.agenda import Agenda
 from sim.clock import Clock
 from sim.controller import MANAGEMENT_S, Controller
@@ -69,6 +70,7 @@ class Simulation:
             job=job.id,
             events=config.event,
             set_k=self._set_k,
+            treat=self._treat,
             machine=self._machine,
             costs=self.costs,
         )
@@ -94,6 +96,7 @@ class Simulation:
         `look` gets the decider and the time, now and then and at the end.
         """
         self._look = look
+        self._treat(self.controller.decider.treatment)
         self.controller.start()
         self._show()
         for worker in self.workers:
@@ -153,6 +156,10 @@ class Simulation:
         for rank in change.workers:
             self.uplinks[rank].shape(change.mbps)
             self.downlinks[rank].shape(change.mbps)
+
+    def _treat(self, treatment: Treatment) -> None:
+        for worker in self.workers:
+            worker.treat(treatment)
 
     def _set_k(self, k: int) -> None:
         self._switch.k = k

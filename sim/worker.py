@@ -1,7 +1,7 @@
 """A worker in virtual time: the protocol core and the books as they are, and what agent and training do around them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.measure import Report
 from host.aggregate import held
@@ -15,11 +15,12 @@ from host.stragglers import Blocking
 from host.train import Step, Work
 from host.wire import HEADER_BYTES, PARTS, Header, Kind
 from run.config import Config
+from run.late import GIVE_UPS, RULES, Treatment
 from sim.clock import Clock, Handle
 from sim.costs import Costs
 from sim.machine import Machine
 from sim.network import Link
-from sim.pupil import Pupil
+from sim.pupil import Pupil, nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +54,27 @@ class Worker:
         bucket = bucket_for(around.config.pace_mbps, pupil.shape.words_most)
         self._pacer = Pacer[Send](bucket, around.clock, self._leave_all) if bucket else None
         self._blocking = Blocking(around.config, rank)
-        self._rule = around.config.policy.rule
+        self.treat(around.config.policy.treatment)
         self._delivered: dict[int, Result] = {}
         self._complete: list[Result] | None = None  # the current iteration's, when it is over
         self._done: list[Finished] = []  # what is to be applied
-        self._iteration, self._batch = 0, 0  # what is computed; the protocol may be further
-        self._promised = 0  # the iteration that a late gradient is for, which counts among its k
+        self._iteration, self._batch = 0, 0  # what is computed
+        self._current = 0  # of which it has the parameters; the protocol may be further
         self._beyond = 0
         self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
         self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
         self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # what it has done in the current iteration
+        self._cut_off = 0  # gradients in a row that were not in time
+        self._step: Step | None = None  # what it has done in the iteration that it computes
+        self._work: Work  # the gradient that it has
+        self._own: Sequence[Result] = ()  # of the iteration that it computed last
+
+    def treat(self, treatment: Treatment) -> None:
+        """Treat late gradients so from now on."""
+        self._rule = RULES[treatment.rule]
+        self._pupil.treat(treatment)
 
     # -- its course
 
@@ -76,11 +85,9 @@ class Worker:
 
     def _compute(self) -> None:
         """Parameters are ready."""
-        self._step, self._started_s, self._batch = None, self._around.clock.time(), 0
-        if self._promised == self._iteration:
-            self._until(0, self._keep_promise)
-        else:
-            self._go()
+        self._step, self._started_s = None, self._around.clock.time()
+        self._iteration, self._batch = self._current, 0
+        self._go()
 
     def _go(self) -> None:
         """A gradient with these parameters."""
@@ -97,59 +104,53 @@ class Worker:
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """The protocol is where the others are: contribute as the rule says."""
+        """The protocol is where the others are: hear of what has ended, then contribute as the rule says."""
         iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
-        work = self._pupil.compute(iteration, batch, self._blocked_s)
-        self._pupil.enter(work, iteration, batch, current)
-        self._step = self._step or self._made(work)
+        if self._step is None:
+            work = self._work = self._pupil.compute(iteration, 0, self._blocked_s)
+            self._step = self._made(work, current - iteration)
+            self._cut_off = 0 if current == iteration else self._cut_off + 1
+        elif batch:
+            self._work = self._pupil.compute(iteration, batch, self._blocked_s)
+        if self._done:
+            self._hear(lambda: self._until(0, self._hand_over))
+            return
+        self._pupil.enter(self._work, iteration, batch, current)
         late = current > iteration
-        if late:
+        if late and not self._rule.counts:
             self._pupil.encoder.enter_rest()
-            if self._rule.counts:
-                self._promise(current)
-            elif self._may_merge:
+            if self._may_merge:
                 self._contribute_waiting(counts=False)
         elif batch:
             self._contribute_waiting(counts=True)
         else:
-            self._contribute_own(current)
+            self._pupil.encoder.encode(current)
+            for block in self.protocol.missing:
+                self._contribute(block)
         self._alarm.set(self.protocol.deadline, self._around.clock)
-        if self._rule.repeats and not late and batch < PARTS - 1:
+        if late and not self._rule.counts:
+            self._report_and_compute()
+        elif self._rule.repeats and batch < PARTS - 1:
             self._batch += 1
             self._go()
         else:
-            self._until(0 if late else current, self._hear)
-
-    def _contribute_own(self, iteration: int) -> None:
-        """Part 0."""
-        self._pupil.encoder.encode(iteration)
-        for block in self.protocol.missing:
-            self._contribute(block)
-
-    def _promise(self, iteration: int) -> None:
-        """What is late is for this iteration, once it is clear that training goes on."""
-        self._promised = iteration if self._pupil.encoder.brings(iteration) else 0
-
-    def _keep_promise(self) -> None:
-        """Contribute what is late, unless that iteration is over as well."""
-        current = self.protocol.iteration
-        late = current > self._iteration
-        if late:
-            self._promise(current)
-        else:
-            self._contribute_own(current)
-        self._alarm.set(self.protocol.deadline, self._around.clock)
-        self._until(0 if late else current, self._hear)
+            self._until(current, lambda: self._hear(self._report_and_compute))
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
-        if self._computing is None or not self._rule.gives_up or not self._is_late:
+        if self._computing is None or not self._is_late or not self._gives_up:
             return
         self._computing.cancel()
         self._computing = None
-        aborted = Work(loss=0.0, gradient=None, norm2=0.0, blocking_s=self._blocked_s, aborted=True)
-        self._step = self._step or self._made(aborted)
-        self._until(self._iteration, self._hear)
+        if self._step is None:
+            self._step = self._made(nothing(self._blocked_s, aborted=True))
+            self._cut_off += 1
+        self._until(self._iteration, lambda: self._hear(self._report_and_compute))
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether what is too late is not finished; the second gradient of an iteration never is."""
+        return self._rule.gives_up and (self._cut_off < GIVE_UPS or self._batch > 0)
 
     @property
     def _is_late(self) -> bool:
@@ -161,10 +162,10 @@ class Worker:
         """Whether sums have room for what is not counted."""
         return self._rule.merges and self.protocol.k < self._around.config.job.workers
 
-    def _made(self, work: Work) -> Step:
+    def _made(self, work: Work, age: int = 0) -> Step:
         """What was done in this iteration."""
-        first_block_s = self._around.clock.time() - self._started_s
-        return Step(iteration=self._iteration, started=self._started_s, first_block_s=first_block_s, work=work)
+        first_block_s, started_s = self._around.clock.time() - self._started_s, self._started_s
+        return Step(iteration=self._iteration, started=started_s, first_block_s=first_block_s, work=work, age=age)
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
         """Wait until the protocol is beyond this iteration, and the results of all that is over elsewhere are here."""
@@ -184,25 +185,42 @@ class Worker:
             self._complete = None
             self._begin(self.protocol.iteration + 1)
 
-    def _hear(self) -> None:
-        """What has ended goes to the training."""
+    def _hear(self, then: Callable[[], None]) -> None:
+        """What has ended goes to the training; then the worker goes on, unless that is over."""
         costs, done = self._around.costs, self._done
-        self._done, self._iteration = [], self.protocol.iteration
+        assert self._step is not None
+        self._step = replace(self._step, account=self._pupil.account())
+        self._done, self._current = [], self.protocol.iteration
         awake_s = self._around.clock.time() + costs.wake_s
-        self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done)
+        self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
-    def _apply(self, done: list[Finished]) -> None:
-        """All that has finished, in order; then the next gradient, or the end."""
+    def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:
+        """All that has finished, in order."""
         now, step, reason = self._around.clock.time(), self._step, None
+        assert step is not None
         for finished in done:
-            reason = reason or self._pupil.apply(finished, step if finished is done[0] else None, now)
-        if step is not None and step.work is not None:
-            self._around.report(self._rank, self._report(step, step.work, done[0].results))
+            own = finished.results[0].id.iteration == step.iteration
+            if own:
+                self._own = finished.results
+            reason = reason or self._pupil.apply(finished, step if own else None, now)
         if reason is None:
-            self._around.machine.spend(self._around.costs.report_s if step is not None else 0.0)
-            self._compute()
+            then()
         else:
+            self._tell()
             self._around.finished(self._rank, reason)
+
+    def _report_and_compute(self) -> None:
+        """The next gradient."""
+        self._tell()
+        self._around.machine.spend(self._around.costs.report_s)
+        self._compute()
+
+    def _tell(self) -> None:
+        """The controller hears of the iteration."""
+        assert self._step is not None
+        assert self._step.work is not None
+        step = replace(self._step, account=self._pupil.account())
+        self._around.report(self._rank, self._report(step, self._step.work, self._own))
 
     def _report(self, step: Step, work: Work, results: Sequence[Result]) -> Report:
         """What the controller measures from."""
@@ -214,10 +232,13 @@ class Worker:
             late=not all(result.has(self._rank) for result in results),
             iteration_s=self._around.clock.time() - step.started,
             gradient_norm2=work.norm2,
+            agreement=work.agreement,
             aggregate_norm2=direction.norm2,
             products=direction.products,
             gradients=gradients,
             contributors=contributors,
+            age=step.age,
+            account=step.account,
         )
 
     # -- packets and timers
@@ -253,10 +274,10 @@ class Worker:
     def _begin(self, iteration: int) -> None:
         """The protocol's next iteration; what has waited for a whole one is merged into it."""
         encoder, now = self._pupil.encoder, self._around.clock.time()
-        self._iteration = self._iteration or iteration
+        self._current = self._current or iteration
         encoder.begin(iteration)
         self._follow(self.protocol.begin(iteration, now, encoder.blocks, encoder.plan.lanes))
-        if self._may_merge and not self.protocol.left_behind and encoder.waits_since(iteration - 1):
+        if self._may_merge and not self.protocol.over and encoder.waits_since(iteration - 1):
             self._contribute_waiting(counts=False)
         self._alarm.set(self.protocol.deadline, self._around.clock)
 

@@ -3,10 +3,11 @@
 //   switch_loop SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...
 //
 // A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
-// of a block the one for the same slot's next iteration. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 64
-// bytes of header, BYTES of values. Prints contributions a second of all workers together, how many never had a result,
+// of a block the one for the slot's next block. All are of one iteration, so the controller hears of one arrival of each
+// worker: what is measured is the sums. Packets are those of docs/PROTOCOL.md: Ethernet, IPv4, UDP, 64 bytes of header,
+// BYTES of values. Prints contributions a second of all workers together, how many never had a result,
 // how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
-// looks at those of a result; with CHECK 1 lane l of worker w in iteration i of slot s is (w + 1) (l + i + s), and a
+// looks at those of a result; with CHECK 1 lane l of worker w in block b of slot s is (w + 1) (l + b + s), and a
 // result must be the sum over the members that it names, with a right checksum and addresses that belong together. Needs
 // root, and a switch that is set up for job 1 with GENERATION, the workers of ranks 0, 1, ... behind the interfaces.
 #define _GNU_SOURCE
@@ -23,7 +24,7 @@
 struct worker {
     int socket;
     uint8_t template[FRAME];
-    uint32_t iterations[WINDOW_MAX];  // that each slot's contribution in flight is for
+    uint32_t blocks[WINDOW_MAX];  // that each slot's contribution in flight is for
 };
 
 static unsigned values, window, workers, check;
@@ -31,7 +32,7 @@ static uint32_t generation;
 static uint64_t values_sum;  // of 16-bit words, without CHECK
 static unsigned long sent, results, wrong;  // contributions; results of them
 static struct worker all[WORKERS_MAX];
-static uint32_t last[WINDOW_MAX];  // iteration that is sent at all
+static uint32_t last[WINDOW_MAX];  // block that is sent at all
 static uint8_t sending[BATCH][FRAME], received[BATCH][FRAME];
 
 static double now(void) {
@@ -75,29 +76,29 @@ static void prepare(unsigned worker) {
     put(p + 34, 19278, 2), put(p + 36, 19278, 2), put(p + 38, 72 + values, 2);
     uint8_t *k = p + KIND;
     k[0] = 0x30, k[1] = 1, k[2] = (uint8_t)worker, k[3] = 255, k[5] = (uint8_t)(values / 256);
-    put(p + GENERATION, generation, 4), p[COUNT] = 1, put(p + WEIGHT, 256, 4);
+    put(p + GENERATION, generation, 4), put(p + ITERATION, 1, 4), p[COUNT] = 1, put(p + WEIGHT, 256, 4);
     for (unsigned i = 0; i < values; i++) p[HEAD + i] = (uint8_t)i;
     values_sum = sum16(p + HEAD, values);
 }
 
 // The values with CHECK; `share` is a worker's rank + 1, or the sum of those in a result.
-static uint32_t lane_value(uint32_t share, uint32_t lane, uint32_t iteration, uint32_t slot) {
-    return share * (lane + iteration + slot);
+static uint32_t lane_value(uint32_t share, uint32_t lane, uint32_t block, uint32_t slot) {
+    return share * (lane + block + slot);
 }
 
-static uint64_t fill(uint8_t *to, unsigned worker, uint32_t iteration, uint32_t slot) {
+static uint64_t fill(uint8_t *to, unsigned worker, uint32_t block, uint32_t slot) {
     for (uint32_t lane = 0; lane < values / 4; lane++)
-        put(to + 4 * lane, lane_value(worker + 1, lane, iteration, slot), 4);
+        put(to + 4 * lane, lane_value(worker + 1, lane, block, slot), 4);
     return sum16(to, values);
 }
 
-// One contribution for `slot` in `iteration` into the batch.
-static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t iteration,
+// One contribution to `block` in `slot` into the batch.
+static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t block,
                 uint32_t slot) {
     uint8_t *p = sending[at], *body = check ? p + HEAD : all[worker].template + HEAD;
     memcpy(p, all[worker].template, HEAD);
-    put(p + ITERATION, iteration, 4), put(p + BLOCK, slot + 1, 4), put(p + SLOT, slot, 2);
-    uint64_t sum = check ? fill(body, worker, iteration, slot) : values_sum;
+    put(p + BLOCK, block, 4), put(p + SLOT, slot, 2);
+    uint64_t sum = check ? fill(body, worker, block, slot) : values_sum;
     put(p + CHECKSUM, fold(sum16(p + KIND, HEAD - KIND) + sum), 2);
     vectors[at][0] = (struct iovec){p, HEAD};
     vectors[at][1] = (struct iovec){body, values};
@@ -105,13 +106,13 @@ static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vector
 }
 
 // Whether a result is the sum over its members, whole, and to a MAC and an IP address of one entry.
-static int right(const uint8_t *p, unsigned length, uint32_t iteration, uint32_t slot) {
+static int right(const uint8_t *p, unsigned length, uint32_t block, uint32_t slot) {
     uint64_t members = (uint64_t)get32(p + MEMBERS) << 32 | get32(p + MEMBERS + 4);
     uint32_t share = 0, same = 1;
     if (length != HEAD + values || (unsigned)__builtin_popcountll(members) != p[COUNT]) return 0;
     for (unsigned worker = 0; worker < workers; worker++) share += members >> worker & 1 ? worker + 1 : 0;
     for (uint32_t lane = 0; lane < values / 4; lane++)
-        same &= get32(p + HEAD + 4 * lane) == lane_value(share, lane, iteration, slot);
+        same &= get32(p + HEAD + 4 * lane) == lane_value(share, lane, block, slot);
     return same && fold(sum16(p + KIND, HEAD - KIND + values)) == 0 && memcmp(p + 4, p + TO_IP + 2, 2) == 0;
 }
 
@@ -124,17 +125,17 @@ static void turn(unsigned worker) {
         in_vectors[i] = (struct iovec){received[i], check ? FRAME : 128};
         in[i].msg_hdr = (struct msghdr){.msg_iov = &in_vectors[i], .msg_iovlen = 1};
     }
-    uint32_t *iterations = all[worker].iterations;
+    uint32_t *blocks = all[worker].blocks;
     int got = recvmmsg(all[worker].socket, in, BATCH, MSG_DONTWAIT, NULL);
     for (int i = 0; i < got; i++) {
         const uint8_t *p = received[i];
         if (in[i].msg_len < HEAD || (p[KIND] & 15) != RESULT) continue;
-        uint32_t iteration = get32(p + ITERATION), slot = (uint32_t)p[SLOT] << 8 | p[SLOT + 1];
-        if (slot >= window || iteration != iterations[slot]) continue;
+        uint32_t block = get32(p + BLOCK), slot = (uint32_t)p[SLOT] << 8 | p[SLOT + 1];
+        if (slot >= window || block != blocks[slot]) continue;
         results++;
-        if (check && !right(p, in[i].msg_len, iteration, slot)) wrong++;
-        iterations[slot]++;
-        if (iterations[slot] <= last[slot]) add(worker, out, out_vectors, count++, iterations[slot], slot);
+        if (check && !right(p, in[i].msg_len, block, slot)) wrong++;
+        blocks[slot]++;
+        if (blocks[slot] <= last[slot]) add(worker, out, out_vectors, count++, blocks[slot], slot);
     }
     sent += send_all(all[worker].socket, out, count);
 }
@@ -144,19 +145,19 @@ static void begin(unsigned worker, uint32_t first) {
     static struct mmsghdr out[BATCH];
     static struct iovec vectors[BATCH][2];
     for (uint32_t slot = 0; slot < window; slot++) {
-        all[worker].iterations[slot] = first;
+        all[worker].blocks[slot] = first;
         last[slot] = UINT32_MAX;
         add(worker, out, vectors, 0, first, slot);
         sent += send_all(all[worker].socket, out, 1);
     }
 }
 
-// No more iterations but those that one of the workers has begun.
+// No more blocks but those that one of the workers has begun.
 static void finish(void) {
     for (uint32_t slot = 0; slot < window; slot++) {
         last[slot] = 0;
         for (unsigned worker = 0; worker < workers; worker++)
-            if (all[worker].iterations[slot] > last[slot]) last[slot] = all[worker].iterations[slot];
+            if (all[worker].blocks[slot] > last[slot]) last[slot] = all[worker].blocks[slot];
     }
 }
 

@@ -1,90 +1,135 @@
-"""The workers' process, event by event: independent of controller/carryover.py, and slow."""
+"""The workers' process under each rule, event by event: independent of controller/process.py, and slow."""
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
+BATCHES_MOST = 4
+"""Gradients that a worker makes of one iteration's parameters under batch-sync."""
+
+Draw = Callable[[int, int], float]
+"""The first-block time of a gradient: of (rank, iteration in which it is begun)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An iteration: when its k-th gradient was there, and how many iterations old each gradient in its sum is."""
+    """An iteration: how long it took to the k-th gradient, and what is in its sum: (rank, iterations old) of each."""
 
-    when: float
-    ages: list[int]
+    took: float
+    sums: list[tuple[int, int]]
 
 
-def first_blocks(mean: float, *, service: float, random: np.random.Generator) -> Iterator[float]:
+def poisson_draw(means: list[float], *, service: float, seed: int) -> Draw:
     """T = s + N with N ~ Poisson(mean): the unit is one blocking event."""
-    while True:
-        yield from (service + random.poisson(mean, 256)).tolist()
+    random = np.random.default_rng(seed)
+    stocks: list[list[float]] = [[] for _ in means]
+
+    def draw(rank: int, iteration: int) -> float:
+        if not stocks[rank]:
+            stocks[rank] = (service + random.poisson(means[rank], 256)).tolist()
+        return stocks[rank].pop()
+
+    return draw
+
+
+@dataclass(kw_only=True)
+class System:
+    """n workers in virtual time; what happens at one instant happens in random order."""
+
+    rule: str
+    n: int
+    k: int
+    draw: Draw
+    overhead: float
+    random: np.random.Generator
+    due: list[tuple[float, float, int, int]] = field(default_factory=list)  # when, order of ties, who, begun
+    iteration: int = 0
+    begin: float = 0.0  # of the iteration
+    members: list[int] = field(default_factory=list)  # whose gradients count among the k
+    sums: list[tuple[int, int]] = field(default_factory=list)  # (rank, begun) of the present sum
+    kept: dict[int, list[int]] = field(default_factory=dict)  # of each worker: begun, and in no sum yet
+
+    def start(self, rank: int, at: float) -> None:
+        """A gradient of the present iteration's parameters, which are there at its begin."""
+        at = max(at, self.begin)
+        heapq.heappush(self.due, (at + self.draw(rank, self.iteration), self.random.random(), rank, self.iteration))
+
+    def run(self) -> Iterator[Ended]:
+        """Iteration after iteration."""
+        for rank in range(self.n):
+            self.start(rank, 0.0)
+        while True:
+            now, _, rank, begun = heapq.heappop(self.due)
+            self.finished(rank, begun, now)
+            if len(self.members) == self.k:
+                yield self.end(now)
+
+    def finished(self, rank: int, begun: int, now: float) -> None:
+        """A gradient is there."""
+        late = begun < self.iteration
+        if self.rule in ("async", "batch-sync") or not late:
+            self.members.append(rank)
+            self.sums += [(rank, begun), *((rank, old) for old in self.kept.pop(rank, []))]
+            if self.rule == "batch-sync" and self.members.count(rank) < BATCHES_MOST:
+                self.start(rank, now)
+            return
+        if self.rule == "merge":
+            self.sums.append((rank, begun))
+        elif self.rule == "stash":
+            self.kept.setdefault(rank, []).append(begun)
+        self.start(rank, now)
+
+    def end(self, now: float) -> Ended:
+        """The k-th has come, where that was before the iteration's begin: at once."""
+        end = max(now, self.begin)
+        ended = Ended(took=end - self.begin, sums=[(rank, self.iteration - begun) for rank, begun in self.sums])
+        ready = set(self.members)
+        if self.rule in ("abort", "batch-sync"):
+            self.due, ready = [], set(range(self.n))
+        self.iteration, self.begin, self.members, self.sums = self.iteration + 1, end + self.overhead, [], []
+        for rank in sorted(ready):
+            self.start(rank, self.begin)
+        return ended
 
 
 def process(
-    means: list[float], k: int, *, service: float, seed: int, overhead: float = 0.0, stale: bool = False
+    rule: str, means: list[float], k: int, *, service: float, seed: int, overhead: float = 0.0
 ) -> Iterator[Ended]:
-    """Iteration after iteration; what happens at one instant happens in random order.
-
-    After the k-th gradient the next iteration begins `overhead` later; whoever is late goes on computing meanwhile. Its
-    gradients wait until it is in an iteration, and are in the sum of that one.
-
-    `stale`: a finished gradient counts for whatever iteration is current then, unless one has ended at that instant.
-    That is not what our workers do: theirs counts only for the iteration in which it was begun.
-    """
-    random = np.random.default_rng(seed)
-    draws = [first_blocks(mean, service=service, random=random) for mean in means]
-    due = [
-        (next(draw), random.random(), rank, 0) for rank, draw in enumerate(draws)
-    ]  # (when, order of ties, who, begun)
-    heapq.heapify(due)
-    waiting: list[list[int]] = [[] for _ in means]  # of each worker: the iterations of its gradients that are in no sum
-    iteration, members, end = 0, list[int](), -overhead
-    while True:
-        now, _, rank, begun = heapq.heappop(due)
-        waiting[rank].append(begun)
-        if now == end if stale else begun < iteration:
-            start = max(now, end + overhead)
-            heapq.heappush(due, (start + next(draws[rank]), random.random(), rank, iteration))
-            continue
-        members.append(rank)
-        if len(members) == k:
-            ages = [iteration - each for member in members for each in waiting[member]]
-            iteration, end = iteration + 1, now
-            for member in members:
-                waiting[member] = []
-                heapq.heappush(due, (now + overhead + next(draws[member]), random.random(), member, iteration))
-            members = []
-            yield Ended(when=now, ages=ages)
+    """Of Poisson workers."""
+    draw = poisson_draw(means, service=service, seed=seed)
+    return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead)
 
 
-def mean_time(
-    means: list[float],
-    k: int,
-    *,
-    service: float,
-    seed: int,
-    iterations: int = 800,
-    overhead: float = 0.0,
-    stale: bool = False,
-) -> tuple[float, float]:
-    """Mean time from an iteration's begin to its k-th gradient, after the first tenth, and its standard error from 16
-    batches.
-    """
-    made = process(means, k, service=service, seed=seed, overhead=overhead, stale=stale)
-    times = np.diff([ended.when for ended in islice(made, iterations)]) - overhead
-    batches = [batch.mean() for batch in np.array_split(times[iterations // 10 :], 16)]
-    return float(np.mean(batches)), float(np.std(batches, ddof=1) / 4)
+def drawn(rule: str, n: int, k: int, draw: Draw, *, seed: int, overhead: float = 0.0) -> Iterator[Ended]:
+    """Of any workers."""
+    random = np.random.default_rng([seed, 1])
+    return System(rule=rule, n=n, k=k, draw=draw, overhead=overhead, random=random).run()
 
 
-def sums(
-    means: list[float], k: int, *, service: float, seed: int, iterations: int, overhead: float, lags: int
-) -> tuple[float, np.ndarray]:
-    """What an iteration's sum holds after the first tenth: the mean number of gradients, and the shares of them that
-    are 0, 1, ... `lags` or more iterations old (lags + 1,).
-    """
-    made = islice(process(means, k, service=service, seed=seed, overhead=overhead), iterations // 10, iterations)
-    ages = [ended.ages for ended in made]
-    counts = np.bincount(np.minimum(np.concatenate(ages), lags).astype(int), minlength=lags + 1)
-    return counts.sum() / len(ages), counts / counts.sum()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What so many iterations come to, after the first tenth."""
+
+    mean: float  # time to the k-th gradient
+    error: float  # its standard error, from 16 batches
+    gradients: float  # in a sum
+    ages: np.ndarray  # shares of the gradients that are 0, 1, ... lags or more iterations old (lags + 1,)
+    shares: np.ndarray  # of each worker in all gradients (n,)
+
+
+def seen(made: Iterator[Ended], n: int, *, iterations: int, lags: int = 16) -> Seen:
+    """Look at so many iterations."""
+    ended = list(islice(made, iterations))[iterations // 10 :]
+    batches = [batch.mean() for batch in np.array_split([each.took for each in ended], 16)]
+    sums = np.array([entry for each in ended for entry in each.sums])
+    ages = np.bincount(np.minimum(sums[:, 1], lags), minlength=lags + 1)
+    return Seen(
+        mean=float(np.mean(batches)),
+        error=float(np.std(batches, ddof=1) / 4),
+        gradients=len(sums) / len(ended),
+        ages=ages / len(sums),
+        shares=np.bincount(sums[:, 0], minlength=n) / len(sums),
+    )

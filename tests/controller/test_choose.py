@@ -9,8 +9,9 @@ from scipy import stats
 from bench.synthetic import times_alone
 from controller.choose import (
     GROUP_ABOVE,
+    Choice,
     Forecast,
-    choose,
+    Objective,
     expected_counts,
     expected_times,
     groups,
@@ -18,8 +19,14 @@ from controller.choose import (
     objective,
     round_costs,
 )
+from controller.chooser import cheapest
 from controller.model import fit
 from run.errors import ConfigError
+
+
+def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:
+    """Where there is no choice of rules."""
+    return cheapest((forecast,), goal.costs(forecast)[None], current, forecast.treatment, margin)
 
 
 def forecast(expected_s: np.ndarray) -> Forecast:

@@ -115,7 +115,7 @@ def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark:
         answer = json.loads((await kofn("k", "--json")).output)
         for entry in answer["expected"]:
             assert entry["cost"] == pytest.approx(entry["iteration_s"] * 4 / entry["k"])
-            assert entry["predicted_s"] >= entry["iteration_s"]
+            assert entry["predicted_s"] >= 0.95 * entry["iteration_s"]
             assert entry["in_force"] == (mark[len("<- in force (") : -1] if entry["k"] == k else "")
         output = (await kofn("k")).output
         assert "  x n/k  predicted  measured" in output
@@ -138,7 +138,7 @@ def test_before_the_first_report_nothing_is_invented() -> None:
 
 @pytest.mark.parametrize(
     ("argument", "k", "objective"),
-    [("2", 2, "fixed:2"), ("fixed:1", 1, "fixed:1"), ("all", 4, "all"), ("auto", 4, DEFAULT), ("round", 4, "round")],
+    [("2", 2, "fixed:2"), ("fixed:1", 1, "fixed:1"), ("all", 4, "all"), ("auto", 2, DEFAULT), ("round", 4, "round")],
 )
 def test_set_k(argument: str, k: int, objective: str) -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
@@ -155,8 +155,9 @@ def test_set_k_says_what_is_allowed() -> None:
         result = await kofn("set-k", "9")
         assert result.exit_code == 2
         assert result.output == (
-            "kofn: objective is 'fixed:9': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is "
-            "allowed (an installed package adds one by an entry point in the group 'kofn.objectives')\n"
+            "kofn: objective is 'fixed:9': 'round', 'accuracy', 'all', 'fixed:K' or merge:K, async:K, batch-sync:K, "
+            "stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed "
+            "(an installed package adds one by an entry point in the group 'kofn.objectives')\n"
         )
 
     with_controller(scenario)

@@ -113,7 +113,7 @@ def test_measured_iteration_times_are_kept_for_each_k() -> None:
 
 
 def test_a_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:
-    decider = Decider(workers=3, policy=Policy())
+    decider = Decider(workers=3, policy=Policy(objective="round"))
     change = decider.lose(1, "lost", 0.0)
     assert change is not None
     assert (change.previous_k, change.k, change.reason) == (3, 2, "worker 1 lost: 2 of 3 live")
@@ -195,7 +195,7 @@ def test_who_is_back_has_been_silent_only_since_then() -> None:
 
 
 def test_all_may_be_lost_and_come_back() -> None:
-    decider = Decider(workers=3, policy=Policy())
+    decider = Decider(workers=3, policy=Policy(objective="round"))
     for rank in range(3):
         decider.lose(rank, "lost", 0.0)
     for rank in range(3):

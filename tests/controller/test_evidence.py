@@ -13,8 +13,13 @@ from controller.model import fit
 def looks(evidence: Evidence, gain: list[float], error: list[float], k: int, count: int) -> list[list[bool]]:
     """So many looks at the same gains, an iteration apart."""
     return [
-        evidence.weigh(np.array(gain), np.array(error), k, margin=0.05, iterations=1).tolist() for _ in range(count)
+        evidence.weigh(np.array(gain), np.array(error), larger(gain, k), margin=0.05, iterations=1).tolist()
+        for _ in range(count)
     ]
+
+
+def larger(gain: list[float], k: int) -> np.typing.NDArray[np.bool_]:
+    return np.arange(1, len(gain) + 1) > k
 
 
 def test_a_large_gain_convinces_at_once_where_k_gets_smaller() -> None:
@@ -38,7 +43,9 @@ def test_what_is_within_the_margin_or_comes_and_goes_never_convinces() -> None:
     evidence = Evidence(window=16)
     for turn in range(500):
         gain = 0.12 if turn % 2 else -0.12
-        assert not evidence.weigh(np.array([gain, 0.0]), np.array([0.1, 0.0]), 2, margin=0.05, iterations=4)[0]
+        assert not evidence.weigh(
+            np.array([gain, 0.0]), np.array([0.1, 0.0]), larger([0, 0], 2), margin=0.05, iterations=4
+        )[0]
 
 
 def test_forgotten_evidence_counts_no_more() -> None:
@@ -57,8 +64,9 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
         estimate = fit(*setting.made(random))
         expected_s = expected_times(estimate, live)
         forecast = times_alone(expected_s)
-        seen.append(gains(round_costs(forecast), k))
-        errors.append(gain_error(estimate, live, forecast, round_costs, k))
+        costs = round_costs(forecast)
+        seen.append(gains(costs, costs[k - 1]))
+        errors.append(gain_error(estimate, live, [forecast], round_costs, (0, k - 1))[0])
     spread, error = np.std(seen, axis=0)[:-1], np.median(errors, axis=0)[:-1]
     assert (error > 0.7 * spread).all(), "no gain looks surer than it is"
     assert (error < 2 * spread).all()
@@ -66,10 +74,10 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
 
 
 def test_gains_are_bounded_whatever_the_costs() -> None:
-    np.testing.assert_allclose(gains(np.array([4.0, 2.0, 1.0]), 2), [-1.0, 0.0, 0.5])
+    np.testing.assert_allclose(gains(np.array([4.0, 2.0, 1.0]), 2.0), [-1.0, 0.0, 0.5])
     for costs in ([0.0, 1.0], [1e308, -1e308], [-1.0, -2.0]):
-        assert np.isfinite(gains(np.array(costs), 1)).all()
-        assert gains(np.array(costs), 1)[0] == 0
+        assert np.isfinite(gains(np.array(costs), costs[0])).all()
+        assert gains(np.array(costs), costs[0])[0] == 0
 
 
 def test_graded_workers_keep_their_k() -> None:

@@ -80,7 +80,8 @@ def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any
     with pytest.raises(ConfigError) as raised:
         Config(policy=Policy(objective="best")).check()
     assert str(raised.value) == (
-        "policy.objective is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4 is allowed, of "
+        "policy.objective is 'best': 'round', 'accuracy', 'all', 'fixed:K' or merge:K, async:K, batch-sync:K, stash:K, "
+        "abort:K, drop:K with 1 <= K <= workers = 4 is allowed, of "
         "plug-ins 'mine' (an installed package adds one by an entry point in the group 'kofn.objectives')"
     )
 

@@ -1,342 +1,158 @@
-"""What an iteration is worth: against gradients of which everything is known, by hand, and with whatever may come."""
+"""How fast gradients turn, how noisy they are, whose data is unlike the others', and what an iteration is worth."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from controller.carryover import LAGS, Prediction
-from controller.measure import Report
-from controller.progress import PRIOR_RHO, RHO_MIN, SIGNAL_MIN, Mean, Products, Progress
-from run.config import Average
+from controller.correlation import LAGS, LENGTH_MAX, UNKNOWN, Correlation
+from controller.measure import FloatArray, Report
+from controller.prediction import Prediction, Shares
+from controller.process import LAGS as AGES
+from controller.progress import NOISE_MAX, Progress
+from controller.unlike import KNOWN, Unlike
 
-ELEMENTS = 2000
-AVERAGES: tuple[Average, ...] = ("gradients", "contributors")
-
-
-class Training:
-    """Workers that send gradients: G_t and noise of variance phi |G|^2; G_t keeps rho of its direction each time."""
-
-    def __init__(
-        self,
-        *,
-        n: int,
-        k: int,
-        phi: float,
-        rho: float,
-        average: Average = "gradients",
-        delay: int = 1,
-        stashes: bool = True,
-        seed: int = 1,
-    ) -> None:
-        self._random = np.random.default_rng(seed)
-        self._n, self._k, self._phi, self._rho, self._delay, self._stashes = n, k, phi, rho, delay, stashes
-        self._true = self._random.normal(size=ELEMENTS) / math.sqrt(ELEMENTS)
-        self._aggregates: list[np.ndarray] = []
-        self._stash: dict[int, list[np.ndarray]] = {}
-        self.progress = Progress(average=average)
-
-    def run(self, iterations: int, phi: float | None = None) -> Progress:
-        """So many more: all reports, in order."""
-        self._phi = self._phi if phi is None else phi
-        first = len(self._aggregates) + 1
-        for iteration in range(first, first + iterations):
-            for report in self._iterate(iteration):
-                self.progress.report(report)
-        return self.progress
-
-    def _iterate(self, iteration: int) -> Iterator[Report]:
-        """The workers that are late take turns; each of their gradients is in the next sum, `delay` later."""
-        turned = self._random.normal(size=ELEMENTS) / math.sqrt(ELEMENTS)
-        self._true = self._rho * self._true + math.sqrt(1 - self._rho**2) * turned
-        noise = self._random.normal(size=(self._n, ELEMENTS)) * math.sqrt(self._phi / ELEMENTS)
-        given = self._true + noise
-        turn = iteration // self._delay
-        members = [(turn * (self._n - self._k) + i) % self._n for i in range(self._k)]
-        held = [given[rank] for rank in members] + [old for rank in members for old in self._stash.pop(rank, [])]
-        mean = np.sum(held, axis=0) / (len(held) if self.progress.average == "gradients" else self._k)
-        products = tuple(float(mean @ before) for before in self._aggregates[: -LAGS - 1 : -1])
-        self._aggregates.append(mean)
-        for rank in range(self._n):
-            late = rank not in members
-            if late and self._stashes:
-                self._stash.setdefault(rank, []).append(given[rank])
-            yield Report(
-                iteration=iteration,
-                first_block_s=0.01,
-                late=late,
-                gradient_norm2=float(given[rank] @ given[rank]),
-                aggregate_norm2=float(mean @ mean),
-                products=products,
-                gradients=float(len(held)),
-                contributors=float(self._k),
-            )
+SIZE = 400
 
 
-@pytest.mark.parametrize("average", AVERAGES)
-@pytest.mark.parametrize("phi", [0.5, 3.0, 12.0])
-def test_signal_and_noise_of_fresh_gradients_are_found(phi: float, average: Average) -> None:
-    progress = Training(n=6, k=6, phi=phi, rho=0.98, average=average).run(200)
-    assert progress.signal == pytest.approx(1, rel=0.05)
-    assert progress.noise_scale == pytest.approx(phi, rel=0.1, abs=0.1)
-
-
-@pytest.mark.parametrize("rho", [1.0, 0.97, 0.8, 0.0])
-def test_what_is_left_of_a_direction_is_found(rho: float) -> None:
-    found = Training(n=6, k=6, phi=2.0, rho=rho).run(300).alignment
-    np.testing.assert_allclose(found, rho ** np.arange(LAGS + 1.0), atol=0.12)
-
-
-@pytest.mark.parametrize("average", AVERAGES)
-@pytest.mark.parametrize("k", [2, 4])
-def test_late_gradients_in_a_later_sum_do_not_change_what_is_found(k: int, average: Average) -> None:
-    """Sums of one to n gradients, a few of them old: neither their number nor what they are divided by shows."""
-    progress = Training(n=6, k=k, phi=3.0, rho=0.99, average=average).run(400)
-    assert progress.signal == pytest.approx(1, rel=0.1)
-    assert progress.noise_scale == pytest.approx(3, rel=0.15)
-    np.testing.assert_allclose(progress.alignment, 0.99 ** np.arange(LAGS + 1.0), atol=0.12)
-
-
-@pytest.mark.parametrize("phi", [0.5, 3.0, 12.0])
-def test_sums_of_one_gradient_show_the_noise_in_their_products(phi: float) -> None:
-    """Late gradients are thrown away, and k = 1: only the sum of the iteration before tells noise from signal."""
-    progress = Training(n=4, k=1, phi=phi, rho=PRIOR_RHO, stashes=False).run(400)
-    assert progress.noise_scale == pytest.approx(phi, rel=0.25)
-    np.testing.assert_allclose(progress.alignment[:4], PRIOR_RHO ** np.arange(4), atol=0.12)
-
-
-def test_the_latest_iterations_count() -> None:
-    training = Training(n=4, k=4, phi=8.0, rho=0.98)
-    training.run(200)
-    assert training.run(200, phi=1.0).noise_scale == pytest.approx(1.2, abs=0.3)
-
-
-def test_many_workers_are_remembered_as_long_as_few() -> None:
-    """All norms shrink by a third every 20 iterations: signal and single gradient are of the same time."""
-    for n in (4, 64):
-        progress = Progress(average="gradients")
-        for iteration in range(1, 200):
-            size = (2 / 3) ** (iteration / 20)
-            for _ in range(n):
-                report = single(iteration, gradient=4 * size, aggregate=size * (1 + 3 / n), gradients=n)
-                progress.report(report)
-        assert progress.noise_scale == pytest.approx(3, rel=0.2)
-
-
-def single(
-    iteration: int,
-    *,
-    gradient: float = 4.0,
-    aggregate: float = 2.0,
-    gradients: float = 2.0,
-    contributors: float = 2.0,
-    products: tuple[float, ...] = (),
-) -> Report:
-    """A report of which only this is looked at."""
-    return Report(
-        iteration=iteration,
-        first_block_s=0.01,
-        gradient_norm2=gradient,
-        aggregate_norm2=aggregate,
-        products=products,
-        gradients=gradients,
-        contributors=contributors,
-    )
-
-
-def prediction(gradients: list[float], delays: list[list[float]]) -> Prediction:
-    """Times do not matter; the shares of the first delays."""
-    padded = np.zeros((len(gradients), LAGS + 1))
-    for row, shares in zip(padded, delays, strict=True):
-        row[: len(shares)] = shares
-    nothing = np.zeros(len(gradients))
-    return Prediction(mean_s=nothing, error_s=nothing, gradients=np.array(gradients), delays=padded)
-
-
-def test_before_anything_is_known_the_prior_holds() -> None:
-    progress = Progress(average="gradients")
-    assert (progress.signal, progress.noise_scale) == (0, 0)
-    np.testing.assert_allclose(progress.alignment, PRIOR_RHO ** np.arange(LAGS + 1))
-    found = progress.worth(prediction([1.5, 2.0], [[0.5, 0.5], [1.0]]))
-    np.testing.assert_allclose(found, [(0.5 + 0.5 * PRIOR_RHO) ** 2, 1.0])
-
-
-@pytest.mark.parametrize(("average", "steps"), [("gradients", [1.0, 1.0]), ("contributors", [1.5, 1.0])])
-def test_worth_by_hand(average: Average, steps: list[float]) -> None:
-    """|g|^2 = 4 = |G|^2 + S, |G|^2 + S / 2 = 3: |G|^2 = 2, phi = 1."""
-    progress = Progress(average=average)
-    for iteration in range(1, 10):
-        for _ in range(2):
-            progress.report(single(iteration, aggregate=3.0))
-    assert progress.signal == pytest.approx(2)
-    assert progress.noise_scale == pytest.approx(1)
-    aligned = np.array([0.5 + 0.5 * PRIOR_RHO, 1.0])
-    np.testing.assert_allclose(
-        progress.worth(prediction([1.5, 2.0], [[0.5, 0.5], [1.0]])),
-        np.array(steps) * aligned**2 / np.array([1 + 1 / 1.5, 1.5]),
-    )
-
-
-def test_a_gradient_that_nothing_can_be_compared_with_is_taken_as_it_is() -> None:
-    progress = Progress(average="gradients")
-    for iteration in range(1, 20):
-        progress.report(single(iteration, aggregate=4.0, gradients=1.0, contributors=1.0))
-    assert progress.signal == pytest.approx(4)
-    assert progress.noise_scale == 0
-
-
-def test_one_worker() -> None:
-    progress = Progress(average="gradients")
-    for iteration in range(1, 20):
-        before = (2.0,) * min(iteration - 1, 3)
-        progress.report(single(iteration, aggregate=4.0, gradients=1.0, contributors=1.0, products=before))
-    assert progress.signal == pytest.approx(2 / PRIOR_RHO)
-    assert progress.alignment[1] == pytest.approx(PRIOR_RHO)
-    np.testing.assert_allclose(progress.worth(prediction([1.0], [[1.0]])), [1 / (1 + progress.noise_scale)])
-
-
-@pytest.mark.parametrize("product", [0.0, -2.0, -1e100])
-def test_directions_that_are_gone_or_turned_are_worth_the_least(product: float) -> None:
-    progress = Progress(average="gradients")
-    for iteration in range(1, 200):
-        for _ in range(2):
-            progress.report(single(iteration, aggregate=3.0, products=(product,) * LAGS))
-    assert (progress.alignment[1:] <= 0.06).all() and (progress.alignment >= -1).all()
-    old = progress.worth(prediction([2.0, 2.0], [[0.0, 1.0], [1.0]]))
-    assert old[1] * RHO_MIN**2 <= old[0] * (1 + 1e-9) <= old[1] * 0.06**2
-
-
-def test_noise_that_hides_the_signal_is_bounded() -> None:
-    progress = Progress(average="gradients")
-    for iteration in range(1, 50):
-        for _ in range(4):
-            progress.report(single(iteration, aggregate=0.5, gradients=4.0))
-    assert progress.signal == SIGNAL_MIN * 4
-    assert progress.noise_scale == pytest.approx(1 / SIGNAL_MIN - 1)
-
-
-def test_who_gave_up_has_no_gradient_anywhere() -> None:
-    progress, other = (Progress(average="gradients") for _ in range(2))
-    for iteration in range(1, 20):
-        for _ in range(2):
-            progress.report(single(iteration))
-            other.report(single(iteration))
-        other.report(single(iteration, gradient=0.0))
-    assert (progress.signal, progress.noise_scale) == (other.signal, other.noise_scale)
-    assert 0 < progress.signal < 4
-
-
-def test_the_order_within_an_iteration_does_not_matter() -> None:
-    found = []
-    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        progress = Progress(average="gradients")
-        for iteration in range(1, 40):
-            for rank in order:
-                progress.report(single(iteration, gradient=3.0 + rank, aggregate=2.0, products=(1.0,)))
-        found.append((progress.signal, progress.noise_scale, *progress.alignment))
-    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=0.02)
-
-
-def test_who_reports_long_after_the_others_is_not_taken_for_another_iteration() -> None:
-    """One of three says ten, and another twenty iterations later what their aggregate was."""
-    prompt, slow = (Progress(average="gradients") for _ in range(2))
-    for iteration in range(1, 60):
-        prompt.report(single(iteration))
-        slow.report(single(iteration))
-        for behind in (10, LAGS + 4):
-            if iteration > behind:
-                slow.report(single(iteration - behind, aggregate=1.5))
-    assert slow.signal == pytest.approx(prompt.signal)
-    assert slow._inverse.weight == prompt._inverse.weight
-
-
-@pytest.mark.parametrize("average", AVERAGES)
-def test_a_sum_is_taken_for_what_the_report_says_is_in_it(average: Average) -> None:
-    """Of three workers one is late three times and then in: six gradients of three are in that sum, two of two before.
-
-    Exact gradients without noise: an aggregate is as long as it has gradients for each that it is divided by.
-    """
-    progress, lengths = Progress(average=average), [1.0] * LAGS
-    for iteration in range(1, 400):
-        gradients, contributors = (6.0, 3.0) if iteration % 4 == 0 else (2.0, 2.0)
-        length = 1.0 if average == "gradients" else gradients / contributors
-        progress.report(
-            single(
-                iteration,
-                gradient=1.0,
-                aggregate=length**2,
-                gradients=gradients,
-                contributors=contributors,
-                products=tuple(length * before for before in lengths[: iteration - 1]),
-            )
+def course(*, turn: float, noise: float, gradients: int, iterations: int, seed: int = 1) -> Correlation:
+    """Aggregates of `gradients` noisy ones, whose signal keeps `turn` of its direction from iteration to iteration."""
+    random = np.random.default_rng(seed)
+    signal = random.normal(size=SIZE) / math.sqrt(SIZE)
+    kept: list[FloatArray] = []
+    found = Correlation()
+    for iteration in range(1, iterations + 1):
+        singles = signal + math.sqrt(noise / SIZE) * random.normal(size=(gradients, SIZE))
+        mean = singles.mean(axis=0)
+        found.add(
+            iteration,
+            gradients=gradients,
+            gradient_norm2=float(np.mean(np.sum(singles**2, axis=1))),
+            norm2=float(mean @ mean),
+            products=tuple(float(mean @ before) for before in reversed(kept[-LAGS:])),
         )
-        lengths = [length, *lengths[:-1]]
-    assert progress.signal == pytest.approx(1, rel=1e-3)
-    assert progress.noise_scale == pytest.approx(0, abs=1e-3)
-    np.testing.assert_allclose(progress.alignment, np.ones(LAGS + 1), atol=0.05)
+        kept.append(mean)
+        signal = turn * signal + math.sqrt(1 - turn**2) * random.normal(size=SIZE) / math.sqrt(SIZE)
+    return found
 
 
-def test_who_has_taken_a_peers_parameters_has_no_aggregate_to_tell() -> None:
-    progress = Progress(average="gradients")
-    progress.report(single(1, aggregate=0.0, gradients=0.0, contributors=0.0))
-    assert progress.signal == 0
-    progress.report(single(1, aggregate=3.0))
-    assert progress.signal == pytest.approx(2)
+@pytest.mark.parametrize(("turn", "length"), [(0.9, 6.6), (0.7, 1.94), (0.5, 1.0), (0.3, 0.71)])
+@pytest.mark.parametrize("gradients", [2, 6])
+def test_the_correlation_length_is_where_half_is_left(turn: float, length: float, gradients: int) -> None:
+    found = course(turn=turn, noise=2.0, gradients=gradients, iterations=200)
+    assert found.length == pytest.approx(length, rel=0.25)
 
 
-NUMBERS = [(0.0, 0.0), (1.0, 1.0), (2.5, 1.5), (4.0, 4.0), (64 * 1023.0, 1.0)]
-"""Of gradients and contributors."""
-
-anything = st.builds(
-    lambda numbers, **given: Report(gradients=numbers[0], contributors=numbers[1], **given),
-    numbers=st.sampled_from(NUMBERS),
-    iteration=st.integers(1, 60) | st.sampled_from([1, 1000, 2**32 - 1]),
-    first_block_s=st.just(0.01),
-    late=st.booleans(),
-    gradient_norm2=st.sampled_from([0.0, 1.0, 4.0, 5e-324, 1e-200, 1e100]),
-    aggregate_norm2=st.sampled_from([0.0, 1.0, 3.0, 5e-324, 1e100]),
-    products=st.lists(st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e100, -1e100]), max_size=LAGS + 4).map(tuple),
-)
+def test_the_noise_scale_is_that_of_single_gradients() -> None:
+    assert course(turn=0.9, noise=3.0, gradients=4, iterations=200).noise_scale == pytest.approx(3.0, rel=0.25)
 
 
-@pytest.mark.filterwarnings("error")
-@settings(deadline=None, max_examples=200)
-@given(st.lists(anything, max_size=60), st.sampled_from(AVERAGES))
-def test_whatever_comes_the_worth_is_a_number(taken: list[Report], average: Average) -> None:
-    progress = Progress(average=average)
-    for report in taken:
-        progress.report(report)
-    spread = [[1 / (LAGS + 1)] * (LAGS + 1)] * 4
-    for predicted in (prediction([1.0, 2.0, 3.0, 4.0], [[1.0]] * 4), prediction([4.0] * 4, spread)):
-        worth = progress.worth(predicted)
-        assert np.isfinite(worth).all()
-        assert (worth > 0).all()
-    assert np.isfinite(progress.alignment).all()
-    assert 0 <= progress.noise_scale <= 1 / SIGNAL_MIN
+def test_lengths_are_bounded_and_unknown_at_first() -> None:
+    assert (Correlation().length, Correlation().noise_scale, Correlation().known) == (UNKNOWN, UNKNOWN, False)
+    assert course(turn=0.999, noise=0.1, gradients=4, iterations=60).length == LENGTH_MAX
 
 
-def test_memory_is_bounded() -> None:
-    random = np.random.default_rng(1)
-    progress = Progress(average="gradients")
-    base = 1
-    for _ in range(100_000):
-        base += int(random.choice([0, 0, 0, 1, 50], p=[0.5, 0.2, 0.2, 0.0999, 0.0001]))
-        iteration = max(1, base - int(random.integers(0, 6)))
-        progress.report(single(iteration))
-    assert len(progress._steps) <= LAGS
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_aggregates_without_a_length_are_left_out(bad: float) -> None:
+    found = Correlation()
+    found.add(1, gradients=2.0, gradient_norm2=1.0, norm2=bad, products=())
+    assert not found.known
 
 
-def test_a_mean_forgets_and_knows_what_it_has_not_heard_of() -> None:
-    mean = Mean()
-    assert mean.value == 0
-    mean.add(2.0)
-    mean.add(4.0)
-    assert 3 < mean.value < 3.05
-    products = Products()
-    products.add(np.array([2.0, np.nan]))
-    products.add(np.array([4.0, np.nan, 1.0]))
-    np.testing.assert_allclose(products.total[:4] / np.maximum(products.weight[:4], 1e-9), [mean.value, 0, 1, 0])
-    np.testing.assert_array_equal(products.weight[[1, 3]], 0)
+def reports(progress: Progress, iterations: int) -> None:
+    for iteration in range(1, iterations + 1):
+        products = tuple(0.5 * 0.9**lag for lag in range(1, min(iteration - 1, LAGS) + 1))
+        for rank in range(4):
+            aggregate = {"aggregate_norm2": 0.75, "products": products, "gradients": 4.0, "contributors": 4.0}
+            progress.report(rank, Report(iteration=iteration, first_block_s=0.01, gradient_norm2=1.5, **aggregate))
+
+
+def test_every_iteration_counts_once_whoever_reports_it() -> None:
+    progress = Progress(workers=4, average="gradients")
+    reports(progress, 40)
+    share = (4 - 2.0) / 3
+    assert progress.correlation.signal == pytest.approx(share)
+    assert progress.alignment[1] == pytest.approx(0.45 / 0.75 / share, rel=1e-6)
+
+
+def predicted(ages: list[float], *, shares: list[float] | None = None, gradients: float = 4.0) -> Prediction:
+    """Of two workers, both ks alike: shares of gradients by age; of each worker."""
+    delays = np.zeros((2, AGES + 1))
+    delays[:, : len(ages)] = ages
+    by_age = np.zeros((2, 2, AGES + 1))
+    by_age[:, :, 0] = shares or [0.5, 0.5]
+    return Prediction(
+        mean_s=np.ones(2),
+        error_s=np.zeros(2),
+        gradients=np.full(2, gradients),
+        delays=delays,
+        shares=Shares(ks=np.array([1, 2]), by_age=by_age, stands=np.array([0, 1])),
+    )
+
+
+BOTH = np.ones(2, np.bool_)
+
+
+def test_old_and_noisy_gradients_are_worth_less_and_more_so_where_they_turn_fast() -> None:
+    progress = Progress(workers=2, average="gradients")
+    fresh, old = (progress.worth(predicted(ages), BOTH, 1.0)[0] for ages in ([1.0], [0.5, 0.25, 0.25]))
+    noise = min(UNKNOWN, NOISE_MAX) / UNKNOWN
+    assert fresh == pytest.approx(math.exp(-noise / 4))
+    assert old == pytest.approx(math.exp(-noise / 4 - 2 * 0.75 / UNKNOWN))
+    assert progress.worth(predicted([1.0], gradients=1.0), BOTH, 1.0)[0] == pytest.approx(math.exp(-noise))
+    progress.correlation = course(turn=0.5, noise=1.0, gradients=4, iterations=100)
+    faster = progress.worth(predicted([0.5, 0.25, 0.25]), BOTH, 1.0) / progress.worth(predicted([1.0]), BOTH, 1.0)
+    assert faster[0] < old / fresh
+
+
+def test_weights_by_age_make_a_sum_younger_and_smaller() -> None:
+    progress = Progress(workers=2, average="gradients")
+    known = predicted([0.5, 0.0, 0.5])
+    gradients = 4 * 0.625**2 / (0.5 + 0.5 / 16)
+    age = 2 * 0.125 / 0.625
+    worth = math.exp(-2 * age / UNKNOWN - 1 / gradients)
+    assert progress.worth(known, BOTH, 0.5)[0] == pytest.approx(worth)
+
+
+def test_a_training_that_may_diverge_is_worth_hardly_anything() -> None:
+    progress = Progress(workers=2, average="gradients")
+    near, beyond = (progress.worth(predicted([0.0] * age + [1.0]), BOTH, 1.0)[0] for age in (2, 3))
+    assert beyond < near * math.exp(-1 - 2.9)
+
+
+def test_who_contributes_more_than_counts_makes_longer_steps() -> None:
+    longer = Progress(workers=2, average="contributors").worth(predicted([1.0]), BOTH, 1.0)
+    mean = Progress(workers=2, average="gradients").worth(predicted([1.0]), BOTH, 1.0)
+    np.testing.assert_allclose(longer / mean, [4.0, 2.0])
+
+
+def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
+    progress = Progress(workers=2, average="gradients")
+    few = predicted([1.0], shares=[0.9, 0.1])
+    before = progress.worth(few, BOTH, 1.0)
+    for iteration in range(1, 8):
+        for rank, agreement in ((0, 0.8), (1, 0.05)):
+            noise = 0.01 * (-1) ** iteration
+            told = Report(iteration=iteration, first_block_s=0.01, agreement=agreement + noise)
+            progress.report(rank, told)
+    assert progress.unlike.alone.tolist() == [False, True]
+    np.testing.assert_allclose(progress.worth(few, BOTH, 1.0), before * math.sqrt(2 * 0.1))
+    np.testing.assert_allclose(progress.worth(few, np.array([True, False]), 1.0), before, err_msg="it is not there")
+
+
+def test_nobody_is_alone_by_chance() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        unlike = Unlike(workers=4)
+        for _ in range(50):
+            for rank in range(4):
+                unlike.add(rank, 0.4 + 0.2 * random.normal())
+        assert not unlike.alone.any()
+
+
+def test_a_few_gradients_say_nothing() -> None:
+    unlike = Unlike(workers=2)
+    for _ in range(KNOWN - 1):
+        unlike.add(0, 1.0)
+        unlike.add(1, 0.0)
+    assert not unlike.alone.any()

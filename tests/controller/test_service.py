@@ -293,12 +293,13 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
                 await workers[0].report(iteration, time_s)
             await workers[0].report(1, 0.01, gradient_norm2=float("nan"))
             await workers[0].report(1, 0.01, aggregate_norm2=-1.0)
-            await workers[0].report(1, 0.01, gradients=1.0, contributors=2.0)
+            await workers[0].report(1, 0.01, gradients=-1.0, contributors=2.0)
             await workers[0].report(1, 0.01, gradient_norm2=2.0, aggregate_norm2=1.0, gradients=3.0, contributors=2.0)
             await workers[0].report(1, 0.01)
             taken = running.session.decider.measurements
             await until(lambda: taken.refused == 8)
             assert taken.track[0].reports == 1
-            assert running.session.decider.progress.signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3"
+            signal = running.session.decider.progress.correlation.signal
+            assert signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3, and 2 = |G|^2 + S"
 
     asyncio.run(scenario())

@@ -50,9 +50,9 @@ def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     header = next(number for number, line in enumerate(lines) if line.startswith("worker"))
-    assert lines[header].split() == ["worker", "lambda", "ms", "95", "%", "interval", "samples", "var/mean", "late"]
+    assert lines[header].split() == ["worker", "lambda", "ms", "95", "%", "interval", "var/mean", "late", "share"]
     assert [line.split()[0] for line in lines[header + 1 :]] == ["0", "1", "62", "63"]
-    assert [line.rsplit("123456", 1)[1].strip() for line in lines[header + 1 :]] == [
+    assert [line.rsplit(" %", 1)[1].strip() for line in lines[header + 1 :]] == [
         "not Poisson",
         "silent 12346 ms",
         "not live",
@@ -90,7 +90,7 @@ def test_the_column_that_decides_is_named() -> None:
 
 def test_wide_shows_every_column() -> None:
     header = printed(show.lambdas(answer(), wide=True), width=140)[1]
-    assert header.endswith("late  in a row  reports  arrivals")
+    assert header.endswith("late  share  samples  in a row  pending  age  reports  arrivals")
 
 
 def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
@@ -116,9 +116,17 @@ def test_a_lost_worker_shows_in_the_first_line() -> None:
 
 
 def test_dropped_packets_are_told_apart_by_reason() -> None:
-    counters = {"ADDED": 5, "NOT_READY": 1, "WRONG_PORT": 3, "OLD_GENERATION": 1200, "BAD_KIND": 0, "LATE": 0}
+    counters = {
+        "ADDED": 5,
+        "NOT_READY": 1,
+        "FULL": 2,
+        "WRONG_PORT": 3,
+        "OLD_GENERATION": 1200,
+        "BAD_KIND": 0,
+        "LATE": 0,
+    }
     lines = printed(show.status(answer(counters=counters)))
-    assert "packets: ADDED=5 NOT_READY=1" in lines
+    assert "packets: ADDED=5 FULL=2 NOT_READY=1" in lines
     assert "dropped: OLD_GENERATION=1,200 WRONG_PORT=3" in lines
     assert not any(line.startswith("dropped") for line in printed(show.status(answer())))
 
@@ -126,7 +134,17 @@ def test_dropped_packets_are_told_apart_by_reason() -> None:
 def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
     verdicts = set(verdict_names(fy.P4Schema(Program().p4info)).values())
     assert verdicts > show.ADMITTED
-    reasons = {"WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH", "BAD_CHECKSUM", "OLD_GENERATION"}
+    reasons = {
+        "WRONG_PORT",
+        "UNKNOWN_JOB",
+        "BAD_KIND",
+        "BAD_VERSION",
+        "BAD_LENGTH",
+        "BAD_PART",
+        "BAD_COUNT",
+        "BAD_CHECKSUM",
+        "OLD_GENERATION",
+    }
     assert reasons < verdicts - show.ADMITTED
 
 
@@ -148,11 +166,13 @@ def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
         ({"state": "joining", "live": False, "attachments": 2}, "joining"),
         ({"state": "training", "attachments": 3}, "attached 3 times"),
         ({"state": "training", "attachments": 1}, ""),
+        ({"state": "training", "unheard": 7, "share": 0.01}, ""),
+        ({"state": "training", "unheard": 8, "silent_s": 1.0}, "STARVED: 8 in no sum"),
     ],
 )
 def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
     lines = printed(show.lambdas(answer(worker=[worker(0, **{"not_poisson": False, **fields})])))
-    assert lines[-1].rsplit("123456", 1)[1].strip() == remark
+    assert lines[-1].rsplit(" %", 1)[1].strip() == remark
 
 
 def test_an_interval_without_an_upper_end_says_so() -> None:

@@ -45,13 +45,14 @@ class DataPlane:
         """Disconnect."""
         self.loop.run(self._disconnect())
 
-    def put_job(self, *, k: int, generation: int, slots: int) -> None:
-        """Give the job slots of a new generation, whatever is in them."""
-        self._slots.layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
+    def put_job(self, *, k: int, generation: int, slots: int, workers: int = HOSTS) -> None:
+        """Give the job slots of a new generation, whatever is in them, with room for so many workers."""
+        self._slots.layout = Layout(job=Job(workers=workers, slots=slots), hosts=star(workers))
         self.loop.run(self._slots.admit(generation, k))
 
     def crowd(self, workers: int) -> None:
         """Let ranks speak for which there is no port: `workers` in all, in turn from the ports that there are."""
+        self.put_job(k=self._slots.k, generation=GENERATION, slots=4096, workers=workers)
         self.loop.run(self._link._switch.insert([member_entry(rank) for rank in range(HOSTS, workers)]))
 
     def set_k(self, k: int) -> None:

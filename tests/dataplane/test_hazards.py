@@ -18,7 +18,7 @@ EVERYONE = {1, 2, 3, 4}
 
 def contribute(plane: DataPlane, worker: int, iteration: int) -> dict[int, Answer]:
     """Block 0 of an iteration: one slot for all of them; who got which answer."""
-    received = plane.lab.exchange(*contribution(worker, iteration, 0, VALUES[worker], gradients=10 + worker))
+    received = plane.lab.exchange(*contribution(worker, iteration, 0, VALUES[worker], weight=10 + worker))
     assert all(len(frames) == 1 for frames in received.values())
     return {port: parse(frames[0]) for port, frames in received.items()}
 
@@ -28,7 +28,7 @@ def assert_sum(answers: dict[int, Answer], kind: Kind, ports: set[int], ranks: l
     assert answers.keys() == ports
     for answer in answers.values():
         assert (answer.kind, answer.header.count) == (kind, len(ranks))
-        assert answer.header.gradients == sum(10 + rank for rank in ranks)
+        assert answer.header.weight == sum(10 + rank for rank in ranks)
         assert answer.header.members == sum(1 << rank for rank in ranks)
         assert np.array_equal(answer.values, VALUES[ranks].sum(axis=0))
 

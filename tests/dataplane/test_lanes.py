@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host.lanes import WIDTHS, code_of, pack, unpack
-from host.wire import WORD_BYTES, Header, Kind, members_of
+from host.wire import PARTS, WORD_BYTES, Header, Kind, bit_of
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, parse
 
@@ -34,6 +34,7 @@ def sent(values: np.ndarray, worker: int, block: int, width: int) -> tuple[int, 
     header = Header(
         job=1,
         worker=worker,
+        part=worker % PARTS,
         lanes=code_of(width),
         words=1,
         k=len(values),
@@ -60,7 +61,8 @@ def test_sums_of_any_number_of_workers_are_exact(plane: DataPlane, width: int, s
             received = plane.lab.exchange(*sent(values, worker, block, width))
             assert bool(received) == (worker == workers - 1), "the last one closes the block"
         answer = parse(received[1][0])
-        assert (answer.kind, members_of(answer.header.members)) == (Kind.RESULT, list(range(workers)))
+        assert (answer.kind, answer.header.count) == (Kind.RESULT, workers)
+        assert answer.header.members == sum(bit_of(worker, worker % PARTS) for worker in range(workers))
         lanes = unpack(answer.values.astype(">i4").tobytes(), width, signed=signed)
         assert np.array_equal(lanes, values.sum(axis=0))
 

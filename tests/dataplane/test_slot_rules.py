@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from host.wire import Flag, Header, Kind
+from host.wire import WEIGHT_MAX, WEIGHT_UNIT, Flag, Header, Kind
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
@@ -73,27 +73,27 @@ def test_an_older_block_of_the_same_iteration_is_stale_too(plane: DataPlane) -> 
     assert stale[2].kind == Kind.STALE, "blocks 1 and 5 share slot 1 of 4"
 
 
-def test_gradients_are_added_up_beside_the_workers(plane: DataPlane) -> None:
-    """One worker brings what it has stashed: k counts workers, and every answer says how many gradients are in it."""
+def test_weights_are_added_up_beside_the_workers(plane: DataPlane) -> None:
+    """One worker brings what it has stashed: k counts workers, and every answer says what the gradients in it weigh."""
     plane.install(k=3)
-    assert exchange(plane, contribution(2, 1, 0, VALUES[2], gradients=1023)) == {}
-    assert exchange(plane, contribution(2, 1, 0, VALUES[2], gradients=500)) == {}, "a duplicate"
-    refused = exchange(plane, contribution(0, 1, 0, VALUES[0], gradients=40, scale=9))[1]
-    assert (refused.kind, refused.header.count, refused.header.gradients) == (Kind.REFUSED, 1, 1023)
-    assert exchange(plane, contribution(0, 1, 0, VALUES[0], gradients=41)) == {}
-    answers = exchange(plane, contribution(3, 1, 0, VALUES[3], gradients=7))
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=WEIGHT_MAX)) == {}
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=500)) == {}, "a duplicate"
+    refused = exchange(plane, contribution(0, 1, 0, VALUES[0], weight=40, scale=9))[1]
+    assert (refused.kind, refused.header.count, refused.header.weight) == (Kind.REFUSED, 1, WEIGHT_MAX)
+    assert exchange(plane, contribution(0, 1, 0, VALUES[0], weight=41)) == {}
+    answers = exchange(plane, contribution(3, 1, 0, VALUES[3], weight=7))
     assert answers.keys() == {1, 2, 3, 4}
-    late = exchange(plane, contribution(1, 1, 0, VALUES[1], gradients=9))[2]
-    pulled = exchange(plane, pull(1, 1, 0, 4, gradients=0))[2]
+    late = exchange(plane, contribution(1, 1, 0, VALUES[1], weight=9))[2]
+    pulled = exchange(plane, pull(1, 1, 0, 4, weight=0))[2]
     for answer in (*answers.values(), late, pulled):
-        assert (answer.header.count, answer.header.gradients) == (3, 1023 + 41 + 7)
+        assert (answer.header.count, answer.header.weight) == (3, WEIGHT_MAX + 41 + 7)
     for worker in (0, 1):
-        exchange(plane, contribution(worker, 2, 0, VALUES[worker], gradients=1 + worker))
+        exchange(plane, contribution(worker, 2, 0, VALUES[worker], weight=1 + worker))
     answers = exchange(plane, contribution(2, 2, 0, VALUES[2]))
-    assert (answers[1].kind, answers[1].header.gradients) == (Kind.RESULT, 4), "a new epoch begins anew"
+    assert (answers[1].kind, answers[1].header.weight) == (Kind.RESULT, 1 + 2 + WEIGHT_UNIT), "a new epoch begins anew"
     plane.set_k(1)
-    answers = exchange(plane, contribution(3, 1, 1, VALUES[3], gradients=12))
-    assert (answers[2].header.count, answers[2].header.gradients) == (1, 12)
+    answers = exchange(plane, contribution(3, 1, 1, VALUES[3], weight=12))
+    assert (answers[2].header.count, answers[2].header.weight) == (1, 12)
 
 
 def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
@@ -190,7 +190,7 @@ INTRUDERS = {
     "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
     "UNKNOWN_LANES": [frame(1, header(lanes=4), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
-    "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 3)],
+    "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 2, 4)],
     "BAD_LENGTH": [
         frame(1, header(words=0), b""),
         frame(1, header(words=33), bytes(33 * 256)),
@@ -200,13 +200,29 @@ INTRUDERS = {
     ],
     "BAD_EPOCH": [frame(1, header(iteration=0), bytes(256))],
     "BAD_COUNT": [
-        frame(1, header(**{name: value}), bytes(256))
-        for name, value in (("count", 0), ("count", 2), ("gradients", 0), ("gradients", 1024), ("gradients", 65535))
+        frame(1, header(**fields), bytes(256))
+        for fields in (
+            {"count": 2},
+            {"count": 255},
+            {"weight": 0},
+            {"weight": WEIGHT_MAX + 1},
+            {"weight": 2**32 - 1},
+            {"weight": 0, "count": 0},
+            {"weight": WEIGHT_MAX + 1, "count": 0},
+            {"kind": Kind.PULL, "count": 0},
+            {"kind": Kind.PULL, "count": 2},
+        )
     ],
+    "BAD_PART": [
+        frame(1, header(part=part, **fields), bytes(256))
+        for part in (4, 5, 64, 255)
+        for fields in ({}, {"count": 0}, {"kind": Kind.PULL})
+    ],
+    "FULL": [frame(1, header(count=0, part=part, k=k), bytes(256)) for part, k in ((0, 4), (1, 4), (3, 5), (1, 65535))],
     "BAD_CHECKSUM": [
-        with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 71, 73, 79, 80, 200, 335)
+        with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 69, 71, 73, 74, 99, 105, 106, 200, 361)
     ],
-    "TRUNCATED": [GOOD[:150], GOOD[:60]],
+    "TRUNCATED": [GOOD[:150], GOOD[:60], GOOD[:90]],
 }
 
 
@@ -236,16 +252,37 @@ def test_a_new_generation_takes_over_slots_as_they_are(plane: DataPlane) -> None
 
 
 def test_first_blocks_are_reported(plane: DataPlane) -> None:
+    """Of each worker and iteration the first counted contribution, whichever block and part it is: once."""
     plane.install(k=2)
     for worker in (2, 0, 1):
+        exchange(plane, contribution(worker, 1, 7, VALUES[worker], part=worker))
         exchange(plane, contribution(worker, 1, 0, VALUES[worker]))
-        exchange(plane, contribution(worker, 1, 1, VALUES[worker]))
-    arrivals = plane.await_arrivals(3)
+        exchange(plane, contribution(worker, 1, 7, VALUES[worker], part=worker))
+    for worker in (3, 0):
+        exchange(plane, pull(worker, 2, 5, 4))
+        exchange(plane, contribution(worker, 2, 5, VALUES[worker], count=0, part=1))
+    exchange(plane, contribution(0, 2, 5, VALUES[0]))
+    exchange(plane, contribution(2, 2, 5, VALUES[2]))
+    exchange(plane, contribution(3, 2, 5, VALUES[3], count=0, part=2))  # late, and the answer's count is not its own
+    exchange(plane, contribution(3, 2, 5, VALUES[3]))
+    exchange(plane, contribution(3, 1, 5, VALUES[3]))  # stale, and of an iteration that is over
+    exchange(plane, contribution(1, 3, 2, VALUES[1]))
+    arrivals = plane.await_arrivals(7)
     assert [(a.worker, a.iteration, a.verdict) for a in arrivals] == [
-        (2, 1, "CLAIMED"), (0, 1, "CLOSED"), (1, 1, "LATE")
+        (2, 1, "CLAIMED"), (0, 1, "CLOSED"), (1, 1, "LATE"),
+        (0, 2, "ADDED"), (2, 2, "CLOSED"), (3, 2, "LATE"), (1, 3, "CLAIMED"),
     ]  # fmt: skip
     times = [arrival.timestamp_us for arrival in arrivals]
     assert times == sorted(times)
+
+
+def test_first_blocks_of_a_new_generation_are_reported(plane: DataPlane) -> None:
+    """Its iterations may begin anew."""
+    plane.install(k=2)
+    exchange(plane, contribution(0, 9, 3, VALUES[0]))
+    plane.put_job(k=2, generation=GENERATION + 1, slots=4096)
+    exchange(plane, contribution(0, 2, 3, VALUES[0], generation=GENERATION + 1))
+    assert [(a.iteration, a.verdict) for a in plane.await_arrivals(2)] == [(9, "CLAIMED"), (2, "CLAIMED")]
 
 
 def test_other_traffic_is_forwarded(plane: DataPlane) -> None:

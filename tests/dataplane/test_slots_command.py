@@ -38,6 +38,7 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
     send(plane, 1, 0, 2)
     send(plane, 2, 3, 1, 0)
     send(plane, 5, 3)
+    plane.lab.exchange(*contribution(3, 7, 5, VALUES[3], part=2, count=0))  # a second one of the same worker
     shown = kofn_slots(plane.switch.address)
     assert shown.exit_code == 0, shown.output
     assert shown.output.splitlines() == [

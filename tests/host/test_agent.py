@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host.age import NOTHING_FADES, AgeWeight
 from host.agent import Agent, Aggregate
 from host.coding import Coding
 from host.compress import to_fixed
@@ -25,7 +24,7 @@ from host.slot_rules import SlotRules
 from host.transport import Transport
 from run.compression import Compress
 from run.config import Average, Job
-from run.late import RULES
+from run.late import RuleName, Treatment
 from tests.host.udp_switch import UdpSwitch
 
 SWITCH = "127.0.77.254"
@@ -33,11 +32,21 @@ ELEMENTS = 1000
 SMALL = Job(workers=3, words=1, slots=32, window=8)
 ROOMY = Job(workers=3, words=1, slots=32, window=16)
 """All blocks leave at once."""
-DROPPED = AgeWeight(weight=0.0)
 
 
 def address(rank: int) -> str:
     return f"127.0.77.{rank + 1}"
+
+
+def give(
+    agent: Agent, gradient: np.ndarray | None, **more: Callable[[], object]
+) -> tuple[float, list[Aggregate | State]]:
+    """As host.train does: what has ended meanwhile is heard of before a late gradient is contributed."""
+    begun, handed, ended = agent.iteration, None, list[Aggregate | State]()
+    while handed is None:
+        handed, news = agent.all_reduce(gradient, begun=begun, **more)
+        ended += news
+    return handed, ended
 
 
 class Cluster:
@@ -46,8 +55,8 @@ class Cluster:
         job: Job,
         k: int,
         lose: int = 0,
-        rule: str = "stash",
-        age: AgeWeight = NOTHING_FADES,
+        rule: RuleName = "stash",
+        weight: float = 1.0,
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
         elements: int = ELEMENTS,
@@ -70,8 +79,7 @@ class Cluster:
                 transport=transport,
                 compress=compress,
                 average=average,
-                rule=RULES[rule],
-                age=age,
+                treatment=Treatment(rule, weight),
                 recorder=recorder,
             )
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
@@ -123,7 +131,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
         numbers = np.random.default_rng(rank)
         means = {}
         while len(means) < iterations:
-            _, aggregates = cluster.agents[rank].all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))
+            _, aggregates = give(cluster.agents[rank], numbers.normal(size=ELEMENTS).astype(np.float32))
             means |= {aggregate.iteration: aggregate.mean for aggregate in aggregates}
         return means
 
@@ -140,7 +148,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
 def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
     gradients = np.random.default_rng(1).normal(size=(3, ELEMENTS)).astype(np.float32)
     with ThreadPoolExecutor() as pool:
-        (_, (first, *_)), *_ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3))
+        (_, (first, *_)), *_ = pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3))
     assert first.count == len(first.members) == 2
     block = slice(0, 64)
     assert np.allclose(first.mean[block], gradients[first.members][:, block].mean(axis=0), atol=1e-6)
@@ -152,11 +160,11 @@ def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> No
     cluster = Cluster(SMALL, k=2, average=average)
     try:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(np.ones(ELEMENTS, np.float32)), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], np.ones(ELEMENTS, np.float32)), range(2)))
             assert cluster.agents[2].over.wait(30.0)
-            (late,) = cluster.agents[2].all_reduce(np.full(ELEMENTS, 3, np.float32))[1]
+            (late,) = give(cluster.agents[2], np.full(ELEMENTS, 3, np.float32))[1]
             given = {2: np.full(ELEMENTS, 5, np.float32), 0: np.ones(ELEMENTS, np.float32)}
-            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(given[rank]), given)
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], given[rank]), given)
         assert isinstance(late, Aggregate)
         assert isinstance(second, Aggregate)
         assert (late.gradients, late.contributors, late.mean[0]) == (2, 2, 1)
@@ -170,7 +178,7 @@ def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> 
     with pytest.raises(GradientError, match="gradient element 7 is nan"):
         gradient = np.zeros(ELEMENTS, np.float32)
         gradient[7] = np.nan
-        cluster.agents[0].all_reduce(gradient)
+        give(cluster.agents[0], gradient)
     assert cluster.transports[0].traffic.packets_sent == 0
 
 
@@ -180,7 +188,7 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
         slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
         slot.epoch, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
         with pytest.raises(ProtocolError, match="another number of words"):
-            running.agents[0].all_reduce(np.zeros(ELEMENTS, np.float32))
+            give(running.agents[0], np.zeros(ELEMENTS, np.float32))
     finally:
         running.close()
 
@@ -191,14 +199,14 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
     try:
         with ThreadPoolExecutor() as pool:
             told = pool.submit(late.over.wait, 30.0)
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
             assert told.result(), "while it computes"
             (skipped,) = late.skip()
             assert isinstance(skipped, Aggregate)
             assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
             assert cluster.transports[2].traffic.packets_sent == 0
             assert not late.over.is_set(), "the next iteration goes on"
-            (_, (joined,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+            (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(joined, Aggregate)
         assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
         books = late.residual.books()
@@ -209,15 +217,15 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
 
 
 def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
-    cluster = Cluster(SMALL, k=2, rule="drop", age=DROPPED)
+    cluster = Cluster(SMALL, k=2, rule="drop")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
             assert late.over.wait(30.0)
-            late.all_reduce(gradient)
+            give(late, gradient)
             assert np.array_equal(late.residual.books().discarded[:ELEMENTS], to_fixed(gradient))
-            (_, (second,)), _ = pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0))
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(second, Aggregate)
         assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
         books = late.residual.books()
@@ -227,24 +235,24 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
         cluster.close()
 
 
-@pytest.mark.parametrize(("rule", "age"), [("stash", NOTHING_FADES), ("merge", NOTHING_FADES), ("drop", DROPPED)])
-def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: str, age: AgeWeight) -> None:
+@pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("host.agent.KEEP_BYTES", 1)
-    cluster = Cluster(ROOMY, k=2, rule=rule, age=age)
+    cluster = Cluster(ROOMY, k=2, rule=rule)
     loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
         loop.call_soon_threadsafe(loop.remove_reader, away._socket)
         with ThreadPoolExecutor() as pool:
             for _ in range(12):
-                list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), range(2)))
+                list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
         away._receive()
         plan = cluster.agents[2].encoder.plan.to_arrays()
         cluster.replica = State(iteration=12, arrays={"parameters": gradient, **plan})
         loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
         late = cluster.agents[2]
-        _, updates = late.all_reduce(gradient)
+        _, updates = give(late, gradient)
         assert updates[0] is cluster.replica
         assert late.iteration == 13
         assert late.protocol.statistics.resyncs == 1
@@ -253,7 +261,7 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
         kept = books.discarded if rule == "drop" else books.pending
         assert np.array_equal(kept[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost, or thrown away"
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradient), (2, 0)))
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0)))
         assert np.all(late.residual.pending == 0), "all that is left of its gradients is counted"
     finally:
         cluster.close()
@@ -277,7 +285,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
     def train(rank: int, until: int) -> None:
         agent = cluster.agents[rank]
         while agent.iteration < until:
-            for update in agent.all_reduce(numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
+            for update in give(agent, numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
                 assert isinstance(update, Aggregate)
                 assert np.array_equal(update.mean, means.setdefault(update.iteration, update.mean))
 
@@ -331,7 +339,7 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
     gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)
     try:
         with ThreadPoolExecutor() as pool:
-            found = list(pool.map(lambda rank: cluster.agents[rank].all_reduce(gradients[rank]), range(3)))
+            found = list(pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3)))
         lanes = [result.lanes for result in cluster.agents[0].protocol.results(1, 1)]
         assert lanes[:3] == [0, 0, 0]
         assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
@@ -387,7 +395,7 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
         whole = cluster.agents[0].encoder.slices
         monkeypatch.setattr(cluster.agents[0].encoder, "slices", slices)
         with pytest.raises(ZeroDivisionError, match="own"):
-            cluster.agents[0].all_reduce(np.ones(ELEMENTS, np.float32))
+            give(cluster.agents[0], np.ones(ELEMENTS, np.float32))
     finally:
         cluster.close()
 
@@ -416,9 +424,7 @@ def test_meanwhile_is_when_everything_is_encoded() -> None:
     try:
         agent, seen = cluster.agents[0], list[tuple[int, Iterator[list[int]] | None]]()
         for iteration in range(1, 4):
-            agent.all_reduce(
-                np.ones(ELEMENTS, np.float32), meanwhile=lambda: seen.append((agent.iteration, agent._slices))
-            )
+            give(agent, np.ones(ELEMENTS, np.float32), meanwhile=lambda: seen.append((agent.iteration, agent._slices)))
             assert seen[-1] == (iteration, None)
         assert len(seen) == 3
     finally:

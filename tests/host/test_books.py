@@ -71,11 +71,11 @@ def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
 
 
 def test_the_configuration_says_what_old_gradients_weigh() -> None:
-    assert age_weight_of(Policy()) == AgeWeight(weight=0.5, limit=16)
+    assert age_weight_of(Policy().treatment, 16) == AgeWeight(weight=0.5, limit=16)
     for rule in ("async", "batch-sync", "stash", "abort"):
-        policy = Policy(late_gradient=rule, age_weight=0.9, age_limit=3)
-        assert age_weight_of(policy) == AgeWeight(weight=0.9, limit=3)
-    assert age_weight_of(Policy(late_gradient="drop", age_weight=0.9)).at(1) == 0, "nothing is left"
+        treatment = Policy(late_gradient=rule, age_weight=0.9).treatment
+        assert age_weight_of(treatment, 3) == AgeWeight(weight=0.9, limit=3)
+    assert age_weight_of(Policy(late_gradient="drop", age_weight=0.9).treatment, 3).at(1) == 0, "nothing is left"
 
 
 # -- the books against an account of their own

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields
 
+import numpy as np
 import pytest
 
 from host.instructions import Send
 from host.pages import Pages
 from host.protocol import PULLS_BEFORE_PEERS, Protocol
 from host.residual import Residual
-from host.wire import Header
+from host.wire import Header, Kind, bit_of
 from tests.host.world import SWITCH, Ledger, Packet, World
 
 WORKERS, BLOCKS, LAST = 3, 2, 2
@@ -61,7 +62,8 @@ class Small(World):
             other.switch.slots = [copy(slot) for slot in self.switch.slots]
             other.ledger = Ledger.__new__(Ledger)
             other.ledger.added = {id: dict(addends) for id, addends in self.ledger.added.items()}
-            other.ledger.numbers = {id: dict(numbers) for id, numbers in self.ledger.numbers.items()}
+            other.ledger.weights = {id: dict(weights) for id, weights in self.ledger.weights.items()}
+            other.ledger.counted = dict(self.ledger.counted)
             other.ledger.formats = dict(self.ledger.formats)
             other.ledger.closed, other.ledger.slots = dict(self.ledger.closed), list(self.ledger.slots)
         for rank in range(WORKERS) if touched == ALL else {touched} - {SWITCH}:
@@ -77,14 +79,15 @@ class Small(World):
         p._history = copy(p._history)
         p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
         p._flights = copy(p._flights)
-        p._flights.by_block = {block: copy(flight) for block, flight in p._flights.by_block.items()}
+        p._flights.by_request = {request: copy(flight) for request, flight in p._flights.by_request.items()}
         p._course = copy(p._course)
         p._course.open, p._course.slot_lanes = set(p._course.open), dict(p._course.slot_lanes)
         p._waiting = dict(p._waiting)
         pages = worker.residual._pages
         copies = {field.name: getattr(pages, field.name).copy() for field in fields(pages)}
-        other.residual = Residual(Pages(**copies), worker.residual.rank, worker.residual._codecs)
-        other.own, other.thrown = worker.own.copy(), worker.thrown.copy()
+        books = worker.residual
+        other.residual = Residual(Pages(**copies), books.rank, books._codecs, age=books.age)
+        other.own, other.thrown, other.given = worker.own.copy(), worker.thrown.copy(), worker.given.copy()
         other.waiting, other.summed = list(worker.waiting), list(worker.summed)
         return other
 
@@ -104,13 +107,21 @@ class Small(World):
     def _worker_key(worker) -> Key:
         p = worker.protocol
         flights = sorted(
-            (block, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
-            for block, flight in p._flights.by_block.items()
+            (request, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
+            for request, flight in p._flights.by_request.items()
         )
         known = tuple(result.id for result in p.results(0, LAST + 1))
-        state = (p.iteration, worker.computed, worker.asking, p.regrouping, p.generation, *p.missing)
-        waiting = sorted((block, ready.scale, ready.lanes) for block, ready in p._waiting.items())
-        return (state, *flights, tuple(waiting), tuple(sorted(p._course.slot_lanes.items())), known)
+        course = (worker.working, worker.batch, worker.computing, worker.beyond, worker.then)
+        state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
+        waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
+        pages, weights = worker.residual._pages, worker.residual.waiting
+        oldest = np.where(weights > 0, pages.oldest, 0)
+        books = (
+            *weights.tolist(),
+            *oldest.tolist(),
+            *(pages.sent_in * (pages.sent_in >= p.iteration)).ravel().tolist(),
+        )
+        return (state, *flights, tuple(waiting), tuple(sorted(p._course.slot_lanes.items())), known, books)
 
     def tidy(self) -> None:
         """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
@@ -161,11 +172,11 @@ class Small(World):
 
     def worker_steps(self) -> Iterator[Step]:
         for rank, worker in enumerate(self.workers):
-            if worker.computed < worker.protocol.iteration:
+            if worker.computing and (worker.working, worker.batch) < (LAST, 1):
                 yield f"ready {rank}", rank, lambda world, r=rank: world.ready(r)
-            for block in worker.protocol._flights.by_block:
-                if (worker.protocol.iteration, block) <= END and self.needs_repetition(rank, block):
-                    yield f"time out {rank} {block}", rank, lambda world, r=rank, b=block: world.time_out_one(r, b)
+            for request, flight in worker.protocol._flights.by_request.items():
+                if of_epoch(flight.header)[1:] <= END and self.needs_repetition(rank, flight.header):
+                    yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out_one(r, q)
             if worker.asking:
                 for peer in range(WORKERS):
                     if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
@@ -187,20 +198,24 @@ class Small(World):
         self.restarts -= 1
         self.restart_switch()
 
-    def needs_repetition(self, rank: int, block: int) -> bool:
+    def needs_repetition(self, rank: int, header: Header) -> bool:
         """Nothing about this request is on its way, and the switch does not just wait for others."""
-        header = self.workers[rank].protocol._flights.by_block[block].header
-        epoch = of_epoch(header)
-        about = [p for p in self.bag if of_epoch(p.header) == epoch and p.header.worker == rank]
+        epoch, mine = of_epoch(header), bit_of(rank, header.part)
+        about = [p for p in self.bag if of_epoch(p.header) == epoch and self._is_about(p, rank, header.part)]
         slot = self.switch.slots[header.slot % len(self.switch.slots)]
-        waits = slot.epoch == epoch and not slot.done and slot.members >> rank & 1 and slot.count < self.switch.k
+        waits = slot.epoch == epoch and not slot.done and slot.members & mine and slot.count < self.switch.k
         return not about and not waits and not self.workers[rank].asking
 
-    def time_out_one(self, rank: int, block: int) -> None:
+    @staticmethod
+    def _is_about(packet: Packet, rank: int, part: int) -> bool:
+        """A result is about all that its worker has sent; anything else is about the part that it names."""
+        return packet.header.worker == rank and (packet.header.kind == Kind.RESULT or packet.header.part == part)
+
+    def time_out_one(self, rank: int, request: int) -> None:
         protocol = self.workers[rank].protocol
         protocol._flights.probe_at = math.inf
-        for other, flight in protocol._flights.by_block.items():
-            flight.deadline = self.now if other == block else math.inf
+        for other, flight in protocol._flights.by_request.items():
+            flight.deadline = self.now if other == request else math.inf
         self.follow(rank, protocol.timer(self.now))
 
     def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:
@@ -254,6 +269,7 @@ class Setting:
     scales: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
     every: int = 1
+    rule: str = "stash"
 
 
 def small(setting: Setting) -> Small:
@@ -267,6 +283,7 @@ def small(setting: Setting) -> Small:
         scales=setting.scales,
         lanes=setting.lanes,
         every=setting.every,
+        rule=setting.rule,
     )
     world.changes = setting.k[1:]
     world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
@@ -283,6 +300,9 @@ def small(setting: Setting) -> Small:
         (Setting(k=(2,), restarts=1, blocks=1), 12442),
         (Setting(k=(2,), blocks=1, lanes=(0, 1, 0)), 4905),
         (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 4945),
+        (Setting(k=(2,), blocks=1, rule="merge"), 2480),
+        (Setting(k=(2,), blocks=1, rule="async"), 1634),
+        (Setting(k=(2,), blocks=1, rule="abort"), 1679),
     ],
 )
 def test_every_interleaving(setting: Setting, states: int) -> None:
@@ -306,6 +326,10 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(3,), losses=1, duplications=1, blocks=1, lanes=(0, 1, 0)), 27369),
         (Setting(k=(2,), duplications=1, blocks=1, lanes=(0, 1, 0)), 60066),
         (Setting(k=(2,), blocks=4, every=2), 7952),
+        (Setting(k=(2,), rule="merge"), 20000),
+        (Setting(k=(2,), blocks=1, losses=1, duplications=1, rule="merge"), 20000),
+        (Setting(k=(2,), blocks=1, losses=1, rule="async"), 10000),
+        (Setting(k=(2,), blocks=1, rule="batch-sync"), 20000),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from host.errors import RateError
 from host.faults import Faults
 from host.pacing import Pacer, bucket_for
-from host.rate import FEW, HOLD, PROBE, RATIO_MIN, READINGS, WINDOW, RateEstimator, compression_ratio, lanes_for
+from host.rate import (
+    DEAD_ZONE,
+    FEW,
+    HOLD,
+    LATE,
+    PROBE,
+    RATIO_MIN,
+    READINGS,
+    WINDOW,
+    RateEstimator,
+    compression_ratio,
+    lanes_for,
+)
 from host.wire import HEADER_BYTES, Header
 from sim.clock import Clock
 from sim.network import FRAME_BYTES, Link
@@ -21,8 +33,8 @@ MBPS = 20.0
 GRADIENT_BYTES = 1920
 
 
-def estimator(reading: str = "deliverable", *, threshold: float = 0.1, blocks: int = BLOCKS) -> RateEstimator:
-    rate = RateEstimator(reading, threshold=threshold)
+def estimator(reading: str = "deliverable", *, stability: float = 0.1, blocks: int = BLOCKS) -> RateEstimator:
+    rate = RateEstimator(reading, stability=stability)
     rate.begin(blocks * GRADIENT)
     return rate
 
@@ -70,9 +82,58 @@ def test_a_rate_that_comes_back_is_not_compressed_for() -> None:
     assert rate.wish == 1
 
 
+def two_iterations(stability: float, share: float) -> RateEstimator:
+    """After one at the planned rate and one at this share of it."""
+    rate = estimator(stability=stability)
+    for link_mbps in (MBPS, share * MBPS):
+        stream(rate, [link_mbps] * BLOCKS)
+        rate.begin(BLOCKS * GRADIENT)
+    return rate
+
+
+@pytest.mark.parametrize("stability", [1e-9, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
+def test_a_halved_link_is_followed_however_stable_a_rate_has_to_be(stability: float) -> None:
+    rate = two_iterations(stability, 1 / 2)
+    assert rate.wish == pytest.approx(1 / 2 / (1 - DEAD_ZONE))
+    assert lanes_for(rate.wish) == 16
+
+
+def test_stability_says_only_which_rates_are_stable() -> None:
+    """A rate that is a tenth lower in each window is not stable within 0.05, and is within 0.5."""
+    falling = [MBPS * 0.9 ** (block / WINDOW) for block in range(8 * WINDOW)]
+    strict, lax = estimator(stability=0.05), estimator(stability=0.5)
+    for rate in (strict, lax):
+        stream(rate, falling)
+    assert strict.rate_bps is None
+    assert lax.rate_bps is not None
+
+
+@pytest.mark.parametrize("stability", [0.01, 0.9])
+def test_nothing_is_narrowed_within_the_dead_zone(stability: float) -> None:
+    """The gradient is made late here: being in time keeps lanes wide as well."""
+    inside, outside = (two_iterations(stability, 1 - DEAD_ZONE + by) for by in (0.001, -0.001))
+    for rate in (inside, outside):
+        rate._gradient_bps = rate._planned_bps / LATE / 2
+        assert not rate.in_time
+    assert inside.wish == 1
+    assert lanes_for(outside.wish) == 16
+
+
+@pytest.mark.parametrize("stability", [0.01, 0.9])
+def test_a_gradient_is_late_that_takes_longer_than_it_may(stability: float) -> None:
+    """Packets of three quarters: while the gradient is in time these are not too much, whatever the rate."""
+    for longer, in_time in ((0.99, True), (1.01, False)):
+        rate = RateEstimator("deliverable", stability=stability)
+        narrow(rate, 1, 1e-3, 2000)
+        narrow(rate, 1, longer * LATE * 1e-3, 1500)
+        rate.begin(BLOCKS * GRADIENT_BYTES)
+        assert rate.in_time is in_time
+        assert rate.wish == pytest.approx(1500 / 2000 if in_time else 1500 / 2000 / (longer * LATE) / (1 - DEAD_ZONE))
+
+
 @pytest.mark.parametrize("swing", [0.02, 0.5])
 def test_a_rate_that_swings_is_its_mean(swing: float) -> None:
-    rate, numbers = estimator(threshold=0.05), random.Random(1)
+    rate, numbers = estimator(stability=0.05), random.Random(1)
     for _ in range(3):
         links = [MBPS * (1 + (swing if block // WINDOW % 2 else -swing) / 2) for block in range(BLOCKS)]
         stream(rate, [link * numbers.uniform(0.99, 1.01) for link in links])
@@ -169,17 +230,17 @@ def test_to_the_letter_the_rate_is_compared_with_the_iterations_own_start() -> N
 
 @given(
     reading=st.sampled_from(sorted(READINGS)),
-    threshold=st.floats(1e-6, 0.999),
+    stability=st.floats(1e-6, 0.999),
     events=st.lists(
         st.tuples(st.integers(0, 40), st.integers(0, 10**9), st.floats(0, 1e9), st.booleans(), st.booleans()),
         max_size=80,
     ),
 )
 def test_a_ratio_is_always_one(
-    reading: str, threshold: float, events: list[tuple[int, int, float, bool, bool]]
+    reading: str, stability: float, events: list[tuple[int, int, float, bool, bool]]
 ) -> None:
     """Whatever comes in, clocks that jump and bytes above the gradient's included."""
-    rate = estimator(reading, threshold=threshold, blocks=10)
+    rate = estimator(reading, stability=stability, blocks=10)
     for block, size, now, counted, new in events:
         if new:
             rate.begin(1 + size)
@@ -215,7 +276,7 @@ def test_lanes_take_no_more_than_the_ratio_unless_they_are_the_narrowest(ratio: 
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(RateError, match="reading is 'mine': deliverable, literal are allowed"):
-        RateEstimator("mine", threshold=0.1)
+        RateEstimator("mine", stability=0.1)
     with pytest.raises(RateError, match="gradient_bytes is 0: 1 or more is allowed"):
         estimator(blocks=0)
 
@@ -264,7 +325,7 @@ def narrow(rate: RateEstimator, iterations: int, packet_s: float, wire_bytes: in
 
 
 def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> None:
-    rate = RateEstimator("deliverable", threshold=0.1)
+    rate = RateEstimator("deliverable", stability=0.1)
     narrow(rate, 2, 1e-3, 2000)
     assert rate.wish == 1
     narrow(rate, 1, 4e-3, 2000)
@@ -274,7 +335,7 @@ def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> 
 
 
 def test_more_is_tried_now_and_then_while_the_gradient_is_in_time() -> None:
-    rate = RateEstimator("deliverable", threshold=0.1)
+    rate = RateEstimator("deliverable", stability=0.1)
     narrow(rate, 1, 1e-3, 2000)
     narrow(rate, PROBE - 1, 1e-3, 550)
     rate.begin(BLOCKS * GRADIENT_BYTES)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from host.age import AgeWeight
 from host.agent import Agent
 from host.aggregate import Aggregate
 from host.compress import to_fixed
@@ -20,10 +19,9 @@ from host.residual import Account, Residual
 from host.slot_rules import Answer
 from host.transport import Transport
 from host.wire import PARTS, Header
-from run.late import RULES
-from tests.host.test_agent import DROPPED, ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
-
-HALVED = AgeWeight(weight=0.5)
+from run.late import RULES, RuleName, Treatment
+from tests.host.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
+from tests.host.test_agent import give as hand_over
 
 
 @contextmanager
@@ -42,7 +40,7 @@ def full(value: float) -> np.ndarray:
 def give(cluster: Cluster, values: dict[int, float]) -> list[list[Aggregate]]:
     """What these workers hear when they give these values together."""
     with ThreadPoolExecutor() as pool:
-        calls = [pool.submit(cluster.agents[rank].all_reduce, full(value)) for rank, value in values.items()]
+        calls = [pool.submit(hand_over, cluster.agents[rank], full(value)) for rank, value in values.items()]
         return [aggregates(call.result()[1]) for call in calls]
 
 
@@ -81,29 +79,34 @@ def account(agent: Agent) -> Account:
 
 def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
     """Every iteration's mean, as training has them up to the last one; who is slow is always late."""
-    numbers, means, rule = np.random.default_rng(agent.residual.rank), dict[int, np.ndarray](), agent.rule
+    numbers, means = np.random.default_rng(agent.residual.rank), dict[int, np.ndarray]()
     while max(means, default=0) < last:
-        updates = agent.all_reduce(None)[1] if agent.entered else []
-        for batch in range(PARTS):
-            if updates:
-                break
-            gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
-            if slow:
-                agent.over.wait(0.5)  # longer only where what it is to hear of is lost
-            if rule.gives_up and agent.over.is_set():
-                updates = agent.skip()
+        begun, batch, handed = agent.iteration, 0, None
+        ended: list[Aggregate | State] = []
+        while not ended or handed is None:
+            if handed is not None or not ended:
+                gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
+                if slow:
+                    agent.over.wait(0.5)  # longer only where what it is to hear of is lost
+            if agent.rule.gives_up and agent.over.is_set():
+                handed, news = 0.0, agent.skip()
             else:
-                _, updates = agent.all_reduce(gradient, batch=batch, stay=rule.repeats and batch < PARTS - 1)
-        means |= {update.iteration: update.mean for update in aggregates(updates)}
+                stay = agent.rule.repeats and batch < PARTS - 1
+                handed, news = agent.all_reduce(gradient, begun=begun, batch=batch, stay=stay)
+                batch += handed is not None
+            ended += news
+            means |= {update.iteration: update.mean for update in aggregates(news)}
+            if max(means, default=0) >= last:
+                break
     return means
 
 
 @pytest.mark.parametrize("lose", [0, 15], ids=["all-arrives", "lossy"])
 @pytest.mark.parametrize("rule", RULES)
-def test_replicas_get_the_same_and_nothing_is_lost(rule: str, lose: int) -> None:
+def test_replicas_get_the_same_and_nothing_is_lost(rule: RuleName, lose: int) -> None:
     """One worker is late in every iteration."""
-    last, age = 10, DROPPED if rule == "drop" else HALVED
-    with running(SMALL, k=2, lose=lose, rule=rule, age=age) as cluster:
+    last = 10
+    with running(SMALL, k=2, lose=lose, rule=rule, weight=0.5) as cluster:
         with ThreadPoolExecutor() as pool:
             calls = [pool.submit(train, agent, last, slow=agent is cluster.agents[2]) for agent in cluster.agents]
             replicas = [call.result() for call in calls]
@@ -127,14 +130,18 @@ def test_replicas_get_the_same_and_nothing_is_lost(rule: str, lose: int) -> None
 
 def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> None:
     """Three iterations old it weighs an eighth; it is not counted among the two, whose sum it is in."""
-    with running(ROOMY, k=2, rule="merge", age=HALVED) as cluster:
+    with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
         for _ in range(3):
             give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 3)
         late = cluster.agents[2]
-        _, updates = late.all_reduce(full(8))
-        assert iterations(updates) == [1, 2, 3], "it waits for no other end"
-        assert (late.iteration, late.entered, late.over.is_set()) == (4, False, False)
+        handed, updates = late.all_reduce(full(8))
+        assert (handed, iterations(updates)) == (None, [1, 2, 3]), "that may be the end of the training"
+        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
+        handed, updates = late.all_reduce(full(8), begun=1)
+        assert (handed is None, updates) == (False, []), "it waits for no other end"
+        assert late.age == 3
+        assert (late.iteration, late.over.is_set()) == (4, False)
         assert (late.residual.unsent(4) == 0).all()
         before = account(late)
         assert (before.waiting, before.discarded, before.oldest) == (1 / 8, 7 / 8, 1)
@@ -150,7 +157,7 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
 
 def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_computed() -> None:
     """Worker 2 sends in time, but is the third; it is in the sum of the iteration after the next."""
-    with running(ROOMY, k=2, rule="merge", age=HALVED) as cluster:
+    with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
         loop, away, late = cluster.loop._loop, cluster.transports[2], cluster.agents[2]
         loop.call_soon_threadsafe(loop.remove_reader, away._socket)
         give(cluster, {0: 1, 1: 1})
@@ -169,7 +176,7 @@ def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_compu
         assert third.mean[0] == pytest.approx((2 + 2 + 8 / 4) / (2 + 1 / 4))
         cluster.until(lambda: account(late).waiting == 0)
         assert late.protocol.iteration == 3, "nothing waits that it would go on for"
-        _, updates = late.all_reduce(full(4))
+        _, updates = hand_over(late, full(4))
         assert iterations(updates) == [2, 3]
         assert account(late).oldest == 2
 
@@ -189,7 +196,7 @@ def test_nothing_waits_for_more_than_three_iterations_while_a_worker_computes(mo
             heard(cluster, 2, iteration - 1)
             if iteration % 4 == 2:
                 lost |= {iteration, iteration + 1}
-                late.all_reduce(full(8))
+                hand_over(late, full(8))
             give(cluster, {0: 1, 1: 1})
             cluster.until(lambda last=iteration: late.protocol.iteration > last or account(late).waiting == 0)
             waits = waits + 1 if account(late).waiting else 0
@@ -205,7 +212,7 @@ def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> No
         give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 1)
         cluster.switch.model.k = 3
-        late.all_reduce(full(8))
+        hand_over(late, full(8))
         (second,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
         assert (second.contributors, second.gradients, second.mean[0]) == (3, 3, 2), "k was two when it was sent"
         assert account(late).waiting == 1
@@ -218,38 +225,27 @@ def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> No
 
 
 def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
-    """Whoever has it hears first what has ended, and computes no other one for that iteration."""
-    with running(ROOMY, k=2, rule="async", age=HALVED) as cluster:
-        give(cluster, {0: 1, 1: 1})
-        heard(cluster, 2, 1)
+    """Whoever has it hears first what has ended, and again what has ended meanwhile; then it waits for the end."""
+    with running(ROOMY, k=2, rule="async", weight=0.5) as cluster:
         late = cluster.agents[2]
-        assert not late.entered
-        assert iterations(late.all_reduce(full(8))[1]) == [1]
-        assert (late.iteration, late.entered) == (2, True)
-        assert cluster.transports[2].traffic.packets_sent == 0, "the training may be over"
+        for iteration in (1, 2):
+            give(cluster, {0: 1, 1: 1})
+            heard(cluster, 2, iteration)
+            handed, updates = late.all_reduce(full(8), begun=1)
+            assert (handed, iterations(updates)) == (None, [iteration])
+            assert late.iteration == iteration + 1
+        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
         with ThreadPoolExecutor() as pool:
-            calls = pool.submit(late.all_reduce, None), pool.submit(cluster.agents[0].all_reduce, full(2))
-            (second,), (same,) = (aggregates(call.result()[1]) for call in calls)
-        assert (second.count, second.contributors, second.gradients, second.members) == (2, 2, 1.5, [0, 2])
-        assert second.mean[0] == pytest.approx((2 + 8 / 2) / 1.5)
-        assert np.array_equal(second.mean, same.mean)
-        assert (second.late, late.iteration, late.entered) == (False, 3, False)
-        assert (account(late).summed, account(late).waiting) == (0.5, 0)
-
-
-def test_a_late_gradient_that_is_late_again_counts_in_a_later_iteration_or_is_merged() -> None:
-    """While its worker applies what has ended, another iteration ends; it is sent for the one after that, once."""
-    with running(ROOMY, k=2, rule="async") as cluster:
-        give(cluster, {0: 1, 1: 1})
-        heard(cluster, 2, 1)
-        late = cluster.agents[2]
-        late.all_reduce(full(8))
-        give(cluster, {0: 1, 1: 1})
-        has_sent(cluster, 2, 3, part=1)
-        assert iterations(late.all_reduce(None)[1]) == [2]
-        assert (late.iteration, late.entered) == (3, False), "it is merged into the third"
-        (third,), _ = give(cluster, {0: 1, 1: 1})
-        assert (third.contributors, third.gradients, third.mean[0]) == (2, 3, (1 + 1 + 8) / 3)
+            calls = (
+                pool.submit(late.all_reduce, full(8), begun=1),
+                pool.submit(cluster.agents[0].all_reduce, full(2)),
+            )
+            (third,), (same,) = (aggregates(call.result()[1]) for call in calls)
+        assert (third.count, third.contributors, third.gradients, third.members) == (2, 2, 1.25, [0, 2])
+        assert third.mean[0] == pytest.approx((2 + 8 / 4) / 1.25)
+        assert np.array_equal(third.mean, same.mean)
+        assert (third.late, late.age, late.iteration) == (False, 2, 4)
+        assert (account(late).summed, account(late).waiting) == (0.25, 0)
 
 
 # -- batch-sync
@@ -319,18 +315,18 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
 
 def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> None:
     """It fades meanwhile, and its worker does not go on before it is asked to."""
-    with running(ROOMY, k=2, rule="stash", age=HALVED) as cluster:
+    with running(ROOMY, k=2, rule="stash", weight=0.5) as cluster:
         give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 1)
         late = cluster.agents[2]
-        assert iterations(late.all_reduce(full(8))[1]) == [1]
+        assert iterations(hand_over(late, full(8))[1]) == [1]
         for _ in range(2):
             give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 3)
         assert late.protocol.iteration == 2
         assert cluster.transports[2].traffic.packets_sent == 0
         assert (account(late).waiting, account(late).oldest) == (1 / 4, 1)
-        assert iterations(late.all_reduce(full(16))[1]) == [2, 3]
+        assert iterations(hand_over(late, full(16))[1]) == [2, 3]
         assert cluster.transports[2].traffic.packets_sent == 0
         assert account(late).waiting == 1 / 8 + 1 / 4
         (fourth,), _ = give(cluster, {2: 5, 0: 1})
@@ -342,7 +338,7 @@ def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> No
 
 
 @pytest.mark.parametrize("rule", ["merge", "batch-sync"])
-def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule: str, tmp_path: Path) -> None:
+def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule: RuleName, tmp_path: Path) -> None:
     """The books are in iteration 5, the replica that it takes is that of 3: iteration 4 is over elsewhere."""
     with running(SMALL, k=2, rule=rule) as cluster:
         cluster.loop.run(cluster.agents[2].close())
@@ -360,7 +356,7 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
             coding=coding,
             transport=Transport(SWITCH, local=address(2)),
             books=path,
-            rule=RULES[rule],
+            treatment=Treatment(rule, 1.0),
         )
         cluster.agents[2] = agent
         cluster.loop.run(agent.start(4, 0, cluster, reached=5))

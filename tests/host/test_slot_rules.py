@@ -6,6 +6,7 @@ import pytest
 from host.shape import width_of
 from host.slot_rules import SlotRules, to_numbers, to_values
 from host.wire import Header, Kind
+from tests.host import part_rules
 
 
 @pytest.mark.parametrize("lanes", range(4))
@@ -27,3 +28,37 @@ def test_sums_in_lanes_of_every_width(lanes: int) -> None:
 def test_the_first_nibble_of_a_byte_is_the_first_lane() -> None:
     assert to_values(np.array([1, -1, 7, -8]), 3) == b"\x1f\x78"
     assert to_values(np.array([-2, 3]), 1) == b"\xff\xfe\x00\x03"
+
+
+class Model:
+    """The slot model, as part_rules has it."""
+
+    generation = 0
+
+    def begin(self, k: int) -> None:
+        self.rules = SlotRules(workers=part_rules.WORKERS, k=k, slots=1)
+
+    def set_k(self, k: int) -> None:
+        self.rules.k = k
+
+    def send(self, header: Header, values: bytes) -> part_rules.Told:
+        return {rank: (answer, sums) for rank, answer, sums in self.rules.handle(header, values)}
+
+
+@pytest.fixture
+def slots() -> Model:
+    return Model()
+
+
+class TestPartsInTheModel(part_rules.PartRules):
+    pass
+
+
+def test_room_may_be_another_than_the_number_of_workers() -> None:
+    rules = SlotRules(workers=2, k=2, slots=1, room=3)
+    merged = Header(worker=0, part=1, count=0, scale=1)
+    assert rules.handle(merged, bytes(256)) == []
+    assert rules.handle(merged._replace(worker=1), bytes(256)) == []
+    for worker in (0, 1):
+        answers = rules.handle(Header(worker=worker, scale=1), bytes(256))
+    assert {(answer.members, answer.count) for _, answer, _ in answers} == {(0b11 | 1 << 64, 2)}

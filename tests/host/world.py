@@ -22,7 +22,7 @@ from host.pages import Pages
 from host.protocol import Protocol
 from host.residual import Residual
 from host.shape import Shape
-from host.slot_rules import SlotRules, to_numbers, to_values
+from host.slot_rules import SlotRules, to_numbers
 from host.wire import PARTS, WEIGHT_UNIT, Header, Kind, Lanes, bit_of
 from run.late import RULES
 
@@ -262,7 +262,7 @@ class World:
         books.begin(iteration)
         worker.brought, worker.delivered = {}, 0
         self.follow(rank, protocol.begin(iteration, self.now, self.selection(iteration), self.planned))
-        if self._may_merge(worker) and books.oldest_before(iteration - 1):
+        if self._may_merge(worker) and not protocol.over and books.oldest_before(iteration - 1):
             self._contribute_waiting(rank, counts=False)
 
     # -- what may happen

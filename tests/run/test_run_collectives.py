@@ -49,7 +49,7 @@ def plan(tmp_path: Path, collective: str, rest: str = "", objectives: tuple[str,
         ("[run]\nrecord = true", "run.record is true"),
         ("[compress]\ncodec = 'int8'", "compress.codec is 'int8' and compress.ratio 1: 'int32' and 1"),
         ("[compress]\ncodec = 'int32'\nratio = 0.5", "compress.ratio 0.5"),
-        ("[policy]\nlate = 'drop'", "policy.late is 'drop': 'finish' is allowed"),
+        ("[policy]\nlate_gradient = 'drop'", "policy.late_gradient is 'drop': 'auto', the default, is allowed"),
         ("[[fault]]\ndrop = 0.1", r"\[\[fault\]\] is given"),
         (KILL.format("worker-1", "worker-1"), "event.kill is 'worker-1': controller is allowed"),
         (KILL.format("switch", "switch"), "event.kill is 'switch'"),
@@ -82,7 +82,7 @@ def test_what_they_can_do_is_not_refused(tmp_path: Path) -> None:
     for collective in ("ring", "gloo", "server"):
         config = plan(tmp_path, collective, story + KILL.format("controller", "controller"))
         assert config.run.passes == ("all",)
-    more = "[compress]\ncodec = 'int8'\n[policy]\nlate = 'drop'\n[[fault]]\ndrop = 0.1\n"
+    more = "[compress]\ncodec = 'int8'\n[policy]\nlate_gradient = 'drop'\n[[fault]]\ndrop = 0.1\n"
     late = KILL.format("worker-1", "worker-1")
     server = plan(tmp_path, "server", more + late, objectives=("fixed:1", "all"))
     assert server.run.passes == ("fixed:1", "all")

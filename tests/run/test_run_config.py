@@ -35,7 +35,7 @@ BAD = [
     ),
     (
         "[run]\npasses = ['best']",
-        "run.passes is 'best': 'round', 'accuracy', 'all' or 'fixed:K' with 1 <= K <= workers = 4",
+        "run.passes is 'best': 'round', 'accuracy', 'all', 'fixed:K' or merge:K, async:K",
     ),
     ("[run]\npasses = ['fixed:5']", "run.passes is 'fixed:5'"),
     ("[run]\npasses = ['fixed:0']", "run.passes is 'fixed:0'"),
@@ -65,7 +65,8 @@ BAD = [
     ("[compress]\ncodec = 'mine:'", "compress.codec is 'mine:': int32,"),
     ("[compress]\nrounding = 'up'", "compress.rounding is 'up': 'nearest' or 'stochastic' is allowed"),
     ("[compress]\nevery = 0", "compress.every is 0: 1 to 1000 is allowed"),
-    ("[compress]\nthreshold = 1", "compress.threshold is 1: more than 0, less than 1 is allowed"),
+    ("[compress]\nmax_encoding_error = 0", "compress.max_encoding_error is 0: more than 0, at most 1 is allowed"),
+    ("[compress]\nrate_stability = 1", "compress.rate_stability is 1: more than 0, less than 1 is allowed"),
     ("[compress]\npace_mbps = -1", "compress.pace_mbps is -1.0: 0, or 0.1 to 100000, is allowed"),
     ("[compress]\npace_mbps = nan", "compress.pace_mbps is nan: 0, or 0.1 to 100000, is allowed"),
     ("[compress]\nadapt = 'on'", "compress.adapt is 'on': 'deliverable' or 'literal' or 'off' is allowed"),
@@ -92,7 +93,7 @@ BAD = [
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
     ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
-    ("[policy]\nlate = 'stash'", "policy.late is 'stash': 'abort' or 'drop' or 'finish' is allowed"),
+    ("[policy]\nlate_gradient = 'finish'", "policy.late_gradient is 'finish': 'abort' or 'async' or 'auto' or"),
     ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker has 4: 0 to 3 (job.workers - 1) is allowed"),
     ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] is 10: 0 to less than 10 is allowed"),
     ("[[shard]]\nworker = 1\nclasses = [-1]", "shard[0].classes[0] is -1: 0 to less than 10 is allowed"),
@@ -179,10 +180,10 @@ def test_bad_pass_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
-    settings = ("model.learning_rate=0.5", "run.passes=['all']", "run.name = mine", "policy.late=drop")
+    settings = ("model.learning_rate=0.5", "run.passes=['all']", "run.name = mine", "policy.late_gradient=drop")
     config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
     assert (config.model.learning_rate, config.run.passes, config.run.name) == (0.5, ("all",), "mine")
-    assert config.policy.late == "drop"
+    assert config.policy.late_gradient == "drop"
     assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, "what is not set stays"
 
 
@@ -236,7 +237,7 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
     path.write_text(
         '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
         "\n[[link]]\nworkers = [3]\nmbps = 12.5\nat_iteration = 4\nafter_s = 0.5"
-        '\n[compress]\nratio = 0.5\n[policy]\nlate = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
+        '\n[compress]\nratio = 0.5\n[policy]\nlate_gradient = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
     )
     config = Config.load(path)
     path.write_text(to_toml(config))

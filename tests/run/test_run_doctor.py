@@ -57,7 +57,7 @@ def test_a_healthy_machine(tmp_path: Path, target: str) -> None:
     assert (code, answer["ok"], answer["failed"]) == (0, True, None), answer["stderr"]
     assert states(answer) == dict.fromkeys(HOPS, "ok")
     assert "k = 2 of 2 workers" in detail_of(answer, "attach")
-    assert "8230 bytes, 2048 sums exact" in detail_of(answer, "largest packet")
+    assert "8256 bytes, 2048 sums exact" in detail_of(answer, "largest packet")
     assert "h2 -> h1: configured 100 Mbit/s, measured" in detail_of(answer, "shaping")
     assert detail_of(answer, "access") == "h1, h2: refused without a certificate and without a token"
 

@@ -37,7 +37,7 @@ def found(*rows: Row, scenario: str = "one-slow", **more: object) -> Findings:
         workers=2,
         target_accuracy=0.95,
         may_miss=False,
-        late="finish",
+        late="stash",
         rows=rows,
     )
     return replace(one, **more)
@@ -100,7 +100,7 @@ def test_a_prediction_must_be_there_and_right_for_every_k() -> None:
 
 
 def test_the_stash_is_compared_with_dropping_k_by_k() -> None:
-    stash = found(row("fixed:1", 5.0, owned_accuracy=0.9), row("fixed:2", 5.0), scenario="skewed-finish")
+    stash = found(row("fixed:1", 5.0, owned_accuracy=0.9), row("fixed:2", 5.0), scenario="skewed-stash")
     drop = found(row("fixed:1", None, owned_accuracy=0.1), row("fixed:2", 4.0), scenario="skewed-drop", late="drop")
     first, second = (said([drop, stash], f"skewed, fixed:{k}") for k in (1, 2))
     assert first.holds
@@ -109,7 +109,7 @@ def test_the_stash_is_compared_with_dropping_k_by_k() -> None:
         "never (best accuracy 95.0%, of one worker's classes 10.0%)"
     )
     assert not second.holds
-    never = [found(row("fixed:1", None), scenario="skewed-finish")]
+    never = [found(row("fixed:1", None), scenario="skewed-stash")]
     for accuracy, nearer in ((0.94, True), (0.96, False)):
         one = replace(row("fixed:1", None), best_accuracy=Spread.of([accuracy]))
         assert said([*never, found(one, scenario="skewed-drop", late="drop")], "with the stash").holds == nearer

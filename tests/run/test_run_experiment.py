@@ -196,7 +196,9 @@ def test_a_scenario_says_of_itself_what_may_be_claimed(folder: Path) -> None:
     assert Scenario.load("tiny").stationary
     assert Scenario.load("shifty").shifting
     assert not Scenario.load("shifty").stationary
-    (matrix.FOLDER / "skewed.toml").write_text(TINY + '[[shard]]\nworker = 3\nclasses = [8]\n[policy]\nlate = "drop"\n')
+    (matrix.FOLDER / "skewed.toml").write_text(
+        TINY + '[[shard]]\nworker = 3\nclasses = [8]\n[policy]\nlate_gradient = "drop"\n'
+    )
     assert Scenario.load("skewed").may_miss
     (matrix.FOLDER / "included.toml").write_text(TINY + "[policy]\ninclude_after = 10\n")
     assert not Scenario.load("included").stationary

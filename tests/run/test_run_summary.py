@@ -223,6 +223,20 @@ def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: P
     assert stored(compressing, tmp_path) == compressing.passes
 
 
+def test_narrower_lanes_that_were_refused_are_a_row_of_their_own(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    fake = compress(simulate(iterations=100))
+    for lines in fake.lines:
+        for line in lines[50:]:
+            line |= {"ratio": 0.1, "refused_width": 4, "refused_error": 0.76}
+    write(folder, [fake])
+    summary = summarise(folder.jobs[0], Config(compress=Compress(codec="auto", adapt="deliverable")))
+    rows = {label: cell for label, cell in summary.rows()}
+    assert rows["narrower lanes refused"] == "4 bits in 50% of iterations: error 76%"
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "all of it in the wider lanes"
+    assert stored(summary, tmp_path) == summary.passes
+
+
 def stored(summary: Summary, path: Path) -> tuple[PassSummary, ...]:
     (path / "summary.json").write_text(json.dumps(summary.to_dict()))
     return stored_passes(path)

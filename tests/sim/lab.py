@@ -31,8 +31,8 @@ workers = 3
 words = 2
 [policy]
 late_gradient = "{rule}"
-age_weight = {age_weight}
-age_limit = {age_limit}
+age_weight = {weight}
+age_limit = {limit}
 [model]
 hidden = [16]
 compute_ms = 5
@@ -65,14 +65,14 @@ def written(
     *,
     objective: str = "round",
     rule: str = "stash",
-    age_weight: float = 0.5,
-    age_limit: int = 16,
+    weight: float = 1.0,
+    limit: int = 1000,
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
     """A small configuration's file; `more` is appended to it."""
     path = folder / "small.toml"
-    age = {"age_weight": age_weight, "age_limit": age_limit}
+    age = {"weight": weight, "limit": limit}
     text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target, **age)
     path.write_text(text + more)
     return path

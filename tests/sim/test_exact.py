@@ -13,12 +13,13 @@ from host.instructions import Deliver
 from host.metrics import fingerprint, norm2
 from host.model import Momentum, Perceptron, load_shard
 from host.train import Work
-from host.wire import PARTS
+from host.wire import PARTS, Header
 from run.config import Config
 from run.errors import RunError
 from run.late import RULES
 from run.metrics import read_pass
 from sim.learning import After
+from sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
 FAULTS = """
@@ -82,7 +83,7 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("more", ["", FAULTS, EVENTS, FAULTS + EVENTS], ids=["plain", "faults", "events", "both"])
 def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: str, more: str) -> None:
-    run = trained(tmp_path, more, rule=rule)
+    run = trained(tmp_path, more, rule=rule, weight=0.5)
     run.check()
     assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
@@ -98,7 +99,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, rule: str) -> None:
     """And what the workers say that they have summed is what the sums say that is in them."""
-    run = trained(tmp_path, FAULTS + EVENTS, rule=rule, age_weight=1.0, age_limit=1000)
+    run = trained(tmp_path, FAULTS + EVENTS, rule=rule)
     run.check()
     discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
     assert discarded == [rule == "drop"] * 3
@@ -109,7 +110,7 @@ def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, 
 @pytest.mark.parametrize("rule", RULES)
 def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By weight, mean over the blocks."""
-    run = Trained(Config.load(written(tmp_path, FAULTS, rule=rule)), tmp_path / "out")
+    run = Trained(Config.load(written(tmp_path, FAULTS, rule=rule, weight=0.5)), tmp_path / "out")
     held: dict[int, float] = {}
     apply = run.learning.apply
 
@@ -162,7 +163,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 @pytest.mark.parametrize("rule", ["merge", "async"])
 def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it computes, soon after it has: its share is its speed."""
-    run = with_a_slow_one(tmp_path, rule, age_weight=1.0, age_limit=1000)
+    run = with_a_slow_one(tmp_path, rule)
     waited = waits(run, 3, monkeypatch)
     run.run().check()
     accounts = [student.encoder.residual.account() for student in run.students]
@@ -178,7 +179,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
 
 
 def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
-    run = with_a_slow_one(tmp_path, "stash", age_weight=1.0, age_limit=1000).run()
+    run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
     slow = run.students[3].encoder.residual.account()
     assert (slow.summed, slow.waiting, slow.oldest) == (0, slow.entered, 1)
@@ -188,7 +189,7 @@ def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -
 @pytest.mark.parametrize("rule", ["merge", "stash"])
 def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
     """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
-    run = with_a_slow_one(tmp_path, rule, age_weight=1.0, age_limit=3).run()
+    run = with_a_slow_one(tmp_path, rule, limit=3).run()
     run.check()
     slow = run.students[3].encoder.residual.account()
     assert slow.discarded >= slow.entered - 1 > 10
@@ -210,6 +211,20 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     run.check()
     assert run.total("stale") > 0
     assert run.total("peer_fetches") > 0
+
+
+def test_the_switch_reports_the_first_contribution_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As p4src/measure.p4: of each worker and iteration once, whatever its block."""
+    seen = list[tuple[int, int, str]]()
+    monkeypatch.setattr(
+        Simulation, "_digest", lambda self, header, verdict: seen.append((header.worker, header.iteration, verdict))
+    )
+    simulation = trained(tmp_path, iterations=3).simulation
+    seen.clear()
+    for worker, block, count in ((0, 3, 0), (0, 3, 1), (0, 0, 1), (1, 3, 0), (2, 3, 1), (1, 3, 1), (1, 3, 0)):
+        sent = Header(job=1, worker=worker, iteration=99, block=block, slot=block, count=count, part=1 - count, k=2)
+        simulation._handle(sent, bytes(256))
+    assert seen == [(0, 99, "ADDED"), (2, 99, "ADDED"), (1, 99, "LATE")]
 
 
 def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
@@ -303,7 +318,7 @@ class Carried:
     """Which of a worker's gradients are in which sum, where there is one block: an account of its own."""
 
     def __init__(self, run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        student, drops = run.students[rank], run.config.policy.rule.discards
+        student, drops = run.students[rank], RULES[run.config.policy.late_gradient].discards
         self.waiting, self.away, self.held = set[Key](), dict[int, set[Key]](), dict[int, set[Key]]()
         enter, encode, encode_part, settle = (
             student.enter,
@@ -352,7 +367,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
 ) -> None:
     """All that its workers have computed since they were in one; or that over the number of those that count."""
     k = 2 if rule == "batch-sync" else 1
-    path = written(tmp_path, objective=f"fixed:{k}", rule=rule, iterations=50, age_weight=1.0, age_limit=1000)
+    path = written(tmp_path, objective=f"fixed:{k}", rule=rule, iterations=50)
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
@@ -372,7 +387,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     assert (old > 0) == (rule != "drop"), "what was late is in a later sum"
     assert most > k or rule == "drop"
     assert (several > 0) == (rule == "batch-sync"), "two gradients of one worker for one iteration"
-    assert run.simulation.controller.decider.progress.signal > 0, "the controller hears how much was in it"
+    assert run.simulation.controller.decider.progress.correlation.known, "the controller hears how much was in it"
 
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:

@@ -145,11 +145,12 @@ class Driven:
         self.clock, self.pushed = Clock(), list[tuple[float, int]]()
         self.controller = Controller(
             clock=self.clock,
-            decider=Decider(workers=3, policy=Policy()),
+            decider=Decider(workers=3, policy=Policy(objective="round")),
             journal=Journal(None),
             job=1,
             events=events,
             set_k=lambda k: self.pushed.append((self.clock.time(), k)),
+            treat=lambda treatment: None,
             machine=Machine(self.clock, 0),
             costs=replace(FREE, decide_s=decide_s),
         )

@@ -1,0 +1,21 @@
+"""What became of a worker's gradients, in numbers: what it tells the controller and writes down."""
+
+from dataclasses import dataclass
+
+STARVED = 8
+"""A worker of which so many gradients in a row are in no sum is starved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """How many gradients a worker has entered so far, by weight, and what became of them: means over the blocks.
+
+    entered = summed + waiting + discarded.  `oldest`: the iteration in which the oldest gradient was begun that waits
+    in any block; 0: none waits.
+    """
+
+    entered: float = 0.0
+    summed: float = 0.0
+    waiting: float = 0.0
+    discarded: float = 0.0
+    oldest: int = 0

@@ -1,0 +1,60 @@
+"""The slot model with a real switch beside it, which has to answer as the model does.
+
+Packets leave each worker's own port as raw frames.  A new model begins a new generation in the slots as the last one
+left them.
+"""
+
+from collections import Counter
+from typing import Any, ClassVar
+
+from host.slot_rules import Answer, SlotRules
+from host.wire import WORD_BYTES, Header, Kind
+from tests.dataplane.conftest import DataPlane
+from tests.dataplane.frames import frame, parse
+
+GENERATIONS_EACH = 1000
+
+
+class Mirror(SlotRules):
+    """The slot model, and a real switch that must answer as it does."""
+
+    plane: DataPlane
+    examples = 0
+    kinds: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, *, workers: int, k: int, slots: int) -> None:
+        Mirror.examples += 1
+        self._first_generation = Mirror.examples * GENERATIONS_EACH
+        super().__init__(workers=workers, k=k, slots=slots, room=workers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What the controller would bring to the switch: k, and the generation that it admits (-1: none)."""
+        before = getattr(self, name, None)
+        super().__setattr__(name, value)
+        if name == "k" and before not in (None, value):
+            self.plane.set_k(value)
+        elif name == "slots" or (name == "generation" and hasattr(self, "slots")):
+            self.plane.put_job(
+                k=self.k, generation=self._real(self.generation), slots=len(self.slots), workers=self.workers
+            )
+
+    def _real(self, generation: int) -> int:
+        return self._first_generation + generation % GENERATIONS_EACH
+
+    def handle(self, header: Header, values: bytes) -> list[Answer]:
+        expected = super().handle(header, values)
+        port = header.worker + 1
+        body = values.ljust(WORD_BYTES * header.words, b"\0")
+        received = self.plane.lab.exchange(
+            port, frame(port, header._replace(generation=self._real(header.generation)), body)
+        )
+        answers = {to - 1: parse(frames[0]) for to, frames in received.items() if to <= self.workers}
+        assert all(len(frames) == 1 for frames in received.values())
+        assert answers.keys() == {rank for rank, *_ in expected}
+        for rank, model, sums in expected:
+            real = answers[rank]
+            assert real.header._replace(checksum=0, generation=model.generation) == model
+            if model.kind in (Kind.RESULT, Kind.LATE):
+                assert real.values.astype(">i4").tobytes().startswith(sums)
+            Mirror.kinds[Kind(model.kind).name] += 1
+        return expected

@@ -1,0 +1,82 @@
+"""Any packets at all, a few slots, k that changes: a real switch answers as the slot model does, bit by bit.
+
+test_machine.py has the packets that workers would send; here they are drawn without sense.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from host.wire import EVERYONE, PARTS, WEIGHT_MAX, Header, Kind
+from tests.dataplane.conftest import HOSTS, DataPlane
+from tests.dataplane.mirror import Mirror
+
+pytestmark = pytest.mark.root
+
+EXAMPLES = 12
+PACKETS = 200
+EACH = 12
+"""Packets in the middle of which an iteration is."""
+
+SEEN = {"CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "NOT_READY", "FULL"}
+
+
+class Chance:
+    """Draws packets of which most meet in one block."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def usually(self, value: int, *others: int, chance: float = 0.05) -> int:
+        return int(self._random.choice(others)) if self._random.random() < chance else value
+
+    def below(self, end: int) -> int:
+        return int(self._random.integers(end))
+
+    def header(self, number: int, generation: int) -> Header:
+        """Of the packet of this number."""
+        kind = self.usually(Kind.CONTRIBUTE, Kind.PULL)
+        return Header(
+            kind=kind,
+            job=1,
+            worker=self.below(HOSTS),
+            owner=self.usually(EVERYONE, *range(HOSTS)),
+            lanes=self.usually(1, 0, 2, 3, chance=0.03),
+            words=self.usually(1, 2, chance=0.03),
+            k=self.usually(0, 1, 2, HOSTS, HOSTS + 3, 2**16 - 1),
+            generation=generation,
+            iteration=number // EACH + self.usually(1, 2, 3),
+            block=self.usually(1, 0, 2),
+            slot=self.usually(0, 1, 2),
+            scale=self.usually(0, -1, chance=0.03),
+            count=1 if kind == Kind.PULL else self.below(2),
+            part=self.below(PARTS),
+            weight=self.usually(1 + self.below(WEIGHT_MAX), 1, WEIGHT_MAX),
+        )
+
+    def values(self, words: int) -> bytes:
+        return self._random.bytes(256 * words)
+
+
+def test_a_real_switch_answers_as_the_model_does(plane: DataPlane) -> None:
+    plane.install(k=HOSTS)
+    Mirror.plane = plane
+    Mirror.kinds.clear()
+
+    @settings(max_examples=max(EXAMPLES, settings().max_examples // 50), suppress_health_check=[HealthCheck.too_slow])
+    @given(st.integers(0, 2**32 - 1))
+    def check(seed: int) -> None:
+        chance = Chance(seed)
+        rules = Mirror(workers=HOSTS, k=2, slots=2)
+        for number in range(PACKETS):
+            rules.k = chance.usually(rules.k, *range(1, HOSTS + 1))
+            header = chance.header(number, rules.generation)
+            rules.handle(header, chance.values(header.words))
+
+    check()
+    verdicts = Counter(plane.count())
+    print(dict(Mirror.kinds), dict(verdicts))
+    assert verdicts.keys() == SEEN
