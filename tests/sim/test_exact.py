@@ -160,7 +160,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return found
 
 
-@pytest.mark.parametrize("rule", ["merge", "async"])
+@pytest.mark.parametrize("rule", ["merge", "async", "batch-sync", "abort"])
 def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it computes, soon after it has: its share is its speed."""
     run = with_a_slow_one(tmp_path, rule)
