@@ -56,6 +56,7 @@ class Cluster:
         k: int,
         lose: int = 0,
         rule: RuleName = "stash",
+        weight: float = 1.0,
         average: Average = "gradients",
         compress: Compress = Compress(),  # noqa: B008  # frozen
         elements: int = ELEMENTS,
@@ -78,7 +79,7 @@ class Cluster:
                 transport=transport,
                 compress=compress,
                 average=average,
-                treatment=Treatment(rule, 1.0),
+                treatment=Treatment(rule, weight),
                 recorder=recorder,
             )
             for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))

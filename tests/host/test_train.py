@@ -19,7 +19,7 @@ from host.train import Training
 from host.wire import PARTS
 from rpc import kofn_pb2
 from run.config import Config, Model, Policy, Run
-from run.late import RULES
+from run.late import GIVE_UPS, RULES
 
 MISSED = 3
 
@@ -27,11 +27,12 @@ MISSED = 3
 class FakeAgent:
     """Worker 1's in an iteration that ends without it when that is `over`, or with its gradient, or as many as that.
 
-    `needs`: gradients that it takes; `ends`: after the first one somebody else brings the others.
+    `needs`: gradients that it takes; `ends`: after the first one somebody else brings the others; `tells`: iterations
+    that have ended when the first one comes, of which its worker hears before it may give it.
     """
 
-    def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False) -> None:
-        self.training, self.needs, self.ends = training, needs, ends
+    def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False, tells: int = 0) -> None:
+        self.training, self.needs, self.ends, self.tells = training, needs, ends, tells
         self.rule = RULES[training._config.policy.treatment.rule]
         self.age = 0
         self.entered, self.decision = False, 0
@@ -39,6 +40,7 @@ class FakeAgent:
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, [], False
         self.stays: list[bool] = []
+        self.calls: list[tuple[int, bytes]] = []
         if over:
             threading.Timer(0.01, self.over.set).start()
 
@@ -53,28 +55,32 @@ class FakeAgent:
         batch: int = 0,
         stay: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> tuple[float, list[Aggregate]]:
+    ) -> tuple[float | None, list[Aggregate]]:
         assert batch == len(self.given)
+        self.calls.append((begun, gradient.tobytes()))
+        if len(self.calls) <= self.tells:
+            self.iteration += 1
+            return None, self._aggregates(len(self.calls))
         self.given.append(gradient)
         self.stays.append(stay)
         if self.ends:
             self.over.set()
         meanwhile()
-        return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates()
+        return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates(self.iteration)
 
     def account(self) -> None:
         return None
 
     def skip(self) -> list[Aggregate]:
         self.skipped = True
-        return self._aggregates()
+        return self._aggregates(self.iteration)
 
-    def _aggregates(self) -> list[Aggregate]:
+    def _aggregates(self, iteration: int) -> list[Aggregate]:
         mean = np.full(self.training.parameters, 0.5, np.float32)
         total = np.zeros(len(self.training.replica.results), np.int64)
         return [
             Aggregate(
-                iteration=1,
+                iteration=iteration,
                 mean=mean,
                 total=total,
                 k=1,
@@ -93,11 +99,11 @@ class FakeAgent:
 
 
 def train(
-    rule: str, path: Path, *, compute_ms: float = 50.0, over: bool = True, **given: Any
+    rule: str, path: Path, *, compute_ms: float = 50.0, over: bool = True, last: int = 1, **given: Any
 ) -> tuple[FakeAgent, kofn_pb2.Report, dict[str, Any]]:
-    """One iteration: the agent, the report and the metrics' line."""
+    """One gradient, up to the end of iteration `last`: the agent, the report and the metrics' first line."""
     config = Config(
-        run=Run(max_iterations=1),
+        run=Run(max_iterations=last),
         model=Model(hidden=(4,), compute_ms=compute_ms),
         policy=Policy(late_gradient=rule),  # type: ignore[arg-type]
     )
@@ -107,7 +113,7 @@ def train(
     nothing = np.zeros(0, np.int64)
     metrics.close(Books(nothing, nothing, nothing, nothing), nothing)
     (report,) = reports
-    return agent, report, json.loads((path / "worker-1.jsonl").read_text())
+    return agent, report, json.loads((path / "worker-1.jsonl").read_text().splitlines()[0])
 
 
 def first_gradients() -> list[np.ndarray]:
@@ -150,6 +156,24 @@ def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
     assert not report.censored
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_late_gradient_is_not_given_where_what_has_ended_is_the_end(rule: str, tmp_path: Path) -> None:
+    """Nobody applies an iteration after the last: whatever were in its sum would be lost."""
+    agent, report, line = train(rule, tmp_path, over=False, compute_ms=1.0, tells=2, last=2)
+    assert [begun for begun, _ in agent.calls] == [1, 1]
+    assert not agent.given
+    assert (report.iteration, report.censored, line["computed"]) == (1, False, True)
+
+
+def test_a_late_gradient_is_given_once_what_has_ended_is_applied(tmp_path: Path) -> None:
+    """The same one, and told when it was begun."""
+    agent, report, line = train("async", tmp_path, over=False, compute_ms=1.0, tells=2, last=3)
+    assert agent.calls == [(1, first_gradients()[0].tobytes())] * 3
+    assert len(agent.given) == 1
+    assert (report.iteration, report.late, report.iterations_behind) == (1, True, 2)
+    assert (line["iteration"], line["computed"]) == (1, True)
+
+
 @pytest.mark.parametrize(("needs", "given"), [(1, 1), (2, 2), (3, 3), (PARTS, PARTS), (PARTS + 1, PARTS)])
 def test_who_has_contributed_computes_another_batch_until_the_iteration_is_over(
     needs: int, given: int, tmp_path: Path
@@ -176,6 +200,44 @@ def test_another_batch_is_given_up_when_others_bring_what_is_missing(tmp_path: P
     assert agent.skipped
     assert (report.censored, line["computed"]) == (False, True)
     assert report.gradient_norm2 == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2)))
+
+
+class AlwaysLate(FakeAgent):
+    """Every iteration is over elsewhere before its worker has a gradient."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training, over=False)
+        self.over.set()
+        self.skips, self.begun = 0, list[int]()
+
+    def all_reduce(self, gradient: np.ndarray, *, begun: int, **_: Any) -> tuple[float | None, list[Aggregate]]:
+        self.begun.append(begun)
+        return (None, self._next()) if begun == self.iteration else (time.monotonic(), [])
+
+    def skip(self) -> list[Aggregate]:
+        self.skips += 1
+        return self._next()
+
+    def _next(self) -> list[Aggregate]:
+        self.iteration += 1
+        return self._aggregates(self.iteration - 1)
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: str, tmp_path: Path) -> None:
+    """Else it would compute for nothing for ever; the last one is not given, as nothing comes after it."""
+    config = Config(
+        run=Run(max_iterations=GIVE_UPS + 4),
+        model=Model(hidden=(4,), compute_ms=1.0),
+        policy=Policy(late_gradient=rule),  # type: ignore[arg-type]
+    )
+    training = Training(config, 1)
+    agent = AlwaysLate(training)
+    with Metrics(tmp_path / "worker-1.jsonl") as metrics:
+        training.run(agent, metrics, lambda report: None)
+    finished = range(GIVE_UPS + 1, GIVE_UPS + 4)
+    assert agent.skips == GIVE_UPS
+    assert agent.begun == [*sorted([*finished, *finished]), GIVE_UPS + 4]
 
 
 def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:

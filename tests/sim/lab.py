@@ -32,7 +32,7 @@ words = 2
 [policy]
 late_gradient = "{rule}"
 age_weight = {weight}
-age_limit = 1000
+age_limit = {limit}
 [model]
 hidden = [16]
 compute_ms = 5
@@ -66,12 +66,14 @@ def written(
     objective: str = "round",
     rule: str = "stash",
     weight: float = 1.0,
+    limit: int = 1000,
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
     """A small configuration's file; `more` is appended to it."""
     path = folder / "small.toml"
-    text = SMALL.format(objective=objective, rule=rule, weight=weight, iterations=iterations, target=target)
+    age = {"weight": weight, "limit": limit}
+    text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target, **age)
     path.write_text(text + more)
     return path
 

@@ -1,7 +1,7 @@
 """What is exact in a simulation as in a run: books, replicas, sums; and that nothing depends on chance or machine."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from host.aggregate import Aggregate
+from host.instructions import Deliver
 from host.metrics import fingerprint, norm2
 from host.model import Momentum, Perceptron, load_shard
-from host.wire import Header
+from host.train import Work
+from host.wire import PARTS, Header
 from run.config import Config
 from run.errors import RunError
 from run.late import RULES
@@ -81,15 +83,117 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("more", ["", FAULTS, EVENTS, FAULTS + EVENTS], ids=["plain", "faults", "events", "both"])
 def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: str, more: str) -> None:
-    run = trained(tmp_path, more, rule=rule)
+    run = trained(tmp_path, more, rule=rule, weight=0.5)
     run.check()
     assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
     books = dict(np.load(run.entry.sums(2)))
-    assert books["discarded"].any() == (rule == "drop")
+    account = run.students[2].encoder.residual.account()
+    assert account.entered == pytest.approx(account.summed + account.waiting + account.discarded)
+    assert books["discarded"].any() == (account.discarded > 0)
     if FAULTS in more:
         assert run.total("retransmissions") > 10
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, rule: str) -> None:
+    """And what the workers say that they have summed is what the sums say that is in them."""
+    run = trained(tmp_path, FAULTS + EVENTS, rule=rule)
+    run.check()
+    discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
+    assert discarded == [rule == "drop"] * 3
+    accounts = [student.encoder.residual.account() for student in run.students]
+    assert [account.discarded > 0 for account in accounts] == discarded
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By weight, mean over the blocks."""
+    run = Trained(Config.load(written(tmp_path, FAULTS, rule=rule, weight=0.5)), tmp_path / "out")
+    held: dict[int, float] = {}
+    apply = run.learning.apply
+
+    def noted(aggregate: Aggregate) -> After:
+        held[aggregate.iteration] = aggregate.gradients
+        return apply(aggregate)
+
+    monkeypatch.setattr(run.learning, "apply", noted)
+    run.run().check()
+    assert len(held) == run.config.run.max_iterations
+    accounts = [student.encoder.residual.account() for student in run.students]
+    assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
+
+
+SLOW = """
+[[straggler]]
+workers = [3]
+mean_ms = 60
+"""
+
+
+def with_a_slow_one(folder: Path, rule: str, **given: object) -> Trained:
+    """Four workers of which three are waited for, one with sixty times as much blocking; all to weigh the same."""
+    folder.mkdir(exist_ok=True)
+    text = written(folder, SLOW, rule=rule, objective="fixed:3", iterations=200, **given).read_text()  # type: ignore[arg-type]
+    text = text.replace("workers = 3", "workers = 4").replace("[0, 1]\nmean_ms = 2", "[0, 1, 2]\nmean_ms = 1")
+    (folder / "slow.toml").write_text(text.replace("[[straggler]]\nworkers = [2]\nmean_ms = 20\n", ""))
+    return Trained(Config.load(folder / "slow.toml"), folder / "out")
+
+
+def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Will hold for how many iterations the oldest of a worker's gradients has waited since it was there, each time."""
+    student, entered, found = run.students[rank], dict[int, int](), list[int]()
+    enter, settle = student.enter, student.encoder.settle
+
+    def noted(work: Work, iteration: int, batch: int, current: int) -> None:
+        entered.setdefault(iteration, current)
+        enter(work, iteration, batch, current)
+
+    def settled(delivered: Sequence[Deliver], now: float) -> None:
+        settle(delivered, now)
+        oldest = student.encoder.residual.account().oldest
+        found.append(delivered[0].result.id.iteration + 1 - entered[oldest] if oldest else 0)
+
+    monkeypatch.setattr(student, "enter", noted)
+    monkeypatch.setattr(student.encoder, "settle", settled)
+    return found
+
+
+@pytest.mark.parametrize("rule", ["merge", "async", "batch-sync", "abort"])
+def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it computes, soon after it has: its share is its speed."""
+    run = with_a_slow_one(tmp_path, rule)
+    waited = waits(run, 3, monkeypatch)
+    run.run().check()
+    accounts = [student.encoder.residual.account() for student in run.students]
+    slow = accounts[3]
+    assert slow.summed > 0
+    assert slow.discarded == 0
+    assert slow.entered - slow.summed <= 1, "but for the last one"
+    assert slow.entered == pytest.approx(run.simulation.first_s / (0.060 + 0.005), rel=0.2), "as fast as it is"
+    assert all(account.entered - account.summed <= 2 for account in accounts[:3])
+    assert 0 < max(waited) <= 3
+    in_time = sum(not line["late"] for line in lines(run, 3))
+    assert in_time > 5 if rule == "async" else in_time == 0, "among the three, or beside them"
+
+
+def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
+    run = with_a_slow_one(tmp_path, "stash").run()
+    run.check()
+    slow = run.students[3].encoder.residual.account()
+    assert (slow.summed, slow.waiting, slow.oldest) == (0, slow.entered, 1)
+    assert slow.entered > 10
+
+
+@pytest.mark.parametrize("rule", ["merge", "stash"])
+def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
+    """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
+    run = with_a_slow_one(tmp_path, rule, limit=3).run()
+    run.check()
+    slow = run.students[3].encoder.residual.account()
+    assert slow.discarded >= slow.entered - 1 > 10
+    assert slow.waiting == 0
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -170,7 +274,7 @@ def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
             if line.computed:
                 assert (line.loss, line.gradient_norm2) == (loss, norm2(gradient))
                 seen += line.late
-    assert seen > 3 or rule == "abort"
+    assert seen > 3 or RULES[rule].gives_up
 
 
 def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
@@ -187,47 +291,102 @@ def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return means
 
 
-def replayed(run: Trained, means: list[np.ndarray]) -> Iterator[tuple[np.ndarray, list[tuple[float, np.ndarray]]]]:
-    """Each average, and everybody's loss and gradient with the parameters before it; all steps are taken here again."""
+def replayed(
+    run: Trained, means: list[np.ndarray], batches: int = 1
+) -> Iterator[tuple[np.ndarray, list[tuple[float, np.ndarray]]]]:
+    """Each average, and everybody's loss and gradient with the parameters before it; all steps are taken here again.
+
+    `batches`: of each worker, one after another.
+    """
     config = run.config
     model = Perceptron(config.model.hidden, config.run.seed)
     optimizer = Momentum(model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
     shards = [load_shard(rank, 3, config.run.seed) for rank in range(3)]
     (worker, *_) = read_pass(run.entry, 3)
     for iteration, mean in enumerate(means, 1):
-        yield mean, [model.gradient(shard.batch(iteration, config.model.batch)) for shard in shards]
+        drawn = [shard.batch(iteration, config.model.batch, each) for shard in shards for each in range(batches)]
+        yield mean, [model.gradient(batch) for batch in drawn]
         optimizer.step(mean)
         assert fingerprint(model.parameters) == worker.iterations[iteration - 1].params
 
 
-@pytest.mark.parametrize("rule", ["stash", "drop"])
+Key = tuple[int, int, int]
+"""A gradient: whose, of which iteration, and which one there."""
+
+
+class Carried:
+    """Which of a worker's gradients are in which sum, where there is one block: an account of its own."""
+
+    def __init__(self, run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        student, drops = run.students[rank], RULES[run.config.policy.late_gradient].discards
+        self.waiting, self.away, self.held = set[Key](), dict[int, set[Key]](), dict[int, set[Key]]()
+        enter, encode, encode_part, settle = (
+            student.enter,
+            student.encoder.encode,
+            student.encoder.encode_part,
+            student.encoder.settle,
+        )
+
+        def entered(work: Work, iteration: int, batch: int, current: int) -> None:
+            enter(work, iteration, batch, current)
+            if not (drops and current > iteration):
+                self.waiting.add((rank, iteration, batch))
+
+        def encoded(iteration: int) -> None:
+            encode(iteration)
+            self._send(0)
+
+        def encoded_part(iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+            part, blocks = encode_part(iteration, open, counts=counts)
+            if 0 in blocks:
+                self._send(part)
+            return part, blocks
+
+        def settled(delivered: Sequence[Deliver], now: float) -> None:
+            settle(delivered, now)
+            ((result, _),) = delivered
+            inside = [keys for part, keys in self.away.items() if result.has(rank, part)]
+            left = [keys for part, keys in self.away.items() if not result.has(rank, part)]
+            self.held[result.id.iteration] = set[Key]().union(*inside)
+            self.waiting = set() if drops else self.waiting.union(*left)
+            self.away = {}
+
+        monkeypatch.setattr(student, "enter", entered)
+        monkeypatch.setattr(student.encoder, "encode", encoded)
+        monkeypatch.setattr(student.encoder, "encode_part", encoded_part)
+        monkeypatch.setattr(student.encoder, "settle", settled)
+
+    def _send(self, part: int) -> None:
+        self.away[part], self.waiting = self.waiting, set()
+
+
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
 def test_an_average_is_that_of_the_gradients_in_its_sum(
     tmp_path: Path, average: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """k = 1: all that its workers have computed since they were in one; or that over the number of these workers."""
-    path = written(tmp_path, objective="fixed:1", rule=rule, iterations=50)
+    """All that its workers have computed since they were in one; or that over the number of those that count."""
+    k = 2 if rule == "batch-sync" else 1
+    path = written(tmp_path, objective=f"fixed:{k}", rule=rule, iterations=50)
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
     assert run.students[0].shape.blocks == 1
-    means = averages(run, monkeypatch)
+    carried, means = [Carried(run, rank, monkeypatch) for rank in range(3)], averages(run, monkeypatch)
     run.run().check()
-    workers, most = read_pass(run.entry, 3), 0
-    waiting: list[list[np.ndarray]] = [[], [], []]
-    for iteration, (mean, gradients) in enumerate(replayed(run, means)):
-        lines = [worker.iterations[iteration] for worker in workers]
-        held = []
-        for rank, (_, gradient) in enumerate(gradients):
-            if lines[rank].computed and not (rule == "drop" and lines[rank].late):
-                waiting[rank].append(gradient)
-            if rank in lines[0].members:
-                held += waiting[rank]
-                waiting[rank] = []
-        by = len(held) if average == "gradients" else len(lines[0].members)
-        np.testing.assert_allclose(mean, np.sum(held, axis=0) / by, atol=3e-6)
-        most = max(most, len(held))
-    assert most > 2 if rule == "stash" else most == 1
+    (worker, *_), most, several, old = read_pass(run.entry, 3), 0, 0, 0
+    known: dict[Key, np.ndarray] = {}
+    for iteration, (mean, gradients) in enumerate(replayed(run, means, PARTS), 1):
+        for at, (_, gradient) in enumerate(gradients):
+            known[at // PARTS, iteration, at % PARTS] = gradient
+        held = set[Key]().union(*(each.held[iteration] for each in carried))
+        by = len(held) if average == "gradients" else worker.iterations[iteration - 1].count
+        np.testing.assert_allclose(mean, np.sum([known[key] for key in held], axis=0) / by, atol=3e-6)
+        most, several = max(most, len(held)), several + any(batch for _, _, batch in held)
+        old += any(begun < iteration for _, begun, _ in held)
+    assert (old > 0) == (rule != "drop"), "what was late is in a later sum"
+    assert most > k or rule == "drop"
+    assert (several > 0) == (rule == "batch-sync"), "two gradients of one worker for one iteration"
     assert run.simulation.controller.decider.progress.correlation.known, "the controller hears how much was in it"
 
 

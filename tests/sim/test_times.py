@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from host.stragglers import Blocking
 from run.config import Config
+from run.late import RULES
 from sim.costs import Costs
 from tests.controller.slow import process, seen
 from tests.sim.lab import COSTS, FREE, times
@@ -88,6 +89,19 @@ def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
     assert gives_up.mean_iteration_s == pytest.approx(0.040 + float(np.mean(second)), abs=1e-3)
 
 
+def test_rules_take_the_time_that_their_gradients_take(tmp_path: Path) -> None:
+    """Who finishes what is late begins late, who gives up begins with the others."""
+    config = blocked(tmp_path, [20.0, 40.0, 80.0, 80.0], objective="fixed:3", iterations=400)
+    mean = {
+        rule: times(replace(config, policy=replace(config.policy, late_gradient=rule))).mean_iteration_s
+        for rule in RULES
+    }
+    assert mean["merge"] == mean["stash"] == mean["drop"], "what is late takes the same time, whatever becomes of it"
+    assert mean["async"] < 0.8 * mean["merge"], "a late gradient is one of the three that are waited for"
+    assert mean["abort"] < 0.98 * mean["merge"], "nobody is still busy with what is late"
+    assert mean["batch-sync"] < mean["abort"], "nor does anybody wait who could compute"
+
+
 def test_what_is_predicted_is_what_comes(tmp_path: Path) -> None:
     for means in ([10.0, 10.0, 10.0, 120.0], [40.0] * 6):
         config = blocked(tmp_path, means, objective="fixed:2", iterations=500)
@@ -117,7 +131,7 @@ def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
 
 
 def test_slow_links_take_time(tmp_path: Path) -> None:
-    """One packet of 36 + 256 bytes and 66 of framing each way."""
+    """One packet of 64 + 256 bytes and 66 of framing each way."""
     config = blocked(tmp_path, [0.0, 0.0], objective="all", iterations=100)
     fast, slow = (
         times(replace(config, network=replace(config.network, link_mbps=mbps))).mean_iteration_s for mbps in (1e5, 1.0)
