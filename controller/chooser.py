@@ -16,6 +16,7 @@ from controller.evidence import Evidence, gain_error
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
 from controller.prediction import Prediction, Predictor
+from controller.process import Beyond
 from controller.progress import Progress
 from run.late import Treatment
 
@@ -33,6 +34,7 @@ class Known:
     live: BoolArray
     progress: Progress
     overhead_s: float
+    catch_up_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,8 +82,9 @@ class Chooser:
         only gain `margin`.
         """
         expected_s = expected_times(known.estimate, known.live)
+        beyond_s = Beyond(known.overhead_s, known.catch_up_s)
         predictions = {
-            rule: self.predictor.predict(known.estimate, known.live, expected_s, known.overhead_s, rule)
+            rule: self.predictor.predict(known.estimate, known.live, expected_s, beyond_s, rule)
             for rule in dict.fromkeys(each.rule for each in treatments)
         }
 

@@ -110,6 +110,7 @@ class Decider:
         self.progress.report(rank, report)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
+        self.pace.caught_up(report.age, report.catch_up_s)
         if not report.late:
             first_block_s, iteration_s = report.first_block_s, report.iteration_s
             self.pace.followed(
@@ -265,7 +266,13 @@ class Decider:
         Where the objective gives no costs k stays, as far as the live workers allow.
         """
         assert self.estimate is not None
-        known = Known(estimate=self.estimate, live=self.live, progress=self.progress, overhead_s=self.pace.overhead_s)
+        known = Known(
+            estimate=self.estimate,
+            live=self.live,
+            progress=self.progress,
+            overhead_s=self.pace.overhead_s,
+            catch_up_s=self.pace.catch_up_s,
+        )
         choice = self.chooser.choose(
             known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations
         )

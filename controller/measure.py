@@ -53,6 +53,7 @@ class Report:
     contributors: float = 0.0  # workers in such a sum; 0 likewise
     agreement: float = 0.0  # of its gradient with the aggregate before (host.alignment); 0: it computed none
     age: int = 0  # of its gradient, in iterations, when it was contributed
+    catch_up_s: float = 0.0  # from the end of a late gradient to its handing over: what had ended was applied first
     account: Account | None = None  # of all its gradients so far
 
 
@@ -214,8 +215,9 @@ class Measurements:
         """What is wrong with a report's content, if anything."""
         if report.iteration <= self.track[rank].reported:
             return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
-        if not (math.isfinite(report.first_block_s) and 0 <= report.first_block_s <= FIRST_BLOCK_MAX_S):
-            return "time", f"first_block_s {report.first_block_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
+        for name in ("first_block_s", "catch_up_s"):
+            if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
+                return "time", f"{name} {time_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
         for name in ("gradient_norm2", "aggregate_norm2"):
             if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
                 return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"

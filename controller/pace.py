@@ -47,6 +47,7 @@ class Pace:
     _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
 
     _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
+    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # an iteration
     _iteration: int = 0  # the one that is reported now
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
     _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank
@@ -82,6 +83,16 @@ class Pace:
         self._cycles.append(cycle)
         if len(self._cycles) == k:
             self._overhead_s.append(overhead_s(self._cycles))
+
+    def caught_up(self, age: int, catch_up_s: float) -> None:
+        """A late gradient of this age, in iterations, had to wait for its worker to apply what it had missed."""
+        if age > 0 and catch_up_s > 0:
+            self._catch_up_s.append(catch_up_s / age)
+
+    @property
+    def catch_up_s(self) -> float:
+        """What each missed iteration takes a worker, on average, before its late gradient counts; 0 while unknown."""
+        return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
 
     @property
     def overhead_s(self) -> float:

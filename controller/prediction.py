@@ -14,7 +14,7 @@ from scipy import special
 from controller.choose import GROUP_ABOVE, TAIL
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
-from controller.process import AGES, BURN_IN, CARRIED, IntArray, Process, carried, simulate
+from controller.process import AGES, BURN_IN, CARRIED, Beyond, IntArray, Process, carried, simulate
 from run.late import RuleName
 
 SEED = 1
@@ -37,7 +37,8 @@ TIE = 1e-3
 """Blocking events by which equal times are told apart, at random: in the process no two are equal."""
 
 CHANGED = 0.05
-"""Share by which any E_k[T] in units of s, 1 + tau / s and 1 + overhead / s may change without a new simulation."""
+"""Share by which any E_k[T] in units of s, 1 + tau / s, or one more than what comes beyond in units of s may change
+without a new simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class Simulated:
     sizes: FloatArray  # (m,) how many workers each stands for
     stands: IntArray  # (n,)
     ks: IntArray
-    overhead: float
+    beyond: Beyond
     found: dict[RuleName, Process] = field(default_factory=dict)
 
     def of(self, rule: RuleName) -> Process:
@@ -98,9 +99,9 @@ class Simulated:
         if rule not in self.found:
             given = {"phase": self.phase, "sizes": self.sizes}
             if rule in CARRIED:
-                self.found.update(carried(self.times, self.ks, self.overhead, **given))
+                self.found.update(carried(self.times, self.ks, self.beyond, **given))
             else:
-                self.found[rule] = simulate(rule, self.times, self.ks, self.overhead, **given)
+                self.found[rule] = simulate(rule, self.times, self.ks, self.beyond, **given)
         return self.found[rule]
 
 
@@ -112,19 +113,22 @@ class Predictor:
     _last: Simulated | None = None
 
     def predict(
-        self, estimate: Estimate, live: BoolArray, expected_s: FloatArray, overhead_s: float, rule: RuleName
+        self, estimate: Estimate, live: BoolArray, expected_s: FloatArray, beyond_s: Beyond, rule: RuleName
     ) -> Prediction:
         """For k = 1..n of the n workers in the mask `live` (workers,); `expected_s` (n,) is their E_k[T].
+
+        `beyond_s`: what comes beyond first blocks, seconds.
 
         E_k[T] is exact, what is simulated is the difference to that of the same draws: so `abort` is exact, and so is
         k = n for all rules but `batch-sync`.
         """
         unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
-        known = np.append(expected_s, (unit_s + estimate.event_s, unit_s + overhead_s)) / unit_s
+        units = Beyond(*(spent_s / unit_s for spent_s in beyond_s))
+        known = np.append(expected_s / unit_s, (1 + estimate.event_s / unit_s, 1 + units.overhead, 1 + units.catch_up))
         if self._last is None or _changed(known, self._last.known):
             rates = estimate.lambda_s[live] / estimate.event_s
             service, event = estimate.service_s / unit_s, estimate.event_s / unit_s
-            self._last = _simulated(rates, service, event, overhead_s / unit_s, known)
+            self._last = _simulated(rates, service, event, units, known)
             self.simulations += 1
         return _prediction(self._last, rule, expected_s, unit_s)
 
@@ -137,7 +141,7 @@ def _changed(known: FloatArray, before: FloatArray) -> bool:
     return len(known) != len(before) or bool(np.any(np.abs(known - before) > CHANGED * before))
 
 
-def _simulated(rates: FloatArray, service: float, event: float, overhead: float, known: FloatArray) -> Simulated:
+def _simulated(rates: FloatArray, service: float, event: float, beyond: Beyond, known: FloatArray) -> Simulated:
     """New draws, of workers with these events a block."""
     n = len(rates)
     parts = np.array_split(np.argsort(rates, kind="stable"), min(n, MANY))
@@ -154,7 +158,7 @@ def _simulated(rates: FloatArray, service: float, event: float, overhead: float,
         sizes=np.array([float(len(part)) for part in parts]),
         stands=stands,
         ks=np.unique(np.linspace(first, n, min(n, KS)).round().astype(np.int64)),
-        overhead=overhead,
+        beyond=beyond,
     )
 
 

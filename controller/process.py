@@ -20,6 +20,7 @@ chains are simulated side by side. `sizes` (n,): how many workers each of the n 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,15 @@ IntArray = NDArray[np.int64]
 Ages = NDArray[np.int16]
 
 
+class Beyond(NamedTuple):
+    """What comes beyond gradients, in the unit of their times."""
+
+    overhead: float = 0.0
+    """Between iterations: transfer, sum and step."""
+    catch_up: float = 0.0
+    """Of a late worker, for each iteration that it has missed: it is applied before its gradient counts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """Of some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by worker and age
@@ -51,7 +61,7 @@ class Process:
 
 
 def simulate(
-    rule: RuleName, times: FloatArray, ks: IntArray, overhead: float, *, phase: FloatArray, sizes: FloatArray
+    rule: RuleName, times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
 ) -> Process:
     """One rule. `phase` (chains, n), 0 to 1: the shares that late workers still need of their first gradients.
 
@@ -63,13 +73,13 @@ def simulate(
         case "batch-sync":
             return _together(_batches(times)[BURN_IN:], ks, sizes)
         case "async":
-            return _asynchronous(times, ks, overhead, phase, sizes)
+            return _asynchronous(times, ks, beyond, phase, sizes)
         case _:
-            return carried(times, ks, overhead, phase=phase, sizes=sizes)[rule]
+            return carried(times, ks, beyond, phase=phase, sizes=sizes)[rule]
 
 
 def carried(
-    times: FloatArray, ks: IntArray, overhead: float, *, phase: FloatArray, sizes: FloatArray
+    times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
 ) -> dict[RuleName, Process]:
     """stash, merge and drop, which differ in their sums only."""
     steps, chains, n = times.shape
@@ -85,7 +95,7 @@ def carried(
         np.less_equal(rest, end, out=begun[step])
         np.less_equal(arrival, end, out=included[step])
         rest = np.where(begun[step], arrival, rest)
-        rest -= end + overhead
+        rest -= end + beyond.overhead
         np.maximum(rest, 0.0, out=rest)
     length /= steps - BURN_IN
     begun, included = begun[BURN_IN:], included[BURN_IN:]
@@ -102,7 +112,7 @@ def _ever(included: BoolArray) -> BoolArray:
     return np.asarray(np.any(included, axis=(0, 2))[:, :, None])
 
 
-def _asynchronous(times: FloatArray, ks: IntArray, overhead: float, phase: FloatArray, sizes: FloatArray) -> Process:
+def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatArray, sizes: FloatArray) -> Process:
     """Who is in waits for the end; a gradient that is finished in the overhead is there when the iteration begins."""
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
@@ -114,7 +124,8 @@ def _asynchronous(times: FloatArray, ks: IntArray, overhead: float, phase: Float
         if step >= BURN_IN:
             length += end[:, :, 0]
         included[step] = rest <= last
-        rest = np.where(included[step], times[(step + 1) % steps], rest - (end + overhead))
+        later = rest - (end + beyond.overhead - beyond.catch_up)
+        rest = np.where(included[step], times[(step + 1) % steps], later)
     return Process(
         length=length / (steps - BURN_IN), counts=_counts(included[BURN_IN:], _since(included)[BURN_IN:], sizes)
     )

@@ -135,6 +135,7 @@ class Session:
             contributors=report.contributors,
             agreement=report.gradient_agreement,
             age=report.age,
+            catch_up_s=report.catch_up_s,
             account=_account(report),
         )
         before, now_s = self.decider.iteration, time.monotonic()

@@ -52,23 +52,39 @@ class Shard:
         return Batch(self.train.images[choice], self.train.labels[choice])
 
 
-def load_shard(rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = ()) -> Shard:
+def load_shard(
+    rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = (), dirichlet: float | None = None
+) -> Shard:
     """One worker's of `load_shards`."""
-    (shard,) = load_shards([rank], workers, seed, owned)
+    (shard,) = load_shards([rank], workers, seed, owned, dirichlet)
     return shard
 
 
-def load_shards(ranks: Iterable[int], workers: int, seed: int, owned: Sequence[ClassShard] = ()) -> list[Shard]:
+def load_shards(
+    ranks: Iterable[int],
+    workers: int,
+    seed: int,
+    owned: Sequence[ClassShard] = (),
+    dirichlet: float | None = None,
+) -> list[Shard]:
     """For each rank all training images of the classes that `owned` gives it alone; else its equal share of the others.
 
-    They are dealt one by one, after a shuffle that all workers share.
+    They are dealt one by one, after a shuffle that all workers share. With `dirichlet` each class is divided by shares
+    drawn from a Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).
     """
     pixels, digits = load_digits()
     order = np.random.default_rng(seed).permutation(len(digits))
     images, labels = (pixels[order] / 16).astype(np.float32), digits[order]
     held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
-    dealt = ((rank, _dealt(rank, workers, labels[HELD_OUT:], owned) + HELD_OUT) for rank in ranks)
-    return [Shard(Batch(images[mine], labels[mine]), held_out, (seed, rank)) for rank, mine in dealt]
+    trained = Batch(images[HELD_OUT:], labels[HELD_OUT:])
+    if dirichlet is None:
+        dealt = {rank: _dealt(rank, workers, trained.labels, owned) for rank in ranks}
+    else:
+        divided = _divided(trained.labels, workers, dirichlet, seed)
+        dealt = {rank: divided[rank] for rank in ranks}
+    return [
+        Shard(Batch(trained.images[mine], trained.labels[mine]), held_out, (seed, rank)) for rank, mine in dealt.items()
+    ]
 
 
 def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:
@@ -94,6 +110,21 @@ def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard])
     sharing = [worker for worker in range(workers) if worker not in classes]
     free = np.flatnonzero(~np.isin(labels, [label for given in classes.values() for label in given]))
     return free[sharing.index(rank) :: len(sharing)]
+
+
+def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> list[npt.NDArray[np.intp]]:
+    """Which of the training images each worker holds: one or more, as who has none takes one from whoever has most."""
+    random = np.random.default_rng((seed, workers))
+    parts: list[list[int]] = [[] for _ in range(workers)]
+    for label in range(CLASSES):
+        images, shares = np.flatnonzero(labels == label), random.dirichlet(np.full(workers, concentration))
+        ends = (np.cumsum(shares)[:-1] * len(images)).astype(int)
+        for mine, given in zip(parts, np.split(images, ends), strict=True):
+            mine.extend(given.tolist())
+    for mine in parts:
+        if not mine:
+            mine.append(max(parts, key=len).pop())
+    return [np.sort(np.array(mine, dtype=np.intp)) for mine in parts]
 
 
 class Perceptron:

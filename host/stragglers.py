@@ -1,10 +1,11 @@
-"""Injected stragglers: Poisson blocking events, the same ones in every pass over the same seed.
+"""Injected stragglers: blocking of workers, the same in every pass over the same seed.
 
-In iteration i worker w is blocked by N events of `event_ms`, N ~ Poisson(mean_ms / event_ms): the quantile at a uniform
-draw from the seed, w and i alone; so two passes with different k suffer the same events.
+In iteration i worker w is blocked for the quantile of its law at a uniform draw from the seed, w and i alone: for N
+events of `event_ms`, N ~ Poisson(mean_ms / event_ms), or for an exponential or Pareto time. So two passes with
+different k suffer the same events. A shock is drawn from the seed and the time since training began.
 
-With run.shift_every = N the means move on by one rank every N iterations: what is said of worker r holds for r + 1 from
-iteration N + 1 on, for r + 2 from 2 N + 1 on, and so around.
+With run.shift_every = N the entries move on by one rank every N iterations: what is said of worker r holds for r + 1
+from iteration N + 1 on, for r + 2 from 2 N + 1 on, and so around.
 """
 
 import bisect
@@ -14,44 +15,90 @@ from itertools import accumulate
 
 import numpy as np
 
-from run.config import Config
+from run.config import Config, Shock, Straggler
 
 DRAWN = 256
-"""Iterations whose draws are made at once."""
+"""Draws that are made at once."""
 
 FARTHEST = 12.0
 """Standard deviations from its mean beyond which a count does not come."""
+
+NEVER = Straggler(workers=(), mean_ms=0.0)
+"""Of a worker that no entry names."""
 
 
 class Blocking:
     """The blocking of one worker."""
 
     def __init__(self, config: Config, rank: int) -> None:
-        self._event_s = config.run.event_ms / 1000
-        self._seed = (config.run.seed, rank)
+        self._event_s, self._compute_s = config.run.event_ms / 1000, config.model.compute_ms / 1000
         self._rank, self._workers = rank, config.job.workers
         self._shift_every = config.run.shift_every
         self._entries = config.straggler
-        self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
+        self._own = _Draws(config.run.seed, rank)
+        self._shocks = [
+            _Shocks(shock, (config.run.seed, config.job.workers + at), rank) for at, shock in _of(config, rank)
+        ]
 
     def mean_s(self, iteration: int) -> float:
         """The injected truth, lambda of this worker at this iteration, in seconds."""
-        role = self._role(iteration)
-        begun = [
-            (entry.from_iteration, entry.mean_ms / 1000)
-            for entry in self._entries
-            if role in entry.workers and entry.from_iteration <= iteration
-        ]
-        return max(begun, default=(0, 0.0))[1]
+        return self._entry(iteration).mean_ms / 1000 + sum(shocks.mean_s for shocks in self._shocks)
 
-    def blocking_s(self, iteration: int, batch: int = 0) -> float:
-        """How long this worker is blocked over a gradient, the `batch`-th of this iteration, in seconds."""
-        events = _quantile(self.mean_s(iteration) / self._event_s, self._uniform(iteration, batch))
-        return events * self._event_s
+    def compute_s(self, iteration: int) -> float:
+        """Least time of this worker's forward and backward pass, in seconds."""
+        own_ms = self._entry(iteration).compute_ms
+        return self._compute_s if own_ms is None else own_ms / 1000
 
-    def _uniform(self, iteration: int, batch: int) -> float:
-        """A gradient's draw from 0..1; they are made DRAWN at once."""
-        part, index = divmod(iteration, DRAWN)
+    def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
+        """How long this worker is blocked over an iteration's `batch`-th gradient, begun `now_s` after the start."""
+        entry, level = self._entry(iteration), self._own.uniform(iteration, batch)
+        return self._quantile(entry, level) + sum(shocks.blocking_s(now_s) for shocks in self._shocks)
+
+    def _quantile(self, entry: Straggler, level: float) -> float:
+        """Seconds that a blocking time by this entry does not exceed with probability `level`."""
+        mean_s = entry.mean_ms / 1000
+        if entry.law == "exponential":
+            return -mean_s * math.log1p(-level)
+        if entry.law == "pareto":  # of the second kind, from 0 on: its scale is its mean
+            return mean_s * (1 / math.sqrt(1 - level) - 1)
+        return _quantile(mean_s / self._event_s, level) * self._event_s
+
+    def _entry(self, iteration: int) -> Straggler:
+        """What holds for this worker now: of its entries that have begun the one that began last."""
+        shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
+        role = (self._rank - shifts) % self._workers
+        begun = (entry for entry in self._entries if role in entry.workers and entry.from_iteration <= iteration)
+        return max(begun, key=lambda entry: (entry.from_iteration, entry.mean_ms), default=NEVER)
+
+
+class _Shocks:
+    """One entry's, as they strike one worker."""
+
+    def __init__(self, shock: Shock, seed: tuple[int, int], rank: int) -> None:
+        self._draws = _Draws(*seed, *(() if shock.common else (rank,)))
+        self._blocking_s, self._for_s, self._share = shock.blocking_ms / 1000, shock.for_ms / 1000, shock.share
+
+    @property
+    def mean_s(self) -> float:
+        """Over all times, in seconds."""
+        return self._share * self._blocking_s
+
+    def blocking_s(self, now_s: float) -> float:
+        """Of a gradient that is begun now."""
+        struck = self._draws.uniform(int(now_s / self._for_s)) < self._share
+        return self._blocking_s if struck else 0.0
+
+
+class _Draws:
+    """Uniform numbers from 0 to 1, each found by its index."""
+
+    def __init__(self, *seed: int) -> None:
+        self._seed = seed
+        self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
+
+    def uniform(self, at: int, batch: int = 0) -> float:
+        """One of them; DRAWN are made at once."""
+        part, index = divmod(at, DRAWN)
         drawn, draws = self._drawn.get(batch, (-1, []))
         if part != drawn:
             seed = (*self._seed, part, batch) if batch else (*self._seed, part)
@@ -59,10 +106,10 @@ class Blocking:
             self._drawn[batch] = part, draws
         return draws[index]
 
-    def _role(self, iteration: int) -> int:
-        """The rank whose entries hold for this worker now."""
-        shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
-        return (self._rank - shifts) % self._workers
+
+def _of(config: Config, rank: int) -> list[tuple[int, Shock]]:
+    """The shocks that this worker suffers, with their numbers."""
+    return [(at, shock) for at, shock in enumerate(config.shock) if rank in shock.workers]
 
 
 def _quantile(mean: float, level: float) -> int:

@@ -56,6 +56,7 @@ class Step:
     first_block_s: float  # until it gave up, where it did
     work: Work | None  # None: the gradient was computed before a restart
     age: int = 0  # of the gradient, in iterations, when it was contributed
+    catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
     account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
 
@@ -103,7 +104,7 @@ class Training:
     def __init__(self, config: Config, rank: int) -> None:
         self._config = config
         self._blocking = Blocking(config, rank)
-        self._since_s = time.monotonic()  # the end of the latest step
+        self._begun_s = self._since_s = time.monotonic()  # of the training; the end of the latest step
         self._cut_off = 0  # gradients in a row that were not in time
         self._workload = workload = load_workload(config, rank)
         optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
@@ -116,7 +117,7 @@ class Training:
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the target accuracy ("target") or the last iteration ("iterations")."""
-        self._since_s = time.monotonic()
+        self._begun_s = self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
@@ -139,12 +140,14 @@ class Training:
         since, computed = self._since_s, time.monotonic()
         step: Step | None = None
         ended: list[Aggregate | State] = []
-        reason = None
+        reason, catch_up_s = None, 0.0
         while reason is None:
             handed, news = self._give(reducer, iteration, work, batch)
             if step is None:
                 in_time = handed is not None and (work is None or not work.aborted)
                 self._cut_off = 0 if in_time else self._cut_off + 1
+            elif handed is not None and batch == 0:
+                catch_up_s = handed - computed
             step = step or Step(
                 iteration=iteration,
                 started=started,
@@ -162,7 +165,8 @@ class Training:
                 batch += 1
                 work = self._work(reducer, iteration, time.monotonic(), batch)
         assert step is not None
-        return replace(step, age=reducer.age, account=reducer.account()), ended, reason
+        step = replace(step, age=reducer.age, catch_up_s=catch_up_s, account=reducer.account())
+        return step, ended, reason
 
     def _give(
         self, reducer: Reducer, iteration: int, work: Work | None, batch: int
@@ -210,8 +214,8 @@ class Training:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
         loss, gradient = self._workload.gradient(iteration, batch)
         agreement = self._alignment.agreement(gradient)
-        blocking_s = self._blocking.blocking_s(iteration, batch)
-        floor_s = max(0.0, ready + self._config.model.compute_ms / 1000 - time.monotonic())
+        blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
+        floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s, batch)
         return Work(
             loss=loss,
@@ -289,5 +293,6 @@ def _report(
         gradients=first.gradients if first else 0.0,
         contributors=first.contributors if first else 0.0,
         age=step.age,
+        catch_up_s=step.catch_up_s,
         **(asdict(step.account) if step.account else {}),
     )

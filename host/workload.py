@@ -26,7 +26,7 @@ class Digits:
 
     def __init__(self, config: Config, rank: int) -> None:
         run = config.run
-        shard = load_shard(rank, config.job.workers, run.seed, config.shard)
+        shard = load_shard(rank, config.job.workers, run.seed, config.shard, config.model.dirichlet)
         self._model, self._train, self._batch = Perceptron(config.model.hidden, run.seed), shard, config.model.batch
         self.parameters = self._model.parameters
         self.evaluator = Evaluator(

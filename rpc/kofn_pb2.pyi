@@ -156,6 +156,7 @@ class Report(_message.Message):
     CONTRIBUTORS_FIELD_NUMBER: _builtins.int
     GRADIENT_AGREEMENT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    CATCH_UP_S_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
@@ -191,8 +192,12 @@ class Report(_message.Message):
     """over the average's sum of squares; 0 where it gave up
     of the gradient: iterations that had ended since it was begun when it was contributed
     """
+    catch_up_s: _builtins.float
+    """of a late gradient, from when it was finished until it was handed over: iterations that"""
     entered: _builtins.float
-    """gradients of this worker so far, by weight, mean over the blocks; of these"""
+    """had ended were applied first; 0 where it was in time, or is not counted
+    gradients of this worker so far, by weight, mean over the blocks; of these
+    """
     summed: _builtins.float
     """are in sums,"""
     waiting: _builtins.float
@@ -224,6 +229,7 @@ class Report(_message.Message):
         contributors: _builtins.float = ...,
         gradient_agreement: _builtins.float = ...,
         age: _builtins.int = ...,
+        catch_up_s: _builtins.float = ...,
         entered: _builtins.float = ...,
         summed: _builtins.float = ...,
         waiting: _builtins.float = ...,
@@ -232,7 +238,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,8 +6,9 @@ Which scenarios there are and what their results show is each experiment's own.
 import functools
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from run.preconditions import check_machine
 from run.runner import Plan, execute
 from run.state import another_run, running
 
-WIDTH = 132
+WIDTH = 190
 """Columns of a terminal that the tables need."""
 
 
@@ -43,6 +44,7 @@ class Choices:
     target: str | None
     out: Path | None
     simulated: bool
+    processes: int
     as_json: bool
     report_only: bool
 
@@ -80,6 +82,14 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
         click.option(
             "--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system."
         ),
+        click.option(
+            "--processes",
+            type=click.IntRange(min=1),
+            default=len(os.sched_getaffinity(0)),
+            show_default="this machine's",
+            metavar="N",
+            help="So many simulations at a time.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
         click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show."),
     )
@@ -102,8 +112,13 @@ def conduct(
     choices: Choices,
     scenarios: Callable[[], Sequence[Scenario]],
     tell: Callable[[Sequence[Result]], Told],
+    *,
+    lean: bool = False,
 ) -> None:
-    """Run the matrix, or read it, and tell what it shows; ends the process with the command's exit code."""
+    """Run the matrix, or read it, and tell what it shows; ends the process with the command's exit code.
+
+    `lean`: of a simulated run the workers' lines and sums are not kept, as it can be repeated to the last digit.
+    """
     console = wide_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
         out = choices.out
@@ -114,7 +129,7 @@ def conduct(
         wanted = scenarios()
         folder = out or default_path(f"experiment-{experiment}")
         matrix = cells(wanted, choices.seeds, folder)
-        ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices.simulated)
+        ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
         code = conclude(f"experiment {experiment}", folder, list(ran), tell, console, as_json=choices.as_json)
     sys.exit(code)
 
@@ -133,29 +148,55 @@ def wide_console(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
 
 
-def _run(matrix: Sequence[Cell], folder: Path, console: Console, simulated: bool) -> Iterable[Result]:
+def _run(matrix: Sequence[Cell], folder: Path, console: Console, choices: Choices, *, lean: bool) -> Iterator[Result]:
     """On the real system, or in virtual time."""
-    if not simulated:
-        check_machine(matrix[0].config.network.target)
     trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
-    yield from gone_through(matrix, folder, _simulate if simulated else execute, console)
+    if choices.simulated:
+        return _simulated(matrix, folder, console, choices.processes, lean=lean)
+    check_machine(matrix[0].config.network.target)
+    return gone_through(matrix, folder, execute, console)
 
 
-def gone_through(matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console) -> Iterator[Result]:
+def _simulated(
+    matrix: Sequence[Cell], folder: Path, console: Console, processes: int, *, lean: bool
+) -> Iterator[Result]:
+    """All of one number of workers with the same costs."""
+    from sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
+
+    folder.mkdir(parents=True, exist_ok=True)
+    by_workers = {cell.config.job.workers: cell.config for cell in matrix}
+    costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
+    for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):
+        if lean:
+            _drop_lines(result.cell)
+        yield result
+
+
+def _drop_lines(cell: Cell) -> None:
+    """What each worker wrote down: megabytes a training."""
+    for folder in cell.job().passes:
+        for rank in range(cell.config.job.workers):
+            folder.metrics(rank).unlink(missing_ok=True)
+            folder.sums(rank).unlink(missing_ok=True)
+
+
+def gone_through(
+    matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, processes: int = 1
+) -> Iterator[Result]:
     """Everything that is not finished; an interruption says how to go on."""
     try:
-        yield from run_cells(matrix, carry_out, console)
+        yield from run_cells(matrix, carry_out, console, processes=processes)
     except InterruptedRun as error:
         raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
     point_latest(folder)
 
 
-def _simulate(plan: Plan, console: Console) -> RunFolder:
-    """As `execute`, in virtual time."""
+def _simulate(costs: Mapping[int, Any], plan: Plan, console: Console) -> RunFolder:
+    """As `execute`, in virtual time; sim.costs.Costs by number of workers."""
     from sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
 
-    return simulate(plan, console)
+    return simulate(plan, console, costs[plan.shared.job.workers])
 
 
 def conclude(

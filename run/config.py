@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -140,14 +140,33 @@ class Model(Section, frozen=True):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     average: Average = "gradients"  # what a sum is divided by: how many of these are in it (docs/CONTROL.md)
     compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
+    dirichlet: Positive | None = (
+        None  # how alike the workers' classes are, alpha: 0.1 hardly, 100 much; None: dealt evenly
+    )
+
+
+Law = Literal["poisson", "exponential", "pareto"]
+"""Of blocking times: a Poisson number of events of run.event_ms, exponential, or Pareto (shape 2, from 0 on)."""
 
 
 class Straggler(Section, frozen=True):
-    """Poisson blocking of some workers from an iteration on, until a later entry for the same worker."""
+    """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
-    mean_ms: NotNegative  # lambda: mean blocking time an iteration
+    mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
+    law: Law = "poisson"
+    compute_ms: NotNegative | None = None  # other hardware: in place of model.compute_ms
     from_iteration: PositiveInt = 1
+
+
+class Shock(Section, frozen=True):
+    """Times at which every gradient that some workers begin takes longer; several entries add up."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    blocking_ms: Positive  # so much longer
+    for_ms: Positive  # length of such a time
+    share: Probability  # of all times
+    common: bool = True  # at the same time for all of these workers; false: for each at times of its own
 
 
 class Shard(Section, frozen=True):
@@ -266,6 +285,7 @@ class Config(Section, frozen=True):
     policy: Policy = Policy()
     model: Model = Model()
     straggler: tuple[Straggler, ...] = ()
+    shock: tuple[Shock, ...] = ()
     shard: tuple[Shard, ...] = ()
     fault: tuple[Fault, ...] = ()
     link: tuple[Link, ...] = ()
@@ -304,13 +324,21 @@ class Config(Section, frozen=True):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
         try:
-            override(document, settings)
-            check_document(document, cls)
-            config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
-            config.check()
-        except (msgspec.ValidationError, ConfigError) as error:
+            return cls.of(document, settings)._at(path.parent)
+        except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
-        return config._at(path.parent)
+
+    @classmethod
+    def of(cls, document: dict[str, Any], settings: Sequence[str] = ()) -> Self:
+        """What a TOML file says, checked, with `settings` as above; ConfigError names the field that is wrong."""
+        override(document, settings)
+        check_document(document, cls)
+        try:
+            config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
+        except msgspec.ValidationError as error:
+            raise ConfigError(str(error)) from error
+        config.check()
+        return config
 
     def _at(self, folder: Path) -> Self:
         """With the paths in it that every process needs, from this folder on."""
@@ -340,6 +368,8 @@ class Config(Section, frozen=True):
             self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
+        for shock in self.shock:
+            self._check_ranks(shock.workers, "shock.workers")
         self._check_shards()
         for fault in self.fault:
             self._check_ranks(fault.workers or (), "fault.workers")
@@ -369,6 +399,8 @@ class Config(Section, frozen=True):
             raise ConfigError(
                 "shard is given, and model.replay: one of them is allowed, no image is looked at in a replay"
             )
+        if self.shard and self.model.dirichlet is not None:
+            raise ConfigError("shard is given, and model.dirichlet: one of them is allowed, each deals the images out")
         owners: dict[int, int] = {}
         sharing = set(range(self.job.workers))
         for shard in self.shard:

@@ -40,7 +40,9 @@ class Laboratory:
         given = config.network.topology is not None
         self._hosts = config.job.workers if given else min(max(config.job.workers, 2), STAR)
         job = Job(id=config.job.id, workers=min(self._hosts, MOST))
-        self.config = replace(config, job=job, policy=Policy(objective="all"), straggler=(), fault=(), event=())
+        self.config = replace(
+            config, job=job, policy=Policy(objective="all"), straggler=(), shock=(), fault=(), event=()
+        )
         certificates = folder / "certs" if config.network.tls else None
         self.commands = Commands(network=config.network, topology=folder / "topology.json", certificates=certificates)
         self._network: Network | None = None

@@ -2,8 +2,8 @@
 
 import click
 
+from run.choice.command import k
 from run.codecs.command import codecs
-from run.experiment_k import k
 
 
 @click.group()

@@ -7,7 +7,10 @@ A run is finished when it has its summary.  Finished ones are not run again; wha
 it is run again.  How a run is carried out is the caller's: on the real system, or simulated.
 """
 
+import functools
+import multiprocessing
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,11 +44,6 @@ class Scenario:
     name: str
     config: Config
 
-    @classmethod
-    def load(cls, name: str, settings: Sequence[str] = ()) -> Self:
-        """One of names(); ConfigError where the settings do not fit it."""
-        return cls(name=name, config=Config.load(FOLDER / f"{name}.toml", settings))
-
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """The same with the command line's choices; ConfigError names what does not fit."""
         config = overridden(self.config, target=target, objectives=objectives)
@@ -54,26 +52,6 @@ class Scenario:
         except ConfigError as error:
             raise ConfigError(f"scenario {self.name}: {error}") from None
         return replace(self, config=config)
-
-    @property
-    def shifting(self) -> bool:
-        """Whether the workers' blocking changes."""
-        return bool(self.config.run.shift_every) or any(entry.from_iteration > 1 for entry in self.config.straggler)
-
-    @property
-    def stationary(self) -> bool:
-        """Whether blocking and a fixed k stay as they are: policy.include_after lets k go to n now and then."""
-        return not self.shifting and not self.config.policy.include_after
-
-    @property
-    def may_miss(self) -> bool:
-        """Whether not to reach the target is a finding: what only one worker knows is thrown away."""
-        return bool(self.config.shard) and self.config.policy.late_gradient == "drop"
-
-
-def names() -> list[str]:
-    """Every scenario."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +143,17 @@ def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
     ]
 
 
-def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[Result]:
-    """Run what is not finished, one after another; one that fails does not stop the others."""
+def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, processes: int = 1) -> Iterator[Result]:
+    """Run what is not finished; one that fails does not stop the others.
+
+    With more than one process, each of which carries out a cell at a time, `carry_out` has to be importable.
+    """
     stored = [cell.stored() for cell in matrix]  # before anything is run
     left = [cell for cell, passes in zip(matrix, stored, strict=True) if passes is None]
-    clock, first = Clock(left), True
+    clock, ran = (
+        Clock(left),
+        _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console),
+    )
     for number, (cell, passes) in enumerate(zip(matrix, stored, strict=True), 1):
         if passes is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
@@ -177,8 +161,7 @@ def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> 
             continue
         count = f"{cell.trainings} training{'s' * (cell.trainings > 1)}"
         say(console, f"[{number}/{len(matrix)}] {cell.title}: {count}{clock.left()}", style="bold")
-        result = _run(cell, carry_out, console, check=first)
-        first = False
+        result = next(ran)
         say(console, f"  {result.error or 'done'} after {clock.took(cell):.0f} s")
         yield result
 
@@ -188,6 +171,27 @@ def read_cells(matrix: Sequence[Cell]) -> Iterator[Result]:
     for cell in matrix:
         passes = cell.stored()
         yield Result(cell=cell, passes=passes or (), error="" if passes else "not run yet")
+
+
+def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[Result]:
+    """Each when it is asked for."""
+    for number, cell in enumerate(left):
+        yield _run(cell, carry_out, console, check=number == 0)
+
+
+def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[Result]:
+    """As many at a time; whoever stops asking stops them."""
+    with multiprocessing.get_context("spawn").Pool(processes, _ignore_interrupts) as pool:
+        yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
+
+
+def _ignore_interrupts() -> None:
+    """The parent hears of Ctrl-C, and ends its children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_quietly(carry_out: CarryOut, cell: Cell) -> Result:
+    return _run(cell, carry_out, Console(quiet=True), check=False)
 
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> Result:

@@ -9,6 +9,7 @@ import numpy as np
 from run.checks import Conservation, conservation, identity
 from run.compressed import Compressed
 from run.config import PEER_TO_PEER, Config
+from run.courses import courses
 from run.events import read_happenings
 from run.folder import JobFolder, PassFolder
 from run.links import read_links
@@ -76,6 +77,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], config:
         packets_sent=sum(entry.packets_sent for entry in totals),
         packets_received=sum(entry.packets_received for entry in totals),
         retransmissions=sum(entry.retransmissions for entry in totals),
+        courses=courses(statuses, folder.decisions),
         k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
         restarts=recovered.restarts,
         rejoins=recovered.rejoins,

@@ -23,6 +23,7 @@ from run.cells import (
 )
 from run.compressed import Compressed, compressed_rows
 from run.config import PEER_TO_PEER
+from run.courses import Course
 from run.table import plain_table
 
 
@@ -83,6 +84,8 @@ class PassSummary:
     """How many iterations before the end the oldest of them was begun; 0: none is pending."""
     starved_by_worker: tuple[int, ...] = ()
     """The most gradients in a row of which nothing came into any sum."""
+    courses: tuple[Course, ...] = ()
+    """Rules for late gradients and ks as they came into force."""
     collective: str = "switch"
     """As job.collective."""
     times_s: dict[str, float] = field(default_factory=dict)
@@ -182,6 +185,7 @@ class Summary:
             *self._times(),
             ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.passes)],
             ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.passes)],
+            ["rule:k (from iteration)", *(_courses(entry) for entry in self.passes)],
             ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.passes)],
             *self._shares(),
             ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.passes)],
@@ -282,6 +286,11 @@ def _against(baseline: PassSummary, entry: PassSummary) -> str:
 
 def _traffic(entry: PassSummary, size: int, packets: int) -> str:
     return traffic(size, packets if entry.books else None)
+
+
+def _courses(entry: PassSummary) -> str:
+    first, *others = entry.courses or ("-",)
+    return ", ".join([f"{first}", *(f"{course} ({course.iteration})" for course in others)])
 
 
 def _corrupted(entry: PassSummary) -> str:

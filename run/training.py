@@ -230,7 +230,8 @@ class Training:
 
     def _check_progress(self) -> None:
         """A delay of an event is no reason to give up, nor is a long blocking."""
-        slowest_ms = max((entry.mean_ms for entry in self.config.straggler), default=0.0)
+        slowest_ms = max((entry.mean_ms + (entry.compute_ms or 0.0) for entry in self.config.straggler), default=0.0)
+        slowest_ms += sum(shock.blocking_ms for shock in self.config.shock)
         delay_s = max((event.after_s for event in self.config.event), default=0.0)
         limit_s = max(PROGRESS_S + delay_s, 20 * slowest_ms / 1e3)
         if time.monotonic() - self.view.last_news > limit_s:

@@ -79,6 +79,13 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
+def known_costs(path: Path, config: Config) -> Costs:
+    """What was measured before, or is now, and written there."""
+    if not path.exists():
+        measure(config).save(path)
+    return Costs.load(path)
+
+
 def measure(config: Config) -> Costs:
     """Medians of a few repetitions each, for this configuration's model and packets, on all cores of this machine."""
     with threadpoolctl.threadpool_limits(1):  # as the workers of a run
@@ -185,7 +192,7 @@ def _decide_s(config: Config) -> float:
     for iteration in range(1, config.policy.warm_up + DECISIONS + 1):
         now_s = float(iteration)
         for rank in workers:
-            first_block_s = config.model.compute_ms / 1000 + blocking[rank].blocking_s(iteration)
+            first_block_s = blocking[rank].compute_s(iteration) + blocking[rank].blocking_s(iteration, 0, now_s)
             decider.report(rank, Report(iteration=iteration, first_block_s=first_block_s), now_s)
         begin_s = time.thread_time()
         decider.decide(now_s)

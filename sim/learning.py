@@ -29,7 +29,7 @@ class Learning:
 
     def __init__(self, config: Config) -> None:
         job, seed = config.job, config.run.seed
-        self._shards = load_shards(range(job.workers), job.workers, seed, config.shard)
+        self._shards = load_shards(range(job.workers), job.workers, seed, config.shard, config.model.dirichlet)
         self._batch, self.average = config.model.batch, config.model.average
         self._model = Perceptron(config.model.hidden, seed)
         self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes

@@ -65,6 +65,7 @@ class Worker:
         self._computing: Handle | None = None
         self._alarm = Alarm(self._time_out)
         self._started_s = 0.0  # parameters ready
+        self._ready_s = 0.0  # the gradient was
         self._blocked_s = 0.0  # in the current iteration
         self._cut_off = 0  # gradients in a row that were not in time
         self._step: Step | None = None  # what it has done in the iteration that it computes
@@ -91,10 +92,10 @@ class Worker:
 
     def _go(self) -> None:
         """A gradient with these parameters."""
-        compute_s = self._around.config.model.compute_ms / 1000
+        now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
         wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
-        self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch)
-        ready_s = self._around.clock.time() + compute_s + self._blocked_s + wake_s
+        self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch, now_s)
+        ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
 
@@ -108,7 +109,7 @@ class Worker:
         iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._pupil.compute(iteration, 0, self._blocked_s)
-            self._step = self._made(work, current - iteration)
+            self._step, self._ready_s = self._made(work, current - iteration), self._around.clock.time()
             self._cut_off = 0 if current == iteration else self._cut_off + 1
         elif batch:
             self._work = self._pupil.compute(iteration, batch, self._blocked_s)
@@ -117,6 +118,8 @@ class Worker:
             return
         self._pupil.enter(self._work, iteration, batch, current)
         late = current > iteration
+        if late and self._rule.counts:
+            self._step = replace(self._step, catch_up_s=self._around.clock.time() - self._ready_s)
         if late and not self._rule.counts:
             self._pupil.encoder.enter_rest()
             if self._may_merge:
@@ -233,6 +236,7 @@ class Worker:
             gradients=gradients,
             contributors=contributors,
             age=step.age,
+            catch_up_s=step.catch_up_s,
             account=step.account,
         )
 

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Self
 
 from run.codecs.variants import Variant
-from run.evidence import Spread, reached
+from run.spread import Spread, reached
 from run.summary import PassSummary
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from run.codecs.evidence import Row
 from run.codecs.variants import BASELINE
-from run.evidence import Spread
+from run.spread import Spread
 
 LEGEND = (
     "Medians over the seeds, k = n. iterations: to the target accuracy; x int32: a seed's over those of 32-bit lanes; "

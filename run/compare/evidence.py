@@ -13,10 +13,10 @@ from typing import Self
 import numpy as np
 
 from run.compare.points import Contender, Point, Setting
-from run.evidence import Spread
 from run.folder import PassFolder
 from run.matrix import Result
 from run.metrics import PARTS, Iteration, WorkerMetrics, read_pass
+from run.spread import Spread
 from run.summarise import first_finishes
 from run.summary import PassSummary
 

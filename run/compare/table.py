@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from run.compare.evidence import LINKS, Measured, Row, iteration_s, reduce_s, time_s
 from run.compare.points import FLOAT32
-from run.evidence import Spread
+from run.spread import Spread
 
 LEGEND = (
     "Medians over the seeds; of each run the first iteration is left out. iteration: from one's end to the next one's; "

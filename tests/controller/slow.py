@@ -44,8 +44,10 @@ class System:
     k: int
     draw: Draw
     overhead: float
+    catch_up: float
     random: np.random.Generator
     due: list[tuple[float, float, int, int]] = field(default_factory=list)  # when, order of ties, who, begun
+    applied: dict[int, int] = field(default_factory=dict)  # by each worker: iterations that had ended
     iteration: int = 0
     begin: float = 0.0  # of the iteration
     members: list[int] = field(default_factory=list)  # whose gradients count among the k
@@ -55,6 +57,7 @@ class System:
     def start(self, rank: int, at: float) -> None:
         """A gradient of the present iteration's parameters, which are there at its begin."""
         at = max(at, self.begin)
+        self.applied[rank] = self.iteration
         heapq.heappush(self.due, (at + self.draw(rank, self.iteration), self.random.random(), rank, self.iteration))
 
     def run(self) -> Iterator[Ended]:
@@ -63,6 +66,10 @@ class System:
             self.start(rank, 0.0)
         while True:
             now, _, rank, begun = heapq.heappop(self.due)
+            if self.rule == "async" and (missed := self.iteration - self.applied[rank]):
+                self.applied[rank] = self.iteration
+                heapq.heappush(self.due, (now + missed * self.catch_up, self.random.random(), rank, begun))
+                continue
             self.finished(rank, begun, now)
             if len(self.members) == self.k:
                 yield self.end(now)
@@ -96,17 +103,26 @@ class System:
 
 
 def process(
-    rule: str, means: list[float], k: int, *, service: float, seed: int, overhead: float = 0.0
+    rule: str,
+    means: list[float],
+    k: int,
+    *,
+    service: float,
+    seed: int,
+    overhead: float = 0.0,
+    catch_up: float = 0.0,
 ) -> Iterator[Ended]:
     """Of Poisson workers."""
     draw = poisson_draw(means, service=service, seed=seed)
-    return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead)
+    return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead, catch_up=catch_up)
 
 
-def drawn(rule: str, n: int, k: int, draw: Draw, *, seed: int, overhead: float = 0.0) -> Iterator[Ended]:
+def drawn(
+    rule: str, n: int, k: int, draw: Draw, *, seed: int, overhead: float = 0.0, catch_up: float = 0.0
+) -> Iterator[Ended]:
     """Of any workers."""
     random = np.random.default_rng([seed, 1])
-    return System(rule=rule, n=n, k=k, draw=draw, overhead=overhead, random=random).run()
+    return System(rule=rule, n=n, k=k, draw=draw, overhead=overhead, catch_up=catch_up, random=random).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,3 +86,11 @@ def test_absurd_times_are_no_measurement(absurd: float) -> None:
     for iteration in (1, 2, 3):
         pace.followed(0, iteration, 1, first_block_s=0.0, iteration_s=absurd, now_s=0.0)
     assert pace.overhead_s == 0.0
+
+
+def test_each_iteration_that_was_missed_takes_its_time() -> None:
+    pace = Pace()
+    assert pace.catch_up_s == 0.0
+    for age, catch_up_s in [(3, 6e-3), (1, 3e-3), (0, 5e-3), (2, 0.0)]:
+        pace.caught_up(age, catch_up_s)
+    assert pace.catch_up_s == pytest.approx(2.5e-3), "who was in time, and who is not counted, says nothing"

@@ -8,9 +8,11 @@ import pytest
 from controller.choose import expected_times
 from controller.model import Estimate
 from controller.prediction import MANY, Prediction, Predictor
-from controller.process import AGES
+from controller.process import AGES, Beyond
 from run.late import RuleName
 from tests.controller.slow import process, seen
+
+NOTHING = Beyond()
 
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
@@ -33,10 +35,12 @@ def estimate(lambdas: list[float], *, service: float = 5.0) -> Estimate:
     )
 
 
-def predict(model: Estimate, rule: RuleName, overhead: float = 0.0, predictor: Predictor | None = None) -> Prediction:
+def predict(
+    model: Estimate, rule: RuleName, beyond: Beyond = NOTHING, predictor: Predictor | None = None
+) -> Prediction:
     """All workers live."""
     live = np.ones(len(model.lambda_s), dtype=np.bool_)
-    return (predictor or Predictor()).predict(model, live, expected_times(model, live), overhead, rule)
+    return (predictor or Predictor()).predict(model, live, expected_times(model, live), beyond, rule)
 
 
 def settings(count: int) -> list[tuple[list[float], float, int, int]]:
@@ -50,15 +54,17 @@ def settings(count: int) -> list[tuple[list[float], float, int, int]]:
     return made
 
 
-@pytest.mark.parametrize("overhead", [0.0, 2.3])
-@pytest.mark.parametrize("rule", RULES)
-def test_against_the_process_event_by_event(rule: RuleName, overhead: float) -> None:
+@pytest.mark.parametrize(
+    ("rule", "beyond"),
+    [*((rule, beyond) for rule in RULES for beyond in (NOTHING, Beyond(2.3))), ("async", Beyond(2.3, 1.1))],
+)
+def test_against_the_process_event_by_event(rule: RuleName, beyond: Beyond) -> None:
     off, numbers, ages, shares = [], [], [], []
     for lambdas, service, k, seed in settings(24):
-        found = predict(estimate(lambdas, service=service), rule, overhead)
-        made = process(rule, lambdas, k, service=service, seed=seed, overhead=overhead)
+        found = predict(estimate(lambdas, service=service), rule, beyond)
+        made = process(rule, lambdas, k, service=service, seed=seed, **beyond._asdict())
         slow = seen(made, len(lambdas), iterations=1500, lags=AGES)
-        off.append((found.mean_s[k - 1] - slow.mean) / (slow.mean + overhead))
+        off.append((found.mean_s[k - 1] - slow.mean) / (slow.mean + beyond.overhead))
         numbers.append(found.gradients[k - 1] / slow.gradients - 1)
         ages.append(np.abs(found.delays[k - 1] - slow.ages).max())
         shares.append(abs(found.shares.least()[k - 1] - len(lambdas) * slow.shares.min()))
@@ -73,12 +79,12 @@ def test_against_the_process_event_by_event(rule: RuleName, overhead: float) -> 
 def test_all_workers_carry_nothing_over(rule: RuleName) -> None:
     model = estimate([0.2, 1.0, 20.0, 5.0])
     expected = expected_times(model, np.ones(4, np.bool_))
-    assert predict(model, rule, 1.7).mean_s[-1] == pytest.approx(expected[-1])
+    assert predict(model, rule, Beyond(1.7)).mean_s[-1] == pytest.approx(expected[-1])
 
 
 def test_who_gives_up_waits_for_nobody() -> None:
     model = estimate([0.2, 1.0, 20.0, 5.0])
-    found = predict(model, "abort", 1.7)
+    found = predict(model, "abort", Beyond(1.7))
     np.testing.assert_allclose(found.mean_s, expected_times(model, np.ones(4, np.bool_)))
     assert not found.error_s.any()
 
@@ -108,17 +114,17 @@ def test_weights_by_age_take_from_who_is_late() -> None:
 def test_one_simulation_serves_all_rules_and_what_has_hardly_changed() -> None:
     predictor, model = Predictor(), estimate([1.0, 5.0, 20.0])
     for rule in RULES:
-        predict(model, rule, 1.0, predictor)
-    predict(estimate([1.01, 5.0, 20.0]), "merge", 1.0, predictor)
+        predict(model, rule, Beyond(1.0), predictor)
+    predict(estimate([1.01, 5.0, 20.0]), "merge", Beyond(1.0), predictor)
     assert predictor.simulations == 1
-    predict(estimate([1.0, 9.0, 20.0]), "merge", 1.0, predictor)
+    predict(estimate([1.0, 9.0, 20.0]), "merge", Beyond(1.0), predictor)
     assert predictor.simulations == 2
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("workers", [1, 2, 17, 3 * MANY])
 def test_any_number_of_workers(rule: RuleName, workers: int) -> None:
-    found = predict(estimate(np.random.default_rng(workers).gamma(1.0, 10.0, workers).tolist()), rule, 1.0)
+    found = predict(estimate(np.random.default_rng(workers).gamma(1.0, 10.0, workers).tolist()), rule, Beyond(1.0))
     assert len(found.mean_s) == len(found.gradients) == len(found.shares.least()) == workers
     assert np.isfinite(found.mean_s).all()
     assert (found.gradients > 0).all()

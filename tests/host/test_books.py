@@ -18,7 +18,7 @@ from host.age import NOTHING_FADES, AgeWeight, age_weight_of, share_of
 from host.compress import FRACTION_BITS, FixedPoint, to_fixed
 from host.errors import BooksError, GradientError, ProtocolError
 from host.history import BlockId, Result
-from host.model import Momentum, Perceptron, load_shard
+from host.model import Momentum, Perceptron, load_shard, load_shards
 from host.pages import Pages
 from host.residual import Residual
 from host.stragglers import Blocking
@@ -797,6 +797,21 @@ def test_classes_that_one_worker_alone_holds():
     assert max(sizes[::2]) - min(sizes[::2]) <= 1
     assert len(np.unique(np.concatenate([shard.train.images for shard in shards]), axis=0)) == sum(sizes)
     assert np.array_equal(shards[0].held_out.images, load_shard(0, 5, seed=7).held_out.images)
+
+
+def test_shards_by_dirichlet_divide_all_images_and_nobody_is_without() -> None:
+    skewed, even = (
+        [len(shard.train.labels) for shard in load_shards(range(8), 8, 7, (), alpha)] for alpha in (0.05, 1e6)
+    )
+    assert sum(skewed) == sum(even) == 1797 - 360
+    assert min(skewed) >= 1
+    assert max(even) - min(even) <= 10, "an image of each class at most"
+    shards = load_shards(range(8), 8, 7, (), 0.3)
+    classes = np.array([np.bincount(shard.train.labels, minlength=10) for shard in shards])
+    assert (classes.max(axis=0) > 0.4 * classes.sum(axis=0)).sum() >= 5, "most of a class is with one worker"
+    one = load_shard(3, 8, 7, (), 0.3)
+    assert np.array_equal(one.train.labels, shards[3].train.labels), "whoever loads it"
+    assert np.array_equal(one.held_out.labels, load_shard(0, 8, 7).held_out.labels)
 
 
 def test_momentum_is_plain_sgd_with_momentum():

@@ -3,6 +3,7 @@ that the stragglers they suffer are Poisson's.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from host.sample import MOST, RUN, sample
 from host.stragglers import DRAWN, Blocking, _quantile
 from host.wire import WEIGHT_UNIT
 from run.compression import Compress
-from run.config import Average, Config, Job, Run, Straggler
+from run.config import Average, Config, Job, Run, Shock, Straggler
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
 
@@ -249,3 +250,56 @@ def test_shifted_roles_bring_their_means_not_their_draws() -> None:
     blocked = [[Blocking(moving, rank).blocking_s(i) > 0 for i in range(1, 41)] for rank in range(2)]
     assert blocked[0] == [i // 10 % 2 == 0 for i in range(40)]
     assert blocked[1] == [i // 10 % 2 == 1 for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("law", "quantile"),
+    [("exponential", stats.expon(scale=0.02)), ("pareto", stats.lomax(2.0, scale=0.02))],
+)
+def test_other_laws_are_scipys(law: str, quantile: Any) -> None:
+    config = Config(straggler=(Straggler(workers=(0,), mean_ms=20.0, law=law),))
+    blocking = Blocking(config, 0)
+    times_s = [blocking.blocking_s(iteration) for iteration in range(1, 4001)]
+    assert stats.kstest(times_s, quantile.cdf).pvalue > 1e-3
+    assert quantile.mean() == pytest.approx(0.02) == blocking.mean_s(1)
+
+
+def test_other_hardware_computes_longer_and_the_entry_that_began_last_says_how_long() -> None:
+    own = {"workers": (1,), "mean_ms": 0.0}
+    entries = (Straggler(**own, compute_ms=25.0), Straggler(**own, compute_ms=900.0, from_iteration=10))
+    config = Config(straggler=(*entries, Straggler(**own, from_iteration=20)))
+    assert [Blocking(config, 1).compute_s(iteration) for iteration in (1, 9, 10, 19, 20)] == [
+        *(0.025, 0.025, 0.9, 0.9),
+        config.model.compute_ms / 1000,
+    ]
+    assert Blocking(config, 0).compute_s(15) == config.model.compute_ms / 1000
+
+
+def struck(config: Config, rank: int) -> list[bool]:
+    """At 4,000 times, 1 ms apart."""
+    blocking = Blocking(config, rank)
+    return [blocking.blocking_s(1, now_s=(at + 0.5) / 1000) > 0 for at in range(4000)]
+
+
+def test_a_shock_strikes_all_of_its_workers_at_once_and_for_so_long() -> None:
+    shock = Shock(workers=(0, 2), blocking_ms=50.0, for_ms=20.0, share=0.3)
+    config = Config(shock=(shock,))
+    first, second, third = (struck(config, rank) for rank in range(3))
+    assert first == third
+    assert not any(second)
+    assert 0.2 < np.mean(first) < 0.4
+    lengths = np.diff(np.flatnonzero(np.diff([0, *first, 0])))[::2]
+    assert set(lengths % 20) == {0}, "one or several in a row"
+    assert Blocking(config, 0).mean_s(1) == pytest.approx(0.015)
+    again = Config(run=Run(seed=2), shock=(shock,))
+    assert struck(again, 0) != first
+
+
+def test_shocks_add_up_and_may_be_each_workers_own() -> None:
+    each = Shock(workers=(0, 1), blocking_ms=50.0, for_ms=20.0, share=0.5, common=False)
+    always = Shock(workers=(1,), blocking_ms=7.0, for_ms=5.0, share=1.0)
+    config = Config(shock=(each, always))
+    blocking = Blocking(config, 1)
+    assert {round(blocking.blocking_s(1, now_s=at / 100), 6) for at in range(400)} == {0.007, 0.057}
+    own = [[Blocking(config, rank).blocking_s(1, now_s=at / 100) > 0.04 for at in range(400)] for rank in (0, 1)]
+    assert own[0] != own[1]

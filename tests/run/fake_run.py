@@ -94,7 +94,16 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
         k = lines[0][iteration]["k"]
         time_s = 0.014 + sorted(means)[k - 1]
         expected = [{"k": k, "iteration_s": time_s, "predicted_s": 1.1 * time_s, "cost": 1.0}]
-        status = {"iteration": iteration, "k": k, "worker": estimates, "expected": expected, "overhead_s": 0.003}
+        status = {
+            "job": 1,
+            "iteration": iteration,
+            "k": k,
+            "late_gradient": "merge",
+            "age_weight": 0.5,
+            "worker": estimates,
+            "expected": expected,
+            "overhead_s": 0.003,
+        }
         statuses.append(status)
     return statuses
 

@@ -30,8 +30,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, passes, target_accuracy,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shard, fault, link,"
-        " event are allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shock, shard, fault,"
+        " link, event are allowed",
     ),
     (
         "[run]\npasses = ['best']",
@@ -93,6 +93,11 @@ BAD = [
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
     ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nlaw = 'gauss'", "straggler[0].law is 'gauss': 'exponential' or"),
+    ("[[shock]]\nworkers = [4]\nblocking_ms = 1\nfor_ms = 1\nshare = 0.5", "shock.workers has 4: 0 to 3"),
+    ("[[shock]]\nworkers = [0]\nblocking_ms = 1\nfor_ms = 1\nshare = 2", "shock[0].share is 2: "),
+    ("[model]\ndirichlet = 0", "model.dirichlet is 0: more than 0 is allowed"),
+    (f"[model]\ndirichlet = 1\n{SHARD}", "shard is given, and model.dirichlet: one of them is allowed"),
     ("[policy]\nlate_gradient = 'finish'", "policy.late_gradient is 'finish': 'abort' or 'async' or 'auto' or"),
     ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker has 4: 0 to 3 (job.workers - 1) is allowed"),
     ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] is 10: 0 to less than 10 is allowed"),

@@ -1,15 +1,41 @@
-"""The figures of an experiment's report: findings and series in, matplotlib figures out.  Knows no files."""
+"""The figures of the report: findings in, matplotlib figures out.  Knows no files."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from run.evidence import Findings, Spread
-from run.plots import PASS_COLOURS, SIZE_INCHES, STYLE, Floats, Series
+from run.choice.evidence import Findings
+from run.choice.table import MEAN
+from run.plots import PASS_COLOURS, SIZE_INCHES, STYLE, Floats
+from run.spread import Spread
+
+
+def hindsight_figure(found: Sequence[Findings], objective: str) -> Figure:
+    """A panel for each learning rate, a colour for each number of workers: means against the best fixed rule and k."""
+    rates = sorted({one.rate for one in found})
+    worlds = list(dict.fromkeys(one.world for one in found))
+    sizes = sorted({one.workers for one in found})
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(SIZE_INCHES[0], 2.6 * len(rates)), layout="constrained")
+        several = figure.subplots(len(rates), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, rate in zip(several, rates, strict=True):
+            for one in (one for one in found if one.rate == rate):
+                row = next((row for row in one.adaptive if row.objective == objective), None)
+                if row is not None and (ratios := one.ratios(row)):
+                    at = sizes.index(one.workers)
+                    place = worlds.index(one.world) + 0.18 * (at - (len(sizes) - 1) / 2)
+                    label = f"{one.workers} workers" if one.world == worlds[0] else None
+                    axes.plot(place, ratios.mean, "o", color=PASS_COLOURS[at % len(PASS_COLOURS)], label=label)
+            axes.axhline(1.0, color="black", linewidth=0.8)
+            axes.axhline(MEAN, color="black", linewidth=0.8, linestyle="--")
+            axes.set(title=f"{objective}, learning rate {rate:g}", ylabel="x best fixed")
+        several[0].legend(loc="upper left")
+        several[-1].set_xticks(range(len(worlds)), worlds, rotation=30, ha="right")
+        return figure
 
 
 def times_figure(found: Findings) -> Figure:
@@ -25,7 +51,7 @@ def times_figure(found: Findings) -> Figure:
         predicted = [row.predicted_s for row in found.rows]
         _spreads(bottom, places + 0.12, predicted, 1e3, PASS_COLOURS[1], "predicted")
         bottom.set(title="mean iteration time", ylabel="iteration time [ms]")
-        bottom.set_xticks(places, [row.objective for row in found.rows])
+        bottom.set_xticks(places, [row.objective for row in found.rows], rotation=30, ha="right")
         for axes in (top, bottom):
             axes.set_ylim(bottom=0)
             axes.legend(loc="upper left")
@@ -46,17 +72,3 @@ def _spreads(
     for place, spread in known:
         high = spread.high if math.isfinite(spread.high) else spread.median
         axes.plot([place, place], [scale * spread.low, scale * high], color=colour, linewidth=1.4)
-
-
-def k_figure(found: Findings, ks: Mapping[str, Sequence[Series]]) -> Figure:
-    """k over the iterations for each objective that chooses it, a line a seed; `ks`: by objective."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(SIZE_INCHES[0], 2.4 * max(len(ks), 1)), layout="constrained")
-        several = figure.subplots(max(len(ks), 1), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, (objective, series) in zip(several, ks.items(), strict=False):
-            for number, one in enumerate(series):
-                axes.step(one.x, one.y, where="post", color=PASS_COLOURS[number % len(PASS_COLOURS)], linewidth=1.2)
-            axes.set(title=f"{found.scenario}: k of {objective}, a line a seed", ylabel="k")
-            axes.set_ylim(0.5, found.workers + 0.5)
-        several[-1].set_xlabel("iteration")
-        return figure

@@ -1,0 +1,1 @@
+"""`kofn experiment k`: is the chosen rule and k the right one?"""

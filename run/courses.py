@@ -1,0 +1,56 @@
+"""Which rule for late gradients and which k were in force in a pass, and since when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from run.late import AGE_WEIGHT
+from run.recoveries import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """From an iteration on."""
+
+    iteration: int
+    late_gradient: str
+    """The rule."""
+    age_weight: float
+    """What each iteration of age leaves of a late gradient's weight."""
+    k: int
+
+    def __str__(self) -> str:
+        """As an objective has it; the weight, where it is not the usual one."""
+        weight = "" if self.age_weight == AGE_WEIGHT else f" ({self.age_weight:g})"
+        return f"{self.late_gradient}:{self.k}{weight}"
+
+    @property
+    def what(self) -> tuple[str, float, int]:
+        """Without since when."""
+        return self.late_gradient, self.age_weight, self.k
+
+
+def courses(statuses: Sequence[Status], decisions: Path) -> tuple[Course, ...]:
+    """The one that a pass began with, and each one that was decided; empty where nobody decides."""
+    if not statuses:
+        return ()
+    first = statuses[0]
+    decided = [line for line in _lines(decisions) if "reason" in line and line["job"] == first["job"]]
+    several = sorted(map(_course, (first, *decided)), key=lambda course: course.iteration)
+    return tuple(
+        one for before, one in zip((None, *several), several, strict=False) if not before or before.what != one.what
+    )
+
+
+def _course(line: dict[str, Any]) -> Course:
+    """What a status or a decision says."""
+    return Course(line["iteration"], line["late_gradient"], line["age_weight"], line["k"])
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Of the controller's journal; none without one."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line) for line in lines]
