@@ -22,8 +22,9 @@ from run.late import Treatment
 
 _LOG = logging.getLogger(__name__)
 
-OFF = 1.5
-"""By this factor, either way, what age and noise cost may be off without a change having been wrong."""
+DOUBT = 1.5
+"""Times what is measured: what age and noise may cost without a change having been wrong. Gradients that are too old
+let a training diverge, fresher or more ones only take longer: so the doubt is to one side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +79,8 @@ class Chooser:
     ) -> Choice | None:
         """The option to use where `k` and `treatment` are in force; None where the objective gives no costs.
 
-        With `iterations`, the number since the last look, a change has to be sure; without, and the first time, it need
-        only gain `margin`.
+        With `iterations`, the number since the last look, a change has to gain though age and noise cost DOUBT times
+        as much, and but for the first one it has to be sure; without it need only gain `margin`.
         """
         expected_s = expected_times(known.estimate, known.live)
         beyond_s = Beyond(known.overhead_s, known.catch_up_s)
@@ -96,9 +97,14 @@ class Chooser:
             found, first = forecasts(), self.choice is None
             choice = cheapest(found, self.goal.all_costs(found), k, treatment, margin)
             present = choice.place_of(treatment, k)
-            if not first and iterations is not None and present is not None:
-                bounds = [forecasts(factor) for factor in (1 / OFF, OFF)] if len(found) > 1 else []
-                choice = self._surely(choice, known, present, bounds, margin, iterations)
+            if iterations is not None and present is not None:
+                doubted = self.goal.all_costs(forecasts(DOUBT)) if len(found) > 1 else choice.all_costs
+                allowed = gains(doubted, float(doubted[present])) > 0
+                if first:
+                    gain = gains(choice.all_costs, float(choice.all_costs[present]))
+                    choice = _of(choice, allowed & (gain > margin), present)
+                else:
+                    choice = self._surely(choice, known, present, allowed, margin, iterations)
         except ObjectiveError as error:
             self._failed(str(error))
             return None
@@ -111,35 +117,32 @@ class Chooser:
         choice: Choice,
         known: Known,
         present: tuple[int, int],
-        bounds: Sequence[Sequence[Forecast]],
+        allowed: BoolArray,
         margin: float,
         iterations: int,
     ) -> Choice:
-        """The cheapest of the options that surely gain; the present one where there is none."""
+        """The cheapest of the `allowed` options that surely gain; the present one where there is none."""
         gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
         if error.shape != gain.shape or choice.gain > margin:  # where nothing is to change, an old one will do
             error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.all_costs, present)
         at, k = present
         slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
         sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
-        for forecasts in bounds:
-            costs = self.goal.all_costs(forecasts)
-            sure &= gains(costs, float(costs[present])) > 0
-        chosen = np.unravel_index(np.argmin(np.where(sure, choice.all_costs, np.inf)), gain.shape)
-        to_use, k_to_use = (int(chosen[0]), int(chosen[1])) if sure.any() else present
         best = choice.treatments.index(choice.best_treatment)
-        return replace(
-            choice,
-            k=k_to_use + 1,
-            treatment=choice.forecasts[to_use].treatment,
-            gain_error=float(error[best, choice.best - 1]),
-        )
+        return replace(_of(choice, sure & allowed, present), gain_error=float(error[best, choice.best - 1]))
 
     def _failed(self, fault: str) -> None:
         """Say the first one."""
         if not self._logged:
             _LOG.error("%s; the last k stays in force (further faults are not logged)", fault)
         self.fault, self._logged = fault, True
+
+
+def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
+    """With the cheapest of these options (treatments, n) to use; with the present one where there is none."""
+    chosen = np.unravel_index(np.argmin(np.where(which, choice.all_costs, np.inf)), which.shape)
+    at, place = (int(chosen[0]), int(chosen[1])) if which.any() else present
+    return replace(choice, k=place + 1, treatment=choice.forecasts[at].treatment)
 
 
 def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:

@@ -15,7 +15,7 @@ from controller.choose import GROUP_ABOVE, TAIL
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
 from controller.process import AGES, BURN_IN, CARRIED, Beyond, IntArray, Process, carried, simulate
-from run.late import RuleName
+from run.late import RuleName, weight_at
 
 SEED = 1
 
@@ -41,6 +41,11 @@ CHANGED = 0.05
 without a new simulation."""
 
 
+def weights_of(age_weight: float) -> FloatArray:
+    """Of gradients that are 0, 1, 2 ... iterations old (AGES + 1,)."""
+    return np.array([weight_at(age, age_weight) for age in range(AGES + 1)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
     """Each of n workers' share of all gradients that are summed, for k = 1..n."""
@@ -55,7 +60,7 @@ class Shares:
         `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): who is looked at (None: all).
         """
         n = len(self.stands)
-        weight = (self.by_age @ age_weight ** np.arange(AGES + 1))[:, self.stands]
+        weight = (self.by_age @ weights_of(age_weight))[:, self.stands]
         share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
         chosen = share if among is None else share[:, among]
         return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * chosen.min(axis=1)))

@@ -23,7 +23,7 @@ import numpy as np
 
 from controller.correlation import Correlation
 from controller.measure import BoolArray, FloatArray, Report
-from controller.prediction import Prediction
+from controller.prediction import Prediction, weights_of
 from controller.process import AGES
 from controller.unlike import Unlike
 from host.alignment import LAGS
@@ -87,7 +87,7 @@ class Progress:
 
         1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is off.
         """
-        weights = age_weight ** np.arange(AGES + 1)
+        weights = weights_of(age_weight)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2
         gradients = prediction.gradients * total**2 / square
         age = prediction.delays @ (weights * np.arange(AGES + 1)) / total

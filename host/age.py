@@ -1,4 +1,4 @@
-"""What a gradient weighs that is some iterations old: weight ** age, and nothing beyond an age limit.
+"""What a gradient weighs that is some iterations old (run.late.weight_at), and nothing beyond an age limit.
 
 The age of a gradient is how many updates the parameters have had since its computation began.  A weight is a whole
 number of 1 / WEIGHT_UNIT, so that books and sums stay exact.
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from host.compress import Fixed
 from host.wire import WEIGHT_UNIT
-from run.late import RULES, Treatment
+from run.late import RULES, Treatment, weight_at
 
 UNIT_BITS = WEIGHT_UNIT.bit_length() - 1
 
@@ -30,11 +30,14 @@ class AgeWeight:
         >>> [AgeWeight(weight=0.5, limit=3).at(age) for age in range(5)]
         [256, 128, 64, 32, 0]
         """
-        return round(WEIGHT_UNIT * self.weight**age) if age <= self.limit else 0
+        return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
     def older(self, age: int) -> int:
-        """The share, in 1 / WEIGHT_UNIT, that is left of what waits when its oldest gradient reaches this age."""
-        return self.at(1) if age <= self.limit else 0
+        """The share, in 1 / WEIGHT_UNIT, that is left of what waits when its oldest gradient reaches this age.
+
+        There is no least weight here: what a worker keeps for long would add up.
+        """
+        return round(WEIGHT_UNIT * self.weight) if age <= self.limit else 0
 
 
 NOTHING_FADES = AgeWeight()

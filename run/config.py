@@ -121,7 +121,7 @@ class Policy(Section, frozen=True):
         "auto"  # what becomes of a gradient whose iteration ended without it (run/late.py); auto: the objective chooses
     )
     age_weight: Probability | None = None  # what each iteration of age leaves of its weight; None: as late_gradient
-    age_limit: Annotated[int, Meta(ge=1)] = 16  # an older gradient is in no sum
+    age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
 
     @property
     def treatment(self) -> Treatment:

@@ -62,6 +62,15 @@ DEFAULT: RuleName = "merge"
 AGE_WEIGHT = 0.5
 """What each iteration of age leaves of a gradient's weight, likewise."""
 
+LEAST_WEIGHT = 1 / 16
+"""Of a late gradient that is finished, as long as it is within policy.age_limit, unless late ones weigh nothing: else
+whoever is many times slower than the others would be in no sum."""
+
+
+def weight_at(age: int, age_weight: float) -> float:
+    """What a gradient weighs that is contributed at this age, in iterations."""
+    return max(age_weight**age, LEAST_WEIGHT) if age_weight else float(age == 0)
+
 
 class Treatment(NamedTuple):
     """How workers treat late gradients: by which rule, and what each iteration of age leaves of their weight."""

@@ -65,6 +65,11 @@ def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: in
 def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
     age = AgeWeight(weight=0.7, limit=3)
     assert [age.at(old) for old in range(6)] == [256, 179, 125, 88, 0, 0]
+    far = AgeWeight(weight=0.5, limit=20)
+    assert [far.at(old) for old in (3, 4, 5, 20, 21)] == [32, 16, 16, 16, 0], (
+        "never less than a sixteenth, up to the limit"
+    )
+    assert [AgeWeight(weight=0.0).at(old) for old in (0, 1, 5)] == [256, 0, 0]
     assert [age.older(old) for old in range(6)] == [179, 179, 179, 179, 0, 0], "of what waits one age after another"
     assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
     assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
