@@ -9,6 +9,7 @@ A block takes two blocking events when nothing blocks (s = 2 tau). Progress goes
 
 import argparse
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 from scipy import fft, special, stats
@@ -18,17 +19,14 @@ from bench.tables import Row, say, show
 from bench.timing import median_ms
 from controller.choose import (
     GROUP_ABOVE,
-    GROUPS,
     expected_counts,
-    groups,
     lattice,
     objective,
     round_costs,
 )
 from controller.chooser import cheapest
-from controller.grouped import grouped_counts
+from controller.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from controller.measure import FloatArray
-from controller.poisson import poisson_done
 
 SERVICE = 2.0
 """s in units of tau."""
@@ -93,16 +91,23 @@ def exact_counts(rates: FloatArray) -> FloatArray:
 
 def in_groups(rates: FloatArray, count: int = GROUPS) -> FloatArray:
     """E of the k-th smallest (n,) from groups' means."""
-    means, sizes = groups(rates, count)
-    points, weights = lattice(float(means.max()))
-    return grouped_counts(poisson_done(points, means), sizes, weights)
+    groups = by_value(rates, count)
+    points, weights = lattice(float(groups.means.max()))
+    return grouped_counts(grouped_done(groups, points), groups.sizes, weights)
 
 
-def grouping(workers: int, count: int, seeds: int, first: int) -> Row:
+MIXES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
+    "unlike": lambda random, workers: random.gamma(2.0, 3.0, workers),
+    "one slow": lambda random, workers: np.append(random.gamma(2.0, 0.5, workers - 1), 60.0),
+}
+"""Mean blocking events of so many workers."""
+
+
+def grouping(mix: str, workers: int, count: int, seeds: int, first: int) -> Row:
     """Errors of E_k[T] over all k, and what the k that is chosen from it costs more than the best."""
     median, inner, worst, regret = [], [], [], []
     for seed in range(first, first + seeds):
-        rates = np.random.default_rng(seed).gamma(2.0, 3.0, workers)
+        rates = MIXES[mix](np.random.default_rng(seed), workers)
         exact = times_alone(SERVICE + exact_counts(rates))
         found = times_alone(SERVICE + in_groups(rates, count))
         error = np.abs(found.expected_s / exact.expected_s - 1)
@@ -112,6 +117,7 @@ def grouping(workers: int, count: int, seeds: int, first: int) -> Row:
         worst.append(error.max())
         regret.append(costs[int(np.argmin(round_costs(found)))] / costs.min() - 1)
     return {
+        "rates": mix,
         "workers": workers,
         "groups": count,
         "seeds": seeds,
@@ -123,12 +129,12 @@ def grouping(workers: int, count: int, seeds: int, first: int) -> Row:
 
 
 def groupings(seeds: int, first: int) -> list[Row]:
-    """For 64 to 10,000 workers."""
+    """For 65 to 10,000 workers."""
     rows = []
-    for workers in (64, 128, 256, 1000, 10_000):
+    for mix, workers in product(MIXES, (65, 128, 256, 1000, 10_000)):
         for count in (GROUPS, 64):
-            say(f"groups: {workers} workers, {count} groups")
-            rows.append(grouping(workers, count, seeds, first))
+            say(f"groups: {workers} workers, {mix}, {count} groups")
+            rows.append(grouping(mix, workers, count, seeds, first))
     return rows
 
 

@@ -21,6 +21,7 @@ class Cluster:
     decider: Decider
     lambda_s: Rates
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    looking: bool = True  # at k after every report
     now_s: float = 0.0
     changes: list[Change] = field(default_factory=list)
 
@@ -49,7 +50,7 @@ class Cluster:
 
     def look(self) -> None:
         """Decide, if that is due."""
-        if self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
+        if self.looking and self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
             self.changes.append(change)
 
 

@@ -12,9 +12,10 @@ EVENT_S = 0.005
 NOISE_S = 0.0001
 """Mean of the exponential noise on every time; s is the mean time of a block that nothing blocks, with its noise."""
 
-SMALL, LARGE = (0.2, 2.0), (0.5, 20.0)
+SMALL, LARGE, ALWAYS = (0.2, 2.0), (0.5, 20.0), (10.0, 40.0)
 """Blocking events a block, lambda / tau, of the fastest and of the slowest worker; the others lie evenly between, in
-ratio.  In both someone is unblocked now and then: otherwise s cannot be told from blocking that is always there."""
+ratio.  In the first two someone is unblocked now and then: otherwise s cannot be told from blocking that is always
+there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

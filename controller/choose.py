@@ -2,7 +2,7 @@
 
 P(T_i <= t) is the model's; the number of workers done by t is Poisson-binomial; E_k[T] = integral of P(fewer than k
 done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. Exact by dynamic programming
-over the workers; above GROUP_ABOVE workers those are sorted by lambda, split evenly and given their group's mean.
+over the workers; above GROUP_ABOVE workers those of nearly the same lambda are given their mean (`grouped`).
 Pure functions; knows nothing of time, gRPC or the switch.
 """
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controller import plugin
-from controller.grouped import grouped_counts
-from controller.measure import FloatArray
+from controller.curves import Curves
+from controller.grouped import Counts, by_value, grouped_counts, grouped_done
+from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
 from controller.poisson import poisson_done
 from run.late import RuleName, Treatment
@@ -21,8 +22,6 @@ from run.objectives import check_objective, find_plugin
 
 GROUP_ABOVE = 64
 """Most workers for which every one's own lambda is used."""
-
-GROUPS = 16
 
 DENSE = 128
 """Lattice points from 0 on that are all evaluated; later ones are COARSE evenly spaced ones, interpolated between."""
@@ -174,22 +173,48 @@ def gains(costs: FloatArray, present: float) -> FloatArray:
     return np.clip(saved, -GAIN_MAX, GAIN_MAX)
 
 
-def expected_times(estimate: Estimate, live: np.typing.NDArray[np.bool_]) -> FloatArray:
-    """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's)."""
-    rates = estimate.lambda_s[live] / estimate.event_s
+def expected_times(estimate: Estimate, live: BoolArray) -> FloatArray:
+    """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's), as the source has it.
+
+    Poisson's, but for workers with a curve of their own; whether that holds is the estimate's `law`.
+    """
+    rates, curves, own = _workers(estimate, live)
+    points, weights = lattice(max(float(rates.max(initial=0.0)), float(curves.longest.max(initial=0.0))))
     if len(rates) > GROUP_ABOVE:
-        return estimate.service_s + estimate.event_s * expected_counts(rates)
-    points, weights = lattice(estimate.longest(live))
-    return estimate.service_s + estimate.event_s * np.cumsum(_each(estimate.done(points, live))[:-1] @ weights)
+        counts = grouped_counts(*_grouped_done(rates[~own], curves, points), weights)
+    else:
+        counts = np.cumsum(each_number(done_by(estimate, live, points))[:-1] @ weights)
+    return estimate.service_s + estimate.event_s * counts
+
+
+def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArray:
+    """P(T_i <= s + tau * m) of the live workers at ascending whole `points` m (n, points)."""
+    rates, curves, own = _workers(estimate, live)
+    done = np.empty((len(rates), len(points)))
+    done[~own], done[own] = poisson_done(points, rates[~own]), curves.done(points)
+    return done
+
+
+def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, BoolArray]:
+    """Rates of the live (n,), the curves of those that have one, and which these are (n,)."""
+    curves = estimate.curves.at(live[estimate.curves.rank])
+    return estimate.lambda_s[live] / estimate.event_s, curves, np.isin(np.flatnonzero(live), curves.rank)
+
+
+def _grouped_done(rates: FloatArray, curves: Curves, points: FloatArray) -> tuple[FloatArray, Counts]:
+    """P(done by a point) (groups, points) of Poisson workers and of others, and the groups' sizes."""
+    poisson, own = by_value(rates), by_value(curves.rate)
+    done = np.concatenate((grouped_done(poisson, points), curves.done(points, own)))
+    return done, np.concatenate((poisson.sizes, own.sizes))
 
 
 def expected_counts(rates: FloatArray) -> FloatArray:
     """E of the k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
     points, weights = lattice(float(rates.max(initial=0.0)))
     if len(rates) > GROUP_ABOVE:
-        means, sizes = groups(rates)
-        return grouped_counts(poisson_done(points, means), sizes, weights)
-    return np.cumsum(_each(poisson_done(points, rates))[:-1] @ weights)
+        groups = by_value(rates)
+        return grouped_counts(grouped_done(groups, points), groups.sizes, weights)
+    return np.cumsum(each_number(poisson_done(points, rates))[:-1] @ weights)
 
 
 def expected_counts_of(rates: FloatArray) -> FloatArray:
@@ -199,7 +224,7 @@ def expected_counts_of(rates: FloatArray) -> FloatArray:
         return np.array([expected_counts(each) for each in rates])
     points, weights = lattice(float(rates.max(initial=0.0)))
     done = poisson_done(points, rates.T.ravel()).reshape(n, -1)
-    return (np.cumsum(_each(done)[:-1], axis=0).reshape(n, sets, -1) @ weights).T
+    return (np.cumsum(each_number(done)[:-1], axis=0).reshape(n, sets, -1) @ weights).T
 
 
 def lattice(most: float) -> tuple[FloatArray, FloatArray]:
@@ -219,13 +244,7 @@ def lattice(most: float) -> tuple[FloatArray, FloatArray]:
     return points, weights
 
 
-def groups(rates: FloatArray, count: int = GROUPS) -> tuple[FloatArray, np.typing.NDArray[np.int64]]:
-    """Sort, split evenly: (mean rates, sizes), both (count,)."""
-    parts = np.array_split(np.sort(rates), count)
-    return np.array([part.mean() for part in parts]), np.array([len(part) for part in parts])
-
-
-def _each(done: FloatArray) -> FloatArray:
+def each_number(done: FloatArray) -> FloatArray:
     """P(exactly j of the workers are done) (n + 1, points) from P(worker i is done) (n, points)."""
     exactly = np.zeros((len(done) + 1, done.shape[1]))
     exactly[0] = 1.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.choose import Choice, Forecast, Objective, expected_times, gains
+from controller.draws import law_times
 from controller.errors import ObjectiveError
 from controller.evidence import Evidence, gain_error
 from controller.measure import BoolArray, FloatArray
@@ -83,9 +84,10 @@ class Chooser:
         as much, and but for the first one it has to be sure; without it need only gain `margin`.
         """
         expected_s = expected_times(known.estimate, known.live)
+        base_s = law_times(known.estimate, known.live, expected_s)
         beyond_s = Beyond(known.overhead_s, known.catch_up_s)
         predictions = {
-            rule: self.predictor.predict(known.estimate, known.live, expected_s, beyond_s, rule)
+            rule: self.predictor.predict(known.estimate, known.live, base_s, beyond_s, rule)
             for rule in dict.fromkeys(each.rule for each in treatments)
         }
 

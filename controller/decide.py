@@ -248,16 +248,15 @@ class Decider:
 
     def _warm(self) -> bool:
         """Every live worker has reported often enough, and the objective knows what it needs."""
-        tracks = self.measurements.track
         if self.iteration < self.goal.warm_up:
             return False
-        return all(tracks[rank].reports >= self.policy.warm_up for rank in np.flatnonzero(self.live))
+        return bool(np.all(self.measurements.reports[self.live] >= self.policy.warm_up))
 
     def _forecast(self, now_s: float) -> bool:
         """Fit the model to what is known now; False while that is too little."""
         taken = self.measurements
         self.silent_s = taken.silent_s(now_s)
-        self.estimate = fit(taken.times_s, taken.cut, self.silent_s)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.iterations, self.estimate)
         return self._warm()
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:

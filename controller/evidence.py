@@ -34,6 +34,9 @@ EXACT = 16
 SETS = 8
 """Moves of all unknowns at once, at random, where they are more: the error is then known within a fifth."""
 
+MOVED = 2048
+"""Most sets times unknowns, but for one set: the errors of very many workers average out, and tau's is in every set."""
+
 SEED = 1
 
 NORMAL_95 = 1.96
@@ -127,4 +130,4 @@ def _signs(unknowns: int) -> FloatArray:
     """Who is moved up (1) and who down (-1), (sets, unknowns): columns are orthogonal while there are few."""
     if unknowns <= EXACT:
         return np.asarray(linalg.hadamard(1 << (unknowns - 1).bit_length())[:, :unknowns], dtype=np.float64)
-    return np.random.default_rng(SEED).choice([-1.0, 1.0], (SETS, unknowns))
+    return np.random.default_rng(SEED).choice([-1.0, 1.0], (min(SETS, max(MOVED // unknowns, 1)), unknowns))

@@ -57,6 +57,7 @@ class Journal:
                 "age_weight": change.treatment.age_weight,
                 "reason": change.reason,
                 "lambda_s": _lambda(decider),
+                "time_model": decider.estimate.law if decider.estimate else None,
                 "expected_s": forecast.expected_s.tolist() if forecast else [],
                 "predicted_s": forecast.predicted_s.tolist() if forecast else [],
                 "measured_s": [decider.pace.measured(k).mean_s or None for k in range(1, decider.workers + 1)],

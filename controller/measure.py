@@ -71,10 +71,8 @@ class Arrival:
 class Track:
     """Counts and latest facts of one worker."""
 
-    began_s: float | None = None  # its present iteration began no earlier: its last sign of life
     reported: int = 0  # latest iteration that it reported
     arrived: int = 0  # latest iteration of which the switch saw its first block
-    reports: int = 0
     arrivals: int = 0
     late: int = 0
     late_in_a_row: int = 0
@@ -92,19 +90,23 @@ class Track:
 class Measurements:
     """The latest `window` first-block times of each of `workers` workers.
 
-    `times_s` and `cut`, both (workers, window), hold the oldest first and NaN where nothing is known yet;
-    `cut` marks lower bounds.
+    `times_s`, `cut` and `iterations`, all (workers, window), hold the oldest first; times are NaN and iterations, in
+    which each was begun, 0 where nothing is known yet. `cut` marks lower bounds.
     """
 
     workers: int
     window: int
     times_s: FloatArray = field(init=False)
     cut: BoolArray = field(init=False)
+    iterations: NDArray[np.int64] = field(init=False)
+    reports: NDArray[np.int64] = field(init=False)  # (workers,) so far
     track: tuple[Track, ...] = field(init=False)
     views: Views = field(init=False)
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
+    _reached: NDArray[np.int64] = field(init=False)  # by each worker
+    _began_s: FloatArray = field(init=False)  # its present iteration began no earlier: its last sign of life; NaN: none
     _first_s: dict[int, float] = field(init=False, default_factory=dict)  # when anyone first reached an iteration
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
@@ -112,18 +114,19 @@ class Measurements:
         """Nothing is known of anyone."""
         self.times_s = np.full((self.workers, self.window), np.nan)
         self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
+        self.iterations = np.zeros((self.workers, self.window), dtype=np.int64)
+        self.reports, self._reached = np.zeros((2, self.workers), np.int64)
+        self._began_s = np.full(self.workers, np.nan)
         self.track = tuple(Track() for _ in range(self.workers))
         self.views = Views(workers=self.workers)
 
     def begin(self, now_s: float) -> None:
         """All workers start together."""
-        for track in self.track:
-            track.began_s = now_s
+        self._began_s[:] = now_s
 
     def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
         """A worker begins in mid-job, in this iteration: it has been silent, or late in a row, since now only."""
-        track = self.track[rank]
-        track.began_s, track.late_in_a_row = now_s, 0
+        self._began_s[rank], self.track[rank].late_in_a_row = now_s, 0
         if not self._front:  # nothing is known yet, but the job goes on: reports of that iteration are not absurd
             self._front = self.iteration = max(iteration - 1, 0)
             self._first_s[self._front] = now_s
@@ -132,11 +135,11 @@ class Measurements:
         """Take a report; False where it was refused."""
         if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
             return self._refuse(rank, "report", *fault)
-        self._push(rank, report.first_block_s, report.censored)
+        self._push(rank, report)
         track = self.track[rank]
-        track.reports += 1
+        self.reports[rank] += 1
         track.reported = report.iteration
-        self._reached(track, now_s)
+        self._has_reached(rank, now_s)
         track.last_first_block_s = report.first_block_s
         track.late += report.late
         track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
@@ -161,7 +164,7 @@ class Measurements:
         if arrival.iteration > track.arrived:
             track.arrivals += 1
             track.arrived = arrival.iteration
-            self._reached(track, now_s)
+            self._has_reached(arrival.worker, now_s)
             self.views.arrival(
                 arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
             )
@@ -178,29 +181,31 @@ class Measurements:
 
         This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
         """
-        return np.array([self._silence_s(track, now_s) for track in self.track])
+        behind = np.flatnonzero((self._reached < self._front) & ~np.isnan(self._began_s))
+        silent_s = np.zeros(self.workers)
+        if behind.size:
+            iterations, firsts_s = np.array(list(self._first_s)), np.array(list(self._first_s.values()))
+            passed_s = firsts_s[np.searchsorted(iterations, self._reached[behind], side="right")]
+            since_s = np.maximum(now_s - self._began_s[behind], 0.0)
+            silent_s[behind] = np.where(now_s - passed_s >= GRACE_S, since_s, 0.0)
+        return silent_s
 
-    def _silence_s(self, track: Track, now_s: float) -> float:
-        """One worker's silence."""
-        if track.began_s is None or track.reached >= self._front:
-            return 0.0
-        passed_s = next(first_s for iteration, first_s in self._first_s.items() if iteration > track.reached)
-        return max(now_s - track.began_s, 0.0) if now_s - passed_s >= GRACE_S else 0.0
-
-    def _reached(self, track: Track, now_s: float) -> None:
+    def _has_reached(self, rank: int, now_s: float) -> None:
         """A sign of life: what a worker does next begins now or later."""
-        track.began_s = now_s
-        if track.reached > self._front:
-            self._front = track.reached
-            self._first_s[track.reached] = now_s
+        self._began_s[rank] = now_s
+        self._reached[rank] = reached = self.track[rank].reached
+        if reached > self._front:
+            self._front = reached
+            self._first_s[reached] = now_s
             if len(self._first_s) > FRONTS_KEPT:
                 del self._first_s[next(iter(self._first_s))]
 
-    def _push(self, rank: int, time_s: float, cut: bool) -> None:
+    def _push(self, rank: int, report: Report) -> None:
         """Append one observation to a worker's row, dropping its oldest."""
-        self.times_s[rank, :-1] = self.times_s[rank, 1:]
-        self.cut[rank, :-1] = self.cut[rank, 1:]
-        self.times_s[rank, -1], self.cut[rank, -1] = time_s, cut
+        for row in (self.times_s[rank], self.cut[rank], self.iterations[rank]):
+            row[:-1] = row[1:]
+        self.times_s[rank, -1] = report.first_block_s
+        self.cut[rank, -1], self.iterations[rank, -1] = report.censored, report.iteration
 
     def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
         """What is wrong with who and when, if anything: (kind, sentence)."""

@@ -1,48 +1,43 @@
-"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i.
+"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i; or what holds
+instead.
 
 s is the block time when nothing blocks, tau the duration of one blocking event, lambda_i worker i's mean blocking time
 (docs/CONTROL.md). Pure functions of arrays; knows nothing of workers' names, k, or time.
 
-A Poisson count's variance equals its mean, so var / mean of the blocking times tau * N is tau: the unit is measured,
-not chosen. Observations that were cut off (lower bounds) enter the likelihood as survival terms.
+Observations that were cut off (lower bounds) enter the likelihood as survival terms. Whether the model holds is tested:
+each worker against the others (`goodness`), all against Poisson's law (`shape`) and against independence
+(`independence`). Where it does not, times are drawn from what was measured.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controller.goodness import PAIRS_MIN, Curve, Fits, check, describe, variances
+from controller.aligned import align, completed, filled
+from controller.curves import Curves
+from controller.goodness import Fits, check, describe
+from controller.independence import independence_chance
 from controller.measure import BoolArray, FloatArray
-from controller.poisson import interval, poisson_done, poisson_rates
-
-NOISE = 0.02
-"""Share of the smallest time by which s may be above it: timer and scheduler noise, no blocking."""
-
-LOW_QUANTILE = 0.05
+from controller.poisson import TIE, interval, poisson_rates
+from controller.shape import shape_chance
+from controller.units import Unit, estimate_event, estimate_service, hidden_blocking, in_events, outliers
 
 EVENT_SHARE = 0.1
 """tau as a share of s where nothing was blocked and no dispersion can be measured."""
 
-EVENT_MIN_S = 1e-4
-"""Smallest tau: below it lies the noise of the clocks, and the lattice of times would only grow."""
-
-OUTLIER = 10.0
-"""A worker's largest blocking time counts for tau only when below this many times its second
-largest, or below this many times EVENT_SHARE of s."""
-
-TIE = 0.5
-"""Added to the count at which an observation was cut off: a tie may go either way, and a moment between two counts
-rules the lower one out."""
-
 STEP = 1.05
 """Ratio of units over which a rate's dependence on the unit is measured."""
 
-ROUNDS, SETTLED = 8, 0.02
-"""Most steps towards tau, and the relative change that ends them."""
+REFUTED = 0.01
+"""Chance of a Poisson window, or of one of independent workers, at which the model is given up."""
 
-ROUGHLY = 0.02
-"""Relative step that ends the search for rates that are only on the way to tau."""
+TESTED_EVERY = 8
+"""Iterations between two tests: half of the default window is the same."""
+
+Law = Literal["poisson", "own", "rows"]
+"""What times are drawn from: the model; each worker's own distribution; or whole iterations that were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,82 +47,128 @@ class Estimate:
     service_s: float  # s
     event_s: float  # tau
     lambda_s: FloatArray  # mean blocking times
-    low_s: FloatArray  # their confidence interval
-    high_s: FloatArray  # infinite where nothing is known
+    low_s: FloatArray  # their confidence interval, where s is right: s + low_s to s + high_s is that of the mean time
+    high_s: FloatArray  # infinite where nothing is known, or nothing but lower bounds
+    hidden_s: float = 0.0  # by so much lambda may be above high_s, and s below: blocking that is always there
     blocks: FloatArray  # whole observations' worth of information; a lower bound counts for less than one
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
-    poisson: BoolArray  # False where the blocking times are not Poisson's: `curves` has such a worker's own
-    curves: Mapping[int, Curve]  # not of who is silent for longer than ever: that is news
+    poisson: BoolArray  # False where a worker's blocking times are not Poisson's as the others' are
+    curves: Curves  # of these workers; not of who is silent for longer than ever: that is news
     event_error: float = 0.0  # standard error of tau, as a share of it; 0 where it was not estimated
-
-    def done(self, events: FloatArray, live: BoolArray) -> FloatArray:
-        """P(N_i <= m) at the `events` m (points,) for the live workers (n, points), P(T_i <= s + tau * m)."""
-        rows = np.flatnonzero(live)
-        result = poisson_done(events, self.lambda_s[rows] / self.event_s)
-        for index, rank in enumerate(rows.tolist()):
-            if rank in self.curves:
-                result[index] = self.curves[rank].done(events)
-        return result
-
-    def longest(self, live: BoolArray) -> float:
-        """The largest mean number of events of a live worker, or single one where Poisson does not fit."""
-        own = [self.curves[rank].longest for rank in np.flatnonzero(live).tolist() if rank in self.curves]
-        return max([float(self.lambda_s[live].max(initial=0.0)) / self.event_s, *own])
+    law: Law = "poisson"  # what times are drawn from
+    reason: str = ""  # why
+    tested: int = 0  # the latest iteration when it was
+    own: Curves | None = None  # of all workers, under "own"
+    rows: FloatArray | None = field(default=None, repr=False)  # counts (n, iterations), under "rows"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """tau, and how well it is known."""
-
-    event_s: float
-    freedom: float  # degrees of freedom of its estimate; infinite where it was not estimated
-
-
-def fit(times_s: FloatArray, cut: BoolArray, silent_s: FloatArray | None = None) -> Estimate:
+def fit(
+    times_s: FloatArray,
+    cut: BoolArray,
+    silent_s: FloatArray | None = None,
+    iterations: NDArray[np.int64] | None = None,
+    before: Estimate | None = None,
+) -> Estimate:
     """Fit the model to first-block times (n, window), oldest first, NaN where unknown; `cut` marks lower bounds.
 
-    `silent_s` (n,) adds one lower bound for each worker where it is above 0.
+    `silent_s` (n,) adds one lower bound for each worker where it is above 0. `iterations` (n, window) says in which
+    each was begun, 0 where none was: without it workers are taken to be independent. `before`, an estimate of the same
+    workers, saves time: the search for rates starts there, and what was tested lately is not tested again.
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
-    unit, fits = _unit(blocking_s, cut, fallback_s=EVENT_SHARE * service_s)
-    counts = in_events(blocking_s, cut, unit.event_s)
+    unit, fits = _unit(blocking_s, cut, before, fallback_s=EVENT_SHARE * service_s)
+    tau = unit.event_s
+    counts = in_events(blocking_s, cut, tau)
     silent = np.full(len(cut), np.nan)
     if silent_s is not None:
-        silent = np.where(silent_s > service_s, (silent_s - service_s) / unit.event_s + TIE, np.nan)
-        counts = np.column_stack((counts, silent))
-        cut = np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
-    rate, blocks = poisson_rates(counts, cut, np.maximum(fits.rate, 1e-3))
-    told = _less_by_unit(counts, cut, rate, blocks, unit) / fits.excess
-    low, high = interval(rate, told, unit.freedom)
-    return Estimate(
+        silent = np.where(silent_s > service_s, (silent_s - service_s) / tau + TIE, np.nan)
+    rate, told = _with_silence(counts, cut, silent, fits, unit)
+    low, high = interval(rate, told / fits.excess, unit.freedom)
+    whole = np.sum(~cut & ~np.isnan(times_s), axis=1)
+    found = Estimate(
         service_s=service_s,
-        event_s=unit.event_s,
+        event_s=tau,
         event_error=float(np.sqrt(2 / max(unit.freedom, 2.0))),
-        lambda_s=unit.event_s * rate,
-        low_s=unit.event_s * low,
-        high_s=unit.event_s * high,
-        blocks=blocks,
+        lambda_s=tau * rate,
+        low_s=tau * low,
+        high_s=np.where(whole > 0, tau * high, np.inf),
+        hidden_s=tau * hidden_blocking(rate, whole, service_s / tau),
+        blocks=told,
         dispersion=fits.dispersion,
         poisson=fits.poisson,
-        curves={rank: own for rank, own in fits.curves.items() if not silent[rank] > own.longest},
+        curves=fits.curves.at(~(silent[fits.curves.rank] > fits.curves.longest)),
     )
+    taken = blocking_s / tau
+    latest = 0 if iterations is None else int(iterations.max(initial=0))
+    if before is not None and before.tested <= latest < before.tested + TESTED_EVERY:
+        found = replace(found, law=before.law, reason=before.reason, tested=before.tested)
+    else:
+        law, reason = _tested(fits, taken, cut, iterations, service_s / tau)
+        found = replace(found, law=law, reason=reason, tested=latest)
+    return _with_times(found, taken, cut, silent, iterations)
 
 
-def _unit(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> tuple[Unit, Fits]:
+def _tested(
+    fits: Fits, taken: FloatArray, cut: BoolArray, iterations: NDArray[np.int64] | None, service: float
+) -> tuple[Law, str]:
+    """What holds of all workers together, and why; all in units of tau, bounds as they were measured."""
+    independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
+    if independence <= REFUTED:
+        return "rows", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
+    shape = shape_chance(taken[fits.poisson], cut[fits.poisson], fits.rate[fits.poisson], service)
+    if shape <= REFUTED:
+        return "own", f"own distributions: blocking is not Poisson's (p = {shape:.2g})"
+    return "poisson", f"Poisson: not refuted (shape p = {shape:.2f}, independence p = {independence:.2f})"
+
+
+def _with_times(
+    found: Estimate, taken: FloatArray, cut: BoolArray, silent: FloatArray, iterations: NDArray[np.int64] | None
+) -> Estimate:
+    """With what times are drawn from where Poisson's law does not hold."""
+    rate = found.lambda_s / found.event_s
+    told = _told(taken, silent)
+    if found.law == "own":
+        return replace(found, own=Curves.of(np.arange(len(told)), told, cut, rate))
+    if found.law == "rows" and iterations is not None:
+        values = completed(told, cut & ~np.isnan(told), rate)
+        rows = align(values, iterations)
+        return replace(found, rows=filled(rows[:, ~np.isnan(rows).all(axis=0)], values, rate))
+    return found
+
+
+def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
+    """Counts without those of who is silent for longer than any of them: nothing is known of it but its rate."""
+    longest = np.max(counts, axis=1, where=~np.isnan(counts), initial=0.0)
+    return np.where((silent > longest)[:, None], np.nan, counts)
+
+
+def _with_silence(
+    counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, unit: Unit
+) -> tuple[FloatArray, FloatArray]:
+    """Rates (n,), and the information in them less what is lost because the unit is estimated, too."""
+    if np.isnan(silent).all():
+        return fits.rate, _less_by_unit(counts, cut, fits.rate, fits.blocks, unit)
+    counts, cut = np.column_stack((counts, silent)), np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
+    rate, blocks = poisson_rates(counts, cut, np.maximum(fits.rate, 1e-3))
+    return rate, _less_by_unit(counts, cut, rate, blocks, unit)
+
+
+def _unit(blocking_s: FloatArray, cut: BoolArray, before: Estimate | None, *, fallback_s: float) -> tuple[Unit, Fits]:
     """tau of the workers that have one in common, and which these are."""
     unit = estimate_event(blocking_s, cut, fallback_s=fallback_s)
-    aside = np.any(_outliers(blocking_s, cut, fallback_s), axis=1)
-    fits = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.asarray(aside))
+    aside = np.any(outliers(blocking_s, cut, fallback_s), axis=1)
+    start = None if before is None else np.maximum(before.lambda_s / unit.event_s, 1e-3)
+    fits = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.asarray(aside), start=start)
     if fits.poisson.all():
         return unit, fits
-    unit = estimate_event(blocking_s[fits.poisson], cut[fits.poisson], fallback_s=fallback_s)
-    return unit, describe(in_events(blocking_s, cut, unit.event_s), cut, fits.poisson)
-
-
-def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
-    """Blocking times in units of tau; whoever was cut off after c units had blocked for more, or equally long."""
-    return np.asarray(blocking_s / event_s + TIE * cut)
+    before_s, unit = unit.event_s, estimate_event(blocking_s[fits.poisson], cut[fits.poisson], fallback_s=fallback_s)
+    return unit, describe(
+        in_events(blocking_s, cut, unit.event_s),
+        cut,
+        fits.poisson,
+        np.maximum(fits.rate * before_s / unit.event_s, 1e-3),
+    )
 
 
 def _less_by_unit(counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray, unit: Unit) -> FloatArray:
@@ -135,90 +176,12 @@ def _less_by_unit(counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: 
 
     A mean of whole observations does not depend on the unit; what a lower bound adds to the mean does.
     """
-    rows = np.flatnonzero(cut.any(axis=1) & (rate > 0))
+    rows = np.flatnonzero(np.any(cut & ~np.isnan(counts), axis=1) & (rate > 0))
     if not np.isfinite(unit.freedom) or not rows.size:
         return blocks
     bounds = np.where(cut[rows], TIE + (counts[rows] - TIE) / STEP, counts[rows] / STEP)
-    moved = STEP * poisson_rates(bounds, cut[rows], rate[rows], ROUGHLY)[0]
+    moved = STEP * poisson_rates(bounds, cut[rows], rate[rows], np.inf)[0]  # one step is near enough
     slope = (moved - rate[rows]) / np.log(STEP)
     less = blocks.copy()
     less[rows] = rate[rows] / (rate[rows] / np.maximum(blocks[rows], 1e-3) + slope**2 * 2 / unit.freedom)
     return less
-
-
-def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
-    """s: a low quantile of all workers' times, at most NOISE above the smallest; 0 while nothing is known.
-
-    The quantile lets a single odd report move s by little; the bound keeps it from rising when everyone is blocked.
-    """
-    whole = times_s[~cut & ~np.isnan(times_s)]
-    if not whole.size:
-        return 0.0
-    return float(min(np.quantile(whole, LOW_QUANTILE, method="lower"), (1 + NOISE) * whole.min()))
-
-
-def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> Unit:
-    """tau: variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without blocking.
-
-    The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
-    large difference, not a second level. What was cut off enters by its mean and variance given that it was, under
-    the tau that comes out: the fixed point is looked for by the secant method in log tau. One event lasts no longer
-    than the longest blocking that was seen to its end.
-    """
-    blocking_s = np.where(_outliers(blocking_s, cut, fallback_s), np.nan, blocking_s)
-    whole = ~cut & ~np.isnan(blocking_s)
-    rows = whole.sum(axis=1) > PAIRS_MIN
-    blocking_s, cut, whole = blocking_s[rows], cut[rows], whole[rows]
-    unit = Unit(event_s=max(fallback_s, EVENT_MIN_S), freedom=np.inf)
-    longest_s = float(np.max(blocking_s, where=whole, initial=0.0))
-    if longest_s <= 0:
-        return unit
-    found = _fixed_point(blocking_s, cut, unit)
-    return replace(found, event_s=min(found.event_s, max(longest_s, EVENT_MIN_S)))
-
-
-def _fixed_point(blocking_s: FloatArray, cut: BoolArray, unit: Unit) -> Unit:
-    """The tau that the variances confirm."""
-    logs: list[float] = []
-    gaps: list[float] = []
-    rate = None
-    for _ in range(ROUNDS):
-        found, rate = _pooled(blocking_s, cut, unit.event_s, rate)
-        logs.append(float(np.log(unit.event_s)))
-        gaps.append(float(np.log(found.event_s)) - logs[-1])
-        if abs(gaps[-1]) < SETTLED:
-            return found
-        slope = (gaps[-1] - gaps[-2]) / (logs[-1] - logs[-2]) if len(logs) > 1 else -1.0
-        step = np.clip(-gaps[-1] / min(slope, -0.2), -1.5, 1.5)
-        unit = Unit(event_s=max(float(np.exp(logs[-1] + step)), EVENT_MIN_S), freedom=found.freedom)
-        rate = rate * np.exp(logs[-1]) / unit.event_s
-        if np.log(unit.event_s) == logs[-1]:
-            break
-    return unit
-
-
-def _pooled(
-    blocking_s: FloatArray, cut: BoolArray, event_s: float, start: FloatArray | None
-) -> tuple[Unit, FloatArray]:
-    """Variance over mean, pooled over workers so that each counts for what its variance tells; and the rates."""
-    counts = in_events(blocking_s, cut, event_s)
-    rate, blocks = poisson_rates(counts, cut, start, ROUGHLY)
-    variance, weight = variances(counts, cut, rate, blocks)
-    total = float(weight @ rate)
-    if not weight @ variance > 0 or not total > 0:
-        return Unit(event_s=event_s, freedom=np.inf), rate
-    ratio = float(weight @ variance) / total  # its relative variance is 1 / total
-    return Unit(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
-
-
-def _outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArray:
-    """Marks each worker's largest value where it stands alone: one long pause must not become the unit of all.
-
-    One event among blocks without any stands alone, too: below OUTLIER * `least_s` nothing is marked.
-    """
-    filled = np.where(cut | np.isnan(blocking_s), 0.0, blocking_s)
-    if filled.shape[1] < 2:
-        return np.zeros(filled.shape, dtype=np.bool_)
-    second, largest = np.partition(filled, -2, axis=1)[:, -2:].T
-    alone = largest > OUTLIER * np.maximum(second, least_s)
-    return np.asarray(alone[:, None] & (filled == largest[:, None]))

@@ -4,7 +4,12 @@ Pure functions of arrays; a row is a worker. Counts need not be whole numbers: t
 tau. Between whole numbers the tail P(N >= c) is interpolated linearly.
 """
 
+import functools
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from controller.measure import BoolArray, FloatArray
@@ -12,8 +17,27 @@ from controller.measure import BoolArray, FloatArray
 CONFIDENCE = 0.95
 """Of the intervals."""
 
+INTERVALS = 256
+"""From so many intervals on they are interpolated between that number of them."""
+
+TIE = 0.5
+"""Added to the count at which an observation was cut off: a tie may go either way, and a moment between two counts
+rules the lower one out."""
+
 UNSEEN_EXPOSURE = 0.1
 """Blocks' worth of rate penalty for a worker of which only lower bounds are known: its likelihood has no maximum."""
+
+BEYOND = 200
+"""Most counts beyond a bound that are drawn."""
+
+TINY = 1e-280
+"""A tail below this is not divided by."""
+
+HAZARDS = 2048
+"""From so many hazards on they are looked up in a table: within 0.0003 of themselves."""
+
+TABLE_COUNTS, TABLE_ROOTS, TABLE_STEPS = 256, 16, 32
+"""The table has whole counts below the first, square roots of rates up to the second, so many steps a unit."""
 
 REACH = 8.0
 """Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
@@ -21,12 +45,9 @@ REACH = 8.0
 TAIL_MIN = 1e-12
 """Of an interval: a unit that is hardly known has wider tails than any number says."""
 
-TINY = 1e-280
-"""A tail below this is not divided by."""
-
 
 def poisson_rates(
-    counts: FloatArray, cut: BoolArray, start: FloatArray | None = None, settled: float = 1e-4
+    counts: FloatArray, cut: BoolArray, start: FloatArray | None = None, settled: float = 3e-3
 ) -> tuple[FloatArray, FloatArray]:
     """Maximum-likelihood rates (n,) of Poisson counts (n, window) and the information in them, in whole observations.
 
@@ -43,8 +64,8 @@ def poisson_rates(
     blocks = exposure.copy()
     rows = np.flatnonzero(lower.any(axis=1))
     if rows.size:
-        bounds = np.where(lower, counts, np.nan)[rows]
         begin = None if start is None else start[rows]
+        bounds = Bounds.of(counts[rows], lower[rows])
         rate[rows], blocks[rows] = _censored_rates(total[rows], exposure[rows], bounds, begin, settled)
     unknown = blocks == 0
     if unknown.any() and not unknown.all():
@@ -52,47 +73,103 @@ def poisson_rates(
     return rate, blocks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower bounds c = least + share, one an entry: N >= c."""
+
+    row: NDArray[np.int64]
+    least: FloatArray  # whole
+    share: FloatArray  # 0 to 1
+
+    @classmethod
+    def of(cls, counts: FloatArray, lower: BoolArray) -> Self:
+        """Those that are marked of (n, window)."""
+        row, column = np.nonzero(lower)
+        least = np.floor(counts[row, column])
+        return cls(row=row, least=least, share=counts[row, column] - least)
+
+    def of_rows(self, wanted: BoolArray) -> "Bounds":
+        """Those of some rows, which are numbered anew."""
+        kept = wanted[self.row]
+        row = (np.cumsum(wanted) - 1)[self.row[kept]]
+        return Bounds(row=row, least=self.least[kept], share=self.share[kept])
+
+    def sums(self, values: FloatArray, rows: int) -> FloatArray:
+        """Of the entries' values, by row (rows,)."""
+        return np.asarray(np.bincount(self.row, values, minlength=rows), dtype=np.float64)
+
+
 def _censored_rates(
-    total: FloatArray, exposure: FloatArray, bounds: FloatArray, start: FloatArray | None, settled: float
+    total: FloatArray, exposure: FloatArray, bounds: Bounds, start: FloatArray | None, settled: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Newton's method on the score, in log rate; `bounds` (rows, window) holds c of N >= c, NaN elsewhere.
+    """Newton's method on the score, in log rate, each row until it has settled.
 
     The score total/mu - exposure + sum h_c(mu), h_c = d log P(N >= c) / d mu, falls strictly: its root is the maximum.
     """
+    rows = len(total)
     exposure = np.where(exposure > 0, exposure, UNSEEN_EXPOSURE)
-    observations = exposure + np.sum(~np.isnan(bounds), axis=1)
-    guess = (total + np.nansum(bounds, axis=1)) / observations if start is None else start
-    rate = np.maximum(guess, 1e-9)
+    observations = exposure + bounds.sums(np.ones_like(bounds.share), rows)
+    guess = (total + bounds.sums(bounds.least + bounds.share, rows)) / observations if start is None else start
+    rate, slope = np.maximum(guess, 1e-9), np.empty(rows)
+    left = np.ones(rows, np.bool_)
     for _ in range(40):
-        score, slope = _score(rate, total, exposure, bounds)
-        step = np.clip(-score / (slope * rate), -1.0, 1.0)
-        rate = rate * np.exp(step)
-        if np.abs(step).max() < settled:
+        now = np.flatnonzero(left)
+        score, slope[now] = _score(rate[now], total[now], exposure[now], bounds if left.all() else bounds.of_rows(left))
+        step = np.clip(-score / (slope[now] * rate[now]), -1.0, 1.0)
+        rate[now] *= np.exp(step)
+        left[now] = np.abs(step) >= settled
+        if not left.any():
             break
     return rate, np.maximum(-slope * rate, 1e-3)
 
 
-def _score(
-    rate: FloatArray, total: FloatArray, exposure: FloatArray, bounds: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """First and second derivative of the log-likelihood at `rate` (rows,)."""
-    mu = rate[:, None]
-    least = np.floor(bounds)
-    share = bounds - least
-    before = _mass(least - 1, mu)  # d P(N >= c) / d mu = P(N = c - 1)
-    at = before * mu / np.maximum(least, 1.0)
-    at = np.where(least == 0, np.exp(-mu), at)
-    tail = special.gammainc(np.maximum(least, 1e-300), mu) - share * at  # gammainc(c, mu) = P(N >= c)
-    before2 = np.where(least >= 2, before * (least - 1) / mu, 0.0)
-    first = (1 - share) * before + share * at
-    second = (1 - share) * (before2 - before) + share * (before - at)
-    usable = tail > TINY
-    divisor = np.where(usable, tail, 1.0)
-    hazard = np.where(usable, first / divisor, bounds / mu)
-    bend = np.where(usable, second / divisor - hazard**2, -bounds / mu**2)
-    score = total / rate - exposure + np.nansum(hazard, axis=1)
-    slope = -total / rate**2 + np.nansum(bend, axis=1)
+def _score(rate: FloatArray, total: FloatArray, exposure: FloatArray, bounds: Bounds) -> tuple[FloatArray, FloatArray]:
+    """First and second derivative of the log-likelihood at `rate` (rows,).
+
+    With q = P(N = m) / P(N >= m), P(N = m - 1) = m / mu P(N = m) and the tail P(N >= m) - share P(N = m).
+    """
+    least, share = bounds.least, bounds.share
+    here = hazard(least, rate, bounds.row)
+    step = least / rate[bounds.row]
+    before = here * step
+    more, less = share * here, (1 - share) * before
+    scale = 1 / (1 - more)
+    first = (less + more) * scale
+    second = (less * (step - 1 - step / np.maximum(least, 1.0)) + share * before - more) * scale
+    score = total / rate - exposure + bounds.sums(first, len(rate))
+    slope = -total / rate**2 + bounds.sums(second - first**2, len(rate))
     return score, np.minimum(slope, -1e-300)
+
+
+def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> FloatArray:
+    """P(N = m) / P(N >= m) for whole counts m >= 0 (any,), each of the rate > 0 in a row of `rates` (rows,)."""
+    if counts.size < HAZARDS:
+        return _hazard(counts, rates[row])
+    place = np.minimum(np.sqrt(rates) * TABLE_STEPS, TABLE_ROOTS * TABLE_STEPS - 1e-6)
+    left = place.astype(np.int64)
+    flat = np.minimum(counts, TABLE_COUNTS - 1).astype(np.int64) * (TABLE_ROOTS * TABLE_STEPS + 1) + left[row]
+    table = _hazard_table()
+    below = table[flat]
+    found = below + (place - left)[row] * (table[flat + 1] - below)
+    if counts.max() >= TABLE_COUNTS or rates.max() >= TABLE_ROOTS**2:
+        outside = (counts >= TABLE_COUNTS) | (rates >= TABLE_ROOTS**2)[row]
+        found[outside] = _hazard(counts[outside], rates[row[outside]])
+    return np.asarray(found)
+
+
+def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
+    """By the incomplete gamma function; far out in the tail by its first terms."""
+    mass = np.exp(special.xlogy(counts, rates) - rates - special.gammaln(counts + 1))
+    tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
+    far = rates / (counts + 1)
+    return np.asarray(np.where(tail > TINY, mass / np.maximum(tail, TINY), 1 / (1 + far)))
+
+
+@functools.lru_cache(maxsize=1)
+def _hazard_table() -> FloatArray:
+    """Of every count and root, a row a count, flat."""
+    rates = (np.arange(TABLE_ROOTS * TABLE_STEPS + 1) / TABLE_STEPS) ** 2
+    return _hazard(np.arange(TABLE_COUNTS, dtype=np.float64)[:, None], np.maximum(rates, 1e-12)[None, :]).ravel()
 
 
 def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
@@ -115,12 +192,6 @@ def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
     return np.minimum(done, 1.0)
 
 
-def _mass(counts: FloatArray, mu: FloatArray) -> FloatArray:
-    """P(N = count), 0 below 0, for whole counts."""
-    inside = np.maximum(counts, 0.0)
-    return np.where(counts < 0, 0.0, np.exp(inside * np.log(mu) - mu - special.gammaln(inside + 1)))
-
-
 def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean and variance (n, window) of each count, given what is known of it: itself and 0 where it is whole.
 
@@ -128,24 +199,35 @@ def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[Float
     """
     lower = cut & (counts > 0)
     mean, variance = counts.copy(), np.where(np.isnan(counts), np.nan, 0.0)
-    bounds = counts[lower]
-    mu = np.maximum(np.broadcast_to(rate[:, None], counts.shape)[lower], 1e-9)
-    tail = _tail(bounds, mu)
-    usable = tail > TINY
-    divisor = np.where(usable, tail, 1.0)
-    first = mu * _tail(bounds - 1, mu) / divisor
-    second = mu**2 * _tail(bounds - 2, mu) / divisor
-    mean[lower] = np.where(usable, first, bounds)
-    variance[lower] = np.where(usable, np.maximum(second + first - first**2, 0.0), 0.0)
+    bounds, rates = Bounds.of(counts, lower), np.maximum(rate, 1e-9)
+    least, share, mu = bounds.least, bounds.share, rates[bounds.row]
+    here = hazard(least, rates, bounds.row)
+    before = here * least / mu
+    tail = 1 - share * here
+    first = mu * (1 + (1 - share) * before) / tail
+    second = mu**2 * (1 + before + (1 - share) * before * (least - 1) / mu) / tail
+    mean[lower] = first
+    variance[lower] = np.maximum(second + first - first**2, 0.0)
     return mean, variance
 
 
-def _tail(bounds: FloatArray, mu: FloatArray) -> FloatArray:
-    """P(N >= c), linear in c between whole numbers, 1 below 0."""
-    least = np.floor(bounds)
-    above = np.where(least >= 0, special.gammainc(np.maximum(least + 1, 1.0), mu), 1.0)
-    here = np.where(least >= 1, special.gammainc(np.maximum(least, 1.0), mu), 1.0)
-    return np.asarray(here + (bounds - least) * (above - here))
+def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> FloatArray:
+    """Poisson counts given N >= c (any,), whole, each exceeded by its share, 0 to 1, of all beyond its bound.
+
+    Of a bound between two whole counts the lower one has so much less of its chance. At most BEYOND the bound.
+    """
+    count = np.floor(bounds)
+    mass = np.exp(special.xlogy(count, rates) - rates - special.gammaln(count + 1))
+    above = np.where(count > 0, special.gammainc(np.maximum(count, 1.0), rates), 1.0)  # P(N >= count)
+    wanted = shares * (above - (bounds - count) * mass)
+    for _ in range(BEYOND):
+        above = above - mass
+        on = above >= wanted
+        if not on.any():
+            break
+        count = np.where(on, count + 1, count)
+        mass = np.where(on, mass * rates / np.maximum(count, 1.0), 0.0)
+    return np.where(wanted > TINY, count, np.ceil(bounds))
 
 
 def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> tuple[FloatArray, FloatArray]:
@@ -161,6 +243,15 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
         tail = max(float(special.ndtr(special.stdtrit(freedom, tail))), TAIL_MIN)
     events = rate * blocks
     exposure = np.where(blocks > 0, blocks, np.nan)
-    low = np.where(events > 1e-9, special.gammaincinv(events + 0.5, tail), 0.0) / exposure
-    high = special.gammainccinv(events + 0.5, tail) / exposure
+    low, high = (limit / exposure for limit in _limits(events, tail))
     return np.nan_to_num(np.minimum(low, rate), nan=0.0), np.nan_to_num(high, nan=np.inf)
+
+
+def _limits(events: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
+    """Of the mean of total counts (n,); of very many interpolated between, within 0.01 of an event."""
+    if len(events) > INTERVALS:
+        roots = np.sqrt(events)
+        few = np.linspace(0.0, roots.max() + 1e-9, INTERVALS)
+        return tuple(np.interp(roots, few, limit) for limit in _limits(few**2, tail))  # type: ignore[return-value]
+    low = np.where(events > 1e-9, special.gammaincinv(events + 0.5, tail), 0.0)
+    return low, special.gammainccinv(events + 0.5, tail)

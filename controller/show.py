@@ -218,13 +218,18 @@ def _counters(counters: dict[str, int]) -> str:
 
 
 def _model(answer: pb.Status) -> Text:
-    """s and tau."""
+    """s and tau, and what else predicted times rest on."""
     if not answer.service_s:
         return Text("no reports yet")
-    return Text(
+    lines = [
         f"s (block time without blocking) {1e3 * answer.service_s:.2f} ms, "
         f"tau (one blocking event) {1e3 * answer.event_s:.2f} ms"
-    )
+    ]
+    if answer.hidden_s:
+        lines.append(f"up to {1e3 * answer.hidden_s:.2f} ms of s may be blocking that is always there")
+    if answer.time_model:
+        lines.append(f"time model: {answer.time_model}")
+    return Text("\n".join(lines))
 
 
 def _interval(worker: pb.WorkerStatus) -> str:

@@ -693,6 +693,8 @@ class Status(_message.Message):
     ALIGNMENT_FIELD_NUMBER: _builtins.int
     LATE_GRADIENT_FIELD_NUMBER: _builtins.int
     AGE_WEIGHT_FIELD_NUMBER: _builtins.int
+    TIME_MODEL_FIELD_NUMBER: _builtins.int
+    HIDDEN_S_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -736,6 +738,10 @@ class Status(_message.Message):
     """the rule for late gradients that is wanted (run/late.py)"""
     age_weight: _builtins.float
     """what each iteration of age leaves of a gradient's weight"""
+    time_model: _builtins.str
+    """what predicted times rest on, and why: Poisson, own distributions, or iterations as measured"""
+    hidden_s: _builtins.float
+    """by so much s may be blocking that was always there: intervals of lambda include it"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -793,11 +799,13 @@ class Status(_message.Message):
         alignment: _abc.Iterable[_builtins.float] | None = ...,
         late_gradient: _builtins.str = ...,
         age_weight: _builtins.float = ...,
+        time_model: _builtins.str = ...,
+        hidden_s: _builtins.float = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -837,7 +845,7 @@ class WorkerStatus(_message.Message):
     """mean blocking time; it, its interval and dispersion are 0 while unknown"""
     lambda_low_s: _builtins.float
     lambda_high_s: _builtins.float
-    """0: no upper end is known yet"""
+    """0: no upper end is known"""
     samples: _builtins.int
     """blocks that the estimate now rests on (after forgetting)"""
     dispersion: _builtins.float

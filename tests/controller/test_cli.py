@@ -46,7 +46,7 @@ async def train(running: Running, iterations: int = 20) -> None:
         for worker in workers:
             time_s = 0.010 + (0.050 if worker.rank == 3 else 0.0) + random.exponential(0.0003)
             await worker.report(iteration, time_s, late=worker.rank == 3)
-    await until(lambda: running.session.decider.measurements.track[3].reports == iterations)
+    await until(lambda: running.session.decider.measurements.reports[3] == iterations)
     await until(lambda: running.session.decider.k == 3)
 
 

@@ -8,6 +8,7 @@ import pytest
 from bench.cluster import SERVICE_S, cluster
 from controller.decide import Decider
 from controller.measure import Report
+from controller.status import decided
 from run.config import Policy
 from run.errors import ConfigError
 
@@ -71,6 +72,50 @@ def test_a_worker_that_recovers_is_taken_back() -> None:
     for iteration in range(60, 160):  # it gains 9 %, which a window tells from nothing by one standard error only
         running.iterate(iteration)
     assert running.decider.k == 4
+
+
+def test_how_soon_a_recovery_is_noticed() -> None:
+    """It gains 9 %: half of the seeds notice within 70 iterations, nearly all within 140."""
+    taken = []
+    for seed in range(12):
+        running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration < 50 else 0.001, seed=seed)
+        iteration = 0
+        while iteration < 50 or (running.decider.k == 3 and iteration < 300):
+            iteration += 1
+            running.iterate(iteration)
+        taken.append(iteration - 49)
+    assert np.median(taken) <= 70
+    assert np.sort(taken)[-2] <= 140
+
+
+def test_a_shock_common_to_all_is_predicted_and_the_sources_time_is_still_shown() -> None:
+    random = np.random.default_rng(1)
+    decider = Decider(workers=4, policy=Policy(objective="round"))
+    decider.measurements.begin(0.0)
+    for iteration in range(1, 40):
+        shock_s = 0.005 * random.poisson(4.0)
+        for rank, own_s in enumerate(0.005 * random.poisson(0.3, 4)):
+            assert decider.report(
+                rank, Report(iteration=iteration, first_block_s=0.010 + shock_s + own_s), 0.1 * iteration
+            )
+        decider.decide(0.1 * iteration)
+    assert decider.estimate is not None and decider.choice is not None
+    assert decider.estimate.law == "rows"
+    forecast = decider.choice.forecast
+    real = np.array([0.030, 0.030, 0.031, 0.0345])  # s, the shock, and the k-th of four small ones
+    np.testing.assert_allclose(forecast.predicted_s, real, rtol=0.25)
+    assert forecast.expected_s[0] < 0.8 * forecast.predicted_s[0], "independent workers' first would be unblocked"
+    assert decided(decider).time_model == decider.estimate.reason
+
+
+def test_a_shown_interval_has_what_may_hide_in_s() -> None:
+    running = cluster(lambda rank, iteration: 0.100)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    estimate, shown = running.decider.estimate, decided(running.decider)
+    assert estimate is not None
+    assert shown.hidden_s == estimate.hidden_s > 0
+    assert shown.worker[1].lambda_high_s == estimate.high_s[1] + estimate.hidden_s
 
 
 def test_changes_say_why_in_numbers() -> None:

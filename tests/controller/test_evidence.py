@@ -6,7 +6,7 @@ import pytest
 from bench.cluster import cluster
 from bench.synthetic import LARGE, Setting, times_alone
 from controller.choose import expected_times, gains, objective, round_costs
-from controller.evidence import EXACT, Evidence, gain_error
+from controller.evidence import EXACT, Evidence, _signs, gain_error
 from controller.model import fit
 
 
@@ -71,6 +71,18 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     assert (error > 0.7 * spread).all(), "no gain looks surer than it is"
     assert (error < 2 * spread).all()
     assert np.median(errors, axis=0)[-1] == 0
+
+
+def test_one_set_of_moves_is_enough_for_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate = fit(*Setting(workers=3000, censored=0.0, events=LARGE).made(np.random.default_rng(4)))
+    live, goal = np.ones(3000, dtype=np.bool_), objective("round", 3000)
+    forecast, present = times_alone(expected_times(estimate, live)), (0, 2999)
+    error = gain_error(estimate, live, [forecast], goal.all_costs, present)[0]
+    monkeypatch.setattr("controller.evidence.MOVED", 8 * 3001)
+    _signs.cache_clear()
+    many = gain_error(estimate, live, [forecast], goal.all_costs, present)[0]
+    _signs.cache_clear()
+    np.testing.assert_allclose(error[:2900], many[:2900], rtol=0.5, atol=5e-3)  # a tenth of the margin
 
 
 def test_gains_are_bounded_whatever_the_costs() -> None:

@@ -1,15 +1,16 @@
-"""The test of the fit, a worker's own distribution, and what the estimate makes of them."""
+"""The test of each worker against the others, and what the estimate makes of it."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from controller.goodness import Curve, curve, poisson_fits
+from controller.choose import done_by
+from controller.goodness import poisson_fits
 from controller.measure import FloatArray
 from controller.model import fit
-from controller.poisson import imputed, poisson_done
+from controller.poisson import HAZARDS, hazard, imputed, poisson_done
 
 EVERYONE = np.ones(8, dtype=np.bool_)
 EVENT_S = 0.005
@@ -36,7 +37,7 @@ def test_what_is_not_poisson_is_found_and_no_one_else_is_blamed(blocking_s: Floa
     times_s = among_poisson(blocking_s, seed=2)
     found = fit(times_s, uncut(times_s))
     assert found.poisson.tolist() == [True] * 7 + [False]
-    assert list(found.curves) == [7]
+    assert found.curves.rank.tolist() == [7]
     assert found.event_s == pytest.approx(EVENT_S, rel=0.4)
 
 
@@ -73,15 +74,15 @@ def test_half_of_the_workers_at_most_are_called_odd() -> None:
 def test_the_estimate_uses_a_workers_own_distribution() -> None:
     times_s = among_poisson(0.100 * (np.arange(16) % 5 == 0))  # 4 of 16
     found = fit(times_s, uncut(times_s))
-    events = np.arange(int(found.longest(EVERYONE)) + 60, dtype=np.float64)
-    done = found.done(events, EVERYONE)
+    events = np.arange(int(found.curves.longest.max()) + 60, dtype=np.float64)
+    done = done_by(found, EVERYONE, events)
     assert done.shape == (8, len(events))
     np.testing.assert_allclose(done[:7], stats.poisson.cdf(events, found.lambda_s[:7, None] / found.event_s), atol=1e-9)
     assert done[7, 1] == pytest.approx(12 / 16)
     assert np.sum(1 - done[7]) * found.event_s == pytest.approx(found.lambda_s[7], rel=1e-6)
     live = np.arange(8) >= 6
-    np.testing.assert_array_equal(found.done(events, live), done[6:])
-    assert found.longest(live) == pytest.approx(0.100 / found.event_s, rel=0.01)
+    np.testing.assert_array_equal(done_by(found, live, events), done[6:])
+    assert found.curves.longest[0] == pytest.approx(0.100 / found.event_s, rel=0.01)
 
 
 @pytest.mark.parametrize(("shape", "least"), [("now and then very long", 0.85), ("always the same", 0.9)])
@@ -102,39 +103,10 @@ def test_a_silence_longer_than_ever_is_news() -> None:
     times_s = among_poisson(0.100 * (np.arange(16) % 5 == 0))
     for silent_s, own in ((0.05, True), (0.5, False)):
         found = fit(times_s, uncut(times_s), np.where(np.arange(8) == 7, silent_s, 0.0))
-        assert (7 in found.curves) is own
+        assert (7 in found.curves.rank) is own
         assert not found.poisson[7]
-    before = fit(times_s, uncut(times_s)).done(np.arange(4.0), EVERYONE)[7]
-    assert (found.done(np.arange(4.0), EVERYONE)[7] < before).all()
-
-
-observations = st.lists(st.tuples(st.floats(0, 50), st.booleans()), min_size=1, max_size=20)
-
-
-@settings(deadline=None)
-@given(observations, st.floats(0.1, 40))
-def test_a_curve_is_a_distribution(pairs: list[tuple[float, bool]], rate: float) -> None:
-    made = curve(np.array([c for c, _ in pairs]), np.array([cut for _, cut in pairs]), rate)
-    done = made.done(np.arange(200, dtype=np.float64))
-    assert (np.diff(done) >= -1e-9).all()
-    assert done.min() >= -1e-9
-    assert done.max() <= 1 + 1e-9
-    assert done[-1] > 1 - 1e-6
-    assert np.isfinite(made.longest)
-
-
-def test_a_curve_is_kaplan_meiers() -> None:
-    made = curve(np.array([1.0, 2.0, 2.0, 3.0, 5.0]), np.array([False, True, False, False, True]), 3.0)
-    np.testing.assert_allclose(made.counts, [1, 2, 3])
-    np.testing.assert_allclose(made.masses, [0.2, 0.2, 0.3])  # 4/5, then 3/4 of it, then 1/2 of that
-    assert (made.left, made.bound) == (pytest.approx(0.3), 5.0)
-    assert made.done(np.array([5.0]))[0] == pytest.approx(0.7)
-    assert made.done(np.array([6.0]))[0] == pytest.approx(1 - 0.3 * stats.poisson.sf(6, 3.0) / stats.poisson.sf(5, 3.0))
-
-
-def test_a_curve_shares_a_count_between_two_points_and_keeps_the_mean() -> None:
-    made = Curve(counts=np.array([3.25]), masses=np.ones(1), left=0.0, bound=3.25, rate=1.0)
-    np.testing.assert_allclose(made.done(np.arange(6.0)), [0, 0, 0, 0.75, 1, 1])
+    before = done_by(fit(times_s, uncut(times_s)), EVERYONE, np.arange(4.0))[7]
+    assert (done_by(found, EVERYONE, np.arange(4.0))[7] < before).all()
 
 
 @given(st.integers(1, 30), st.floats(0.1, 40))
@@ -149,6 +121,15 @@ def test_imputed_moments_are_the_truncated_poissons(bound: int, rate: float) -> 
     assert mean[0, 0] == pytest.approx(expected, rel=1e-6)
     assert variance[0, 0] == pytest.approx(chances @ (events - expected) ** 2, rel=1e-4, abs=1e-6)
     assert (mean[0, 1], variance[0, 1]) == (2, 0)
+
+
+@given(st.integers(0, 300), st.floats(1e-3, 400))
+def test_hazards_are_the_same_from_the_table(count: int, rate: float) -> None:
+    counts, row = np.full(HAZARDS, float(count)), np.zeros(HAZARDS, np.int64)
+    (few,), many = hazard(counts[:1], np.array([rate]), row[:1]), hazard(counts, np.array([rate]), row)
+    np.testing.assert_allclose(many, few, atol=4e-4)
+    exact = 1 / (1 + np.cumprod(rate / (count + np.arange(1, 3000))).sum())  # P(N >= m) in units of P(N = m)
+    assert few == pytest.approx(exact, rel=1e-4)
 
 
 @given(st.lists(st.floats(0, 3000), min_size=1, max_size=5), st.integers(0, 200), st.integers(0, 4000))

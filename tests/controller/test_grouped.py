@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import choice
-from controller.choose import _each, expected_counts, groups, lattice
-from controller.grouped import ENDS, grouped_counts
+from controller.choose import each_number, expected_counts, lattice
+from controller.grouped import ENDS, by_value, grouped_counts, grouped_done
 from controller.poisson import poisson_done
 
 
 def both(rates: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The grouped answer, and the exact one for workers that are really so."""
     points, weights = lattice(float(rates.max()))
-    exact = np.cumsum(_each(poisson_done(points, np.repeat(rates, sizes)))[:-1] @ weights)
+    exact = np.cumsum(each_number(poisson_done(points, np.repeat(rates, sizes)))[:-1] @ weights)
     return grouped_counts(poisson_done(points, rates), sizes, weights), exact
 
 
@@ -32,15 +32,29 @@ def test_groups_of_like_workers(made: list[tuple[float, int]]) -> None:
 
 @pytest.mark.parametrize("workers", [65, 256, 1000])
 def test_many_unlike_workers(workers: int) -> None:
-    found, exact = both(*groups(np.random.default_rng(workers).gamma(2.0, 3.0, workers)))
+    groups = by_value(np.random.default_rng(workers).gamma(2.0, 3.0, workers))
+    found, exact = both(groups.means, groups.sizes)
     np.testing.assert_allclose(found + 2, exact + 2, rtol=0.003)
 
 
 def test_ten_thousand_workers_keep_the_sum() -> None:
-    rates, sizes = groups(np.random.default_rng(4).gamma(2.0, 3.0, 10_000))
+    rates = np.random.default_rng(4).gamma(2.0, 3.0, 10_000)
+    groups = by_value(rates)
     points, weights = lattice(float(rates.max()))
-    found = grouped_counts(poisson_done(points, rates), sizes, weights)
-    assert found.sum() == pytest.approx(sizes @ rates, rel=2e-3)  # order statistics only reorder
+    found = grouped_counts(grouped_done(groups, points), groups.sizes, weights)
+    assert found.sum() == pytest.approx(rates.sum(), rel=2e-3)  # order statistics only reorder
+
+
+def test_groups_hold_like_workers_and_keep_the_mean() -> None:
+    rates = np.append(np.random.default_rng(1).gamma(2.0, 3.0, 100), 500.0)
+    groups = by_value(rates)
+    assert groups.sizes.sum() == 101
+    assert (groups.sizes > 0).all()
+    assert (np.diff(groups.means) > 0).all()
+    assert groups.sizes @ groups.means == pytest.approx(rates.sum())
+    assert (groups.sizes[-1], groups.means[-1]) == (1, 500.0), "a straggler is alone"
+    for place, mean in enumerate(groups.means):
+        assert rates[groups.group == place].mean() == pytest.approx(mean)
 
 
 def test_what_the_bench_times_is_a_choice() -> None:

@@ -127,7 +127,7 @@ def test_no_input_breaks_the_invariants(inputs: list[tuple[int, Report] | Arriva
             taken.report(*item, now_s=float(now))
     known = taken.times_s[~np.isnan(taken.times_s)]
     assert ((known >= 0) & np.isfinite(known)).all()
-    assert sum(track.reports + track.arrivals for track in taken.track) + taken.refused <= len(inputs)
+    assert taken.reports.sum() + sum(track.arrivals for track in taken.track) + taken.refused <= len(inputs)
     assert all(track.reported <= taken.iteration for track in taken.track)
     assert taken.times_s.shape == (4, 5)
     assert (taken.silent_s(float(len(inputs))) >= 0).all()

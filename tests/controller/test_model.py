@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from bench.synthetic import ALWAYS, LARGE, SERVICE_S, SMALL, Setting
 from controller.measure import BoolArray, FloatArray
-from controller.model import EVENT_MIN_S, NOISE, estimate_service, fit
+from controller.model import fit
 from controller.poisson import interval, poisson_rates
+from controller.units import EVENT_MIN_S, NOISE, estimate_service, in_events
 
 
 def made(lambdas_s: list[float], *, blocks: int, seed: int = 1, event_s: float = 0.005) -> FloatArray:
@@ -165,6 +167,76 @@ def test_silence_raises_the_estimate_with_every_moment() -> None:
     assert (np.diff([row[3] for row in lambdas]) > 0).all()
     assert lambdas[-1][3] > 10 * lambdas[-1][0]
     np.testing.assert_allclose(lambdas[-1][:3], lambdas[0][:3])
+
+
+@pytest.mark.parametrize("censored", [0.0, 0.5])
+@pytest.mark.parametrize("events", [SMALL, LARGE])
+def test_the_intervals_hold_the_truth_as_often_as_they_say(events: tuple[float, float], censored: float) -> None:
+    setting, random = Setting(workers=8, censored=censored, events=events), np.random.default_rng(6)
+    held, total = [], []
+    for _ in range(100):
+        found = fit(*setting.made(random))
+        mean_s = SERVICE_S + setting.lambda_s - found.service_s
+        held.append((found.low_s <= setting.lambda_s) & (setting.lambda_s <= found.high_s + found.hidden_s))
+        total.append((found.low_s <= mean_s) & (mean_s <= found.high_s))
+    assert 0.92 <= np.mean(held) <= 0.985
+    assert 0.92 <= np.mean(total) <= 0.985
+
+
+def test_who_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
+    """s is then too large and lambda too small: their sum has an interval that holds it, and lambda a wider one."""
+    setting, random = Setting(workers=8, censored=0.0, events=ALWAYS), np.random.default_rng(7)
+    alone, wider, total = [], [], []
+    for _ in range(100):
+        found = fit(*setting.made(random))
+        mean_s = SERVICE_S + setting.lambda_s - found.service_s
+        alone.append((found.low_s <= setting.lambda_s) & (setting.lambda_s <= found.high_s))
+        wider.append((found.low_s <= setting.lambda_s) & (setting.lambda_s <= found.high_s + found.hidden_s))
+        total.append((found.low_s <= mean_s) & (mean_s <= found.high_s))
+    assert np.mean(alone) < 0.2
+    assert np.mean(wider) >= 0.94
+    assert 0.92 <= np.mean(total) <= 0.985
+
+
+def test_nothing_hides_where_somebody_is_unblocked_now_and_then() -> None:
+    setting, random = Setting(workers=8, censored=0.0, events=LARGE), np.random.default_rng(8)
+    hidden = [fit(*setting.made(random)).hidden_s for _ in range(50)]
+    assert np.mean(np.array(hidden) == 0) >= 0.95
+
+
+def test_there_is_no_upper_end_for_who_is_always_cut_off() -> None:
+    times_s = made([0.001, 0.005, 0.020, 0.060], blocks=16)
+    cut = whole(times_s)
+    cut[3], times_s[3] = True, 0.025
+    found = fit(times_s, cut)
+    assert found.high_s[3] == np.inf
+    assert 0 < found.low_s[3] < found.lambda_s[3] < np.inf
+    assert np.isfinite(found.high_s[:3]).all()
+    cut[3, 0], times_s[3, 0] = False, 0.030
+    assert np.isfinite(fit(times_s, cut).high_s[3]), "once it was seen to its end"
+
+
+def test_where_the_search_begins_does_not_matter() -> None:
+    times_s = made([0.001, 0.005, 0.020, 0.060], blocks=16)
+    cut = times_s > 0.040
+    times_s = np.minimum(times_s, 0.040)
+    cold, far = fit(times_s, cut), fit(made([0.060, 0.001, 0.001, 0.001], blocks=16), whole(times_s))
+    warm = fit(times_s, cut, None, None, far)
+    np.testing.assert_allclose(warm.lambda_s, cold.lambda_s, rtol=1e-3)
+    np.testing.assert_allclose(warm.high_s, cold.high_s, rtol=1e-2)
+
+
+def test_many_workers_are_fitted_as_few_are() -> None:
+    """Hazards, intervals and the test of the fit take other ways there."""
+    setting, random = Setting(workers=3000, censored=0.3, events=LARGE), np.random.default_rng(9)
+    times_s, cut = setting.made(random)
+    found = fit(times_s, cut)
+    counts = in_events(np.maximum(times_s - found.service_s, 0.0), cut, found.event_s)
+    some = np.arange(0, 3000, 150)
+    rate, _ = poisson_rates(counts[some], cut[some], settled=1e-6)
+    np.testing.assert_allclose(found.lambda_s[some] / found.event_s, rate, rtol=1e-3)
+    assert np.mean((found.low_s <= setting.lambda_s) & (setting.lambda_s <= found.high_s)) > 0.93
+    assert found.poisson.mean() > 0.999
 
 
 @settings(deadline=None)

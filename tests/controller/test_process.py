@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from controller.choose import expected_times
+from controller.curves import Curves
+from controller.draws import MANY
 from controller.model import Estimate
-from controller.prediction import MANY, Prediction, Predictor
+from controller.prediction import Prediction, Predictor
 from controller.process import AGES, Beyond
 from run.late import RuleName
 from tests.controller.slow import process, seen
@@ -31,7 +33,7 @@ def estimate(lambdas: list[float], *, service: float = 5.0) -> Estimate:
         blocks=np.full(len(known), 16.0),
         dispersion=np.ones(len(known)),
         poisson=np.ones(len(known), dtype=np.bool_),
-        curves={},
+        curves=Curves.none(),
     )
 
 

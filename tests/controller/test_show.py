@@ -82,6 +82,13 @@ def test_the_table_of_ks_fits_80_columns() -> None:
     assert "measured: from iteration to iteration, with 4.20 ms of transfer and step." in legend
 
 
+def test_the_time_model_and_what_may_be_hidden_in_s_are_said() -> None:
+    told = answer(time_model="own distributions: blocking is not Poisson's (p = 0.01)", hidden_s=0.004)
+    lines = printed(show.lambdas(told))
+    assert lines[1] == "up to 4.00 ms of s may be blocking that is always there"
+    assert lines[2] == "time model: own distributions: blocking is not Poisson's (p = 0.01)"
+
+
 def test_the_column_that_decides_is_named() -> None:
     forecast = [pb.Expected(k=1, iteration_s=0.1, predicted_s=0.2, cost=0.2)]
     lines = printed(show.k_choice(answer(expected=forecast, objective="round")), width=200)
