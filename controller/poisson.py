@@ -158,11 +158,13 @@ def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> Flo
 
 
 def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """By the incomplete gamma function; far out in the tail by its first terms."""
+    """By the incomplete gamma function; far out in the tail by its first terms, and a geometric series of the rest."""
     mass = np.exp(special.xlogy(counts, rates) - rates - special.gammaln(counts + 1))
     tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
-    far = rates / (counts + 1)
-    return np.asarray(np.where(tail > TINY, mass / np.maximum(tail, TINY), 1 / (1 + far)))
+    beyond = 1 / (1 - np.minimum(rates / (counts + 4), 0.9))  # P(N >= m + 3) in units of P(N = m + 3)
+    for more in (3, 2, 1):
+        beyond = 1 + rates / (counts + more) * beyond
+    return np.asarray(np.where(tail > TINY, mass / np.maximum(tail, TINY), 1 / beyond))
 
 
 @functools.lru_cache(maxsize=1)

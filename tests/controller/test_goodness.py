@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -124,6 +124,8 @@ def test_imputed_moments_are_the_truncated_poissons(bound: int, rate: float) -> 
 
 
 @given(st.integers(0, 300), st.floats(1e-3, 400))
+@example(200, 3.0)
+@example(1500, 400.0)
 def test_hazards_are_the_same_from_the_table(count: int, rate: float) -> None:
     counts, row = np.full(HAZARDS, float(count)), np.zeros(HAZARDS, np.int64)
     (few,), many = hazard(counts[:1], np.array([rate]), row[:1]), hazard(counts, np.array([rate]), row)
