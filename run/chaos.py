@@ -23,7 +23,7 @@ from run.errors import ConfigError, InterruptedRun, LeftoversError, RunError
 from run.folder import default_path
 from run.outcomes import WIDTH, Outcome, outcomes_table
 from run.runner import execute, make_plan, summarised
-from run.scenarios import Scenario, scenarios
+from run.scenarios import BASE, Scenario, scenarios
 from run.state import another_run, running
 
 SCENARIO_S = 20
@@ -35,6 +35,7 @@ Examples:
   kofn chaos                                  every scenario, on the embedded switch
   kofn chaos --target bmv2                    the same on simple_switch_grpc
   kofn chaos loss-10 switch-killed            two of them
+  kofn chaos --objective async:3              every scenario, with another rule for late gradients
   kofn chaos --list                           what there is
   kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
 
@@ -49,6 +50,12 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
 @click.option(
     "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: auto]"
 )
+@click.option(
+    "--objective",
+    default=BASE.run.passes[0],
+    show_default=True,
+    help="What chooses k, or RULE:K, in every scenario that does not say: async:3, for example.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
 @click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
 @click.option("--list", "as_list", is_flag=True, help="Only say what the scenarios are.")
@@ -58,6 +65,7 @@ def command(
     names: tuple[str, ...],
     target: tuple[str, ...],
     driver: str | None,
+    objective: str,
     out: Path | None,
     if_present: bool,
     as_list: bool,
@@ -69,7 +77,7 @@ def command(
     """
     console, outcomes = _console(stderr=as_json), {}
     with ending("chaos"):
-        chosen = _choose(names)
+        chosen = [scenario.under(objective) for scenario in _choose(names)]
         if as_list:
             return _list(chosen, console, as_json=as_json)
         if running() is not None:

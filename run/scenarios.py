@@ -3,13 +3,16 @@
 Every scenario trains the same model to the same accuracy as the first one, which has no fault.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from msgspec.structs import replace
 
 from run.compression import Compress
 from run.config import Config, Event, Fault, Job, Model, Network, Policy, Run, Straggler
+from run.objectives import check_objective
 
 BASE = Config(
     run=Run(name="chaos", passes=("round",), pass_deadline_s=120.0),
@@ -31,6 +34,23 @@ class Scenario:
     jobs: tuple[Config, ...]
     embedded_only: str = ""
     """Why BMv2 cannot do it."""
+
+    def under(self, objective: str) -> Self:
+        """With this one in place of BASE's; ConfigError where it is none."""
+        check_objective(objective, BASE.job.workers, "--objective")
+        jobs = [
+            replace(config, run=replace(config.run, passes=(_bounded(objective, config.job.workers),)))
+            if config.run.passes == BASE.run.passes
+            else config
+            for config in self.jobs
+        ]
+        return dataclasses.replace(self, jobs=tuple(jobs))
+
+
+def _bounded(objective: str, workers: int) -> str:
+    """RULE:K of a job that may have fewer workers."""
+    name, colon, k = objective.partition(":")
+    return f"{name}:{min(int(k), workers)}" if colon else name
 
 
 def scenarios() -> Iterator[Scenario]:

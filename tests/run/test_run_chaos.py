@@ -51,6 +51,20 @@ def test_the_matrix_is_whole() -> None:
     assert len(changes) == 100
 
 
+def test_another_objective_is_in_force_where_the_scenario_says_none() -> None:
+    """Of three workers k is 3 at most."""
+    by_name = {scenario.name: scenario.under("async:4").jobs for scenario in SCENARIOS}
+    assert by_name["loss-10"][0].run.passes == ("async:4",)
+    assert [job.run.passes for job in by_name["two-jobs"]] == [("async:4",), ("async:3",)]
+    assert by_name["partition-all"][0].run.passes == ("all",)
+    for jobs in by_name.values():
+        for job in jobs:
+            job.check()
+    result = CliRunner().invoke(command, ["--objective", "async:5"])
+    assert result.exit_code == 2
+    assert "--objective is 'async:5'" in result.output
+
+
 def test_unknown_scenarios_are_named() -> None:
     result = CliRunner().invoke(command, ["loss-1", "nonsense"])
     assert result.exit_code == 2
