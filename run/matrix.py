@@ -9,8 +9,10 @@ it is run again.  How a run is carried out is the caller's: on the real system, 
 
 import functools
 import multiprocessing
+import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -181,13 +183,20 @@ def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Ite
 
 def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[Result]:
     """As many at a time; whoever stops asking stops them."""
-    with multiprocessing.get_context("spawn").Pool(processes, _ignore_interrupts) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, _follow_parent) as pool:
         yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
 
 
-def _ignore_interrupts() -> None:
-    """The parent hears of Ctrl-C, and ends its children."""
+def _follow_parent() -> None:
+    """The parent hears of Ctrl-C, and ends its children; when it is killed, they end by themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _run_quietly(carry_out: CarryOut, cell: Cell) -> Result:

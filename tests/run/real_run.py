@@ -103,8 +103,7 @@ class RealRun:
 
     def processes(self) -> list[int]:
         """All living processes of the run."""
-        needle = f"KOFN_STATE_DIR={self.state}\0".encode()
-        return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
+        return processes(self.state)
 
     def pid(self, *words: str) -> int:
         """The one process that has these arguments."""
@@ -159,6 +158,12 @@ class RealRun:
         argv = ["nsenter", f"--net={path}", "ip", "-j", "link"]
         links = subprocess.run(argv, capture_output=True, check=True, pass_fds=[self._namespace]).stdout
         return [link["ifname"] for link in json.loads(links) if link["ifname"] != "lo"]
+
+
+def processes(state: Path) -> list[int]:
+    """All living ones whose state folder this is."""
+    needle = f"KOFN_STATE_DIR={state}\0".encode()
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
 
 
 def _read(path: Path) -> bytes:

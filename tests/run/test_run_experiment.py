@@ -1,9 +1,12 @@
 """`kofn experiment k`: a matrix that is run, interrupted and gone on with; its report; one for real."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +25,7 @@ from run.experiment import command
 from run.folder import RunFolder
 from run.matrix import Scenario, cells, run_cells
 from run.runner import Plan, make_plan, prepare
-from tests.run.real_run import OWN_NETWORK
+from tests.run.real_run import OWN_NETWORK, processes
 
 OBJECTIVES = ("merge:2", "all", "round")
 
@@ -240,12 +243,42 @@ def test_one_for_real_and_again(tmp_path: Path) -> None:
     assert (out / "report.html").exists()
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_simulations_end_with_their_command(name: str, code: int, tmp_path: Path) -> None:
+    """Interrupted or killed: nothing goes on computing."""
+    arguments = ["--simulate", "--scenario", "equal", "--workers", "16", "--rate", "0.02", "--processes", "2"]
+    argv = [sys.executable, "-c", "from controller.start import main; main()", "experiment", "k", *arguments]
+    with subprocess.Popen(
+        [*argv, "--out", tmp_path / "out"],
+        env=os.environ | {"KOFN_STATE_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as begun:
+        until(lambda: len(list(tmp_path.glob("out/*/seed-*/run.json"))) == 2)
+        assert len(processes(tmp_path)) >= 3
+        begun.send_signal(signal.Signals[name])
+        assert begun.wait(timeout=20) == code
+    try:
+        until(lambda: not processes(tmp_path), timeout_s=20)
+    finally:
+        for left in processes(tmp_path):
+            os.kill(left, signal.SIGKILL)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    """Wait; an assertion fails where it does not come."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
 def test_in_virtual_time_two_at_a_time(folder: Path) -> None:
     """The same matrix without a network: trained, found and claimed upon; again to the last digit."""
     chosen = ["--scenario", "one-slow", "--scenario", "racks", "--objective", "batch-sync:2", "--objective", "accuracy"]
     documents = []
-    for out, processes in ((folder, 2), (folder.with_name("again"), 1)):
-        arguments = ["k", "--simulate", *chosen, *SHORT, "--out", str(out), "--processes", str(processes), "--json"]
+    for out, number in ((folder, 2), (folder.with_name("again"), 1)):
+        arguments = ["k", "--simulate", *chosen, *SHORT, "--out", str(out), "--processes", str(number), "--json"]
         if documents:
             out.mkdir()
             shutil.copy(folder / "costs-4w.json", out)
