@@ -124,9 +124,9 @@ def conduct(
         out = choices.out
         if choices.report_only and (out is None or not out.is_dir()):
             raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
+        wanted = scenarios()
         if not (choices.report_only or choices.simulated) and running() is not None:
             raise another_run()
-        wanted = scenarios()
         folder = out or default_path(f"experiment-{experiment}")
         matrix = cells(wanted, choices.seeds, folder)
         ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
