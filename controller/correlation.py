@@ -18,7 +18,10 @@ MEMORY = 256
 """Iterations after which a measured product counts for 1 / e."""
 
 LENGTH_MIN, LENGTH_MAX = 0.5, 10.0
-"""Lags: more cannot be told from products over LAGS."""
+"""Lags, where the product falls to half within those that are known."""
+
+FARTHEST = 3.0
+"""Times LENGTH_MAX, where it does not over all LAGS: as much longer as the loss over these is less than a half."""
 
 UNKNOWN = 2.0
 """L and phi while nothing is known."""
@@ -94,7 +97,9 @@ class Correlation:
             return UNKNOWN
         below = np.flatnonzero(curve < 0.5)
         if not below.size:
-            return min(float(len(curve)), LENGTH_MAX)
+            lost = 1.0 - float(curve[-1])
+            farther = min(0.5 / max(lost, 1e-9), FARTHEST) if len(curve) > LAGS else 1.0
+            return min(float(len(curve)), LENGTH_MAX) * farther
         at = int(below[0])
         length = at - 1 + (curve[at - 1] - 0.5) / max(curve[at - 1] - curve[at], 1e-9)
         return float(np.clip(length, LENGTH_MIN, LENGTH_MAX))

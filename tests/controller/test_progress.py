@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from controller.correlation import LENGTH_MAX, UNKNOWN, Correlation
+from controller.correlation import FARTHEST, LENGTH_MAX, UNKNOWN, Correlation
 from controller.measure import FloatArray, Report
 from controller.prediction import Prediction, Shares
 from controller.process import AGES
@@ -50,7 +50,9 @@ def test_the_noise_scale_is_that_of_single_gradients() -> None:
 
 def test_lengths_are_bounded_and_unknown_at_first() -> None:
     assert (Correlation().length, Correlation().noise_scale, Correlation().known) == (UNKNOWN, UNKNOWN, False)
-    assert course(turn=0.999, noise=0.1, gradients=4, iterations=60).length == LENGTH_MAX
+    assert course(turn=0.999, noise=0.1, gradients=4, iterations=60).length == FARTHEST * LENGTH_MAX
+    assert course(turn=0.999, noise=0.1, gradients=4, iterations=12).length == LENGTH_MAX, "not all lags are known"
+    assert LENGTH_MAX < course(turn=0.97, noise=0.1, gradients=4, iterations=200).length < FARTHEST * LENGTH_MAX
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
