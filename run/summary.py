@@ -289,8 +289,11 @@ def _traffic(entry: PassSummary, size: int, packets: int) -> str:
 
 
 def _courses(entry: PassSummary) -> str:
-    first, *others = entry.courses or ("-",)
-    return ", ".join([f"{first}", *(f"{course} ({course.iteration})" for course in others)])
+    if not entry.courses:
+        return "-"
+    first, *others = entry.courses
+    between = [f"{len(others)} changes"] if len(others) > 1 else []
+    return ", ".join([f"{first}", *between, *(f"{last} ({last.iteration})" for last in others[-1:])])
 
 
 def _corrupted(entry: PassSummary) -> str:
