@@ -27,6 +27,7 @@ from controller.choose import (
 from controller.chooser import cheapest
 from controller.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from controller.measure import FloatArray
+from controller.poisson import farthest
 
 SERVICE = 2.0
 """s in units of tau."""
@@ -73,7 +74,7 @@ def against_draws(settings: int, draws: int, seed: int) -> list[Row]:
 def exact_counts(rates: FloatArray) -> FloatArray:
     """E of the k-th smallest (n,), every worker's own rate: products of polynomials by FFT, within seconds."""
     workers, most = len(rates), float(rates.max())
-    points = np.arange(int(most + 9 * np.sqrt(most) + 16) + 1, dtype=np.float64)
+    points = np.arange(farthest(most) + 1, dtype=np.float64)
     expected = np.zeros(workers)
     for begin in range(0, len(points), 16):
         done = special.pdtr(points[begin : begin + 16, None], rates)
@@ -144,7 +145,7 @@ def by_scipy(rates: FloatArray) -> FloatArray:
     It is constant between whole counts, so one value for each is the whole integral.
     """
     ks, most = np.arange(len(rates)), float(rates.max())
-    points = np.arange(int(most + 9 * np.sqrt(most) + 16) + 1)
+    points = np.arange(farthest(most) + 1)
     return np.asarray(np.sum([stats.poisson_binom.cdf(ks, special.pdtr(m, rates)) for m in points], axis=0))
 
 

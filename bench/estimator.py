@@ -25,6 +25,7 @@ from controller.choose import done_by, expected_counts, round_costs
 from controller.evidence import gain_error
 from controller.measure import FloatArray
 from controller.model import Estimate, fit
+from controller.poisson import farthest
 
 CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 100
 STEP_S = 0.020  # how often silence is looked at
@@ -280,7 +281,7 @@ def alarm(name: str, window: int, repetitions: int, seed: int) -> Row:
 def _distances(rate: float, estimate: Estimate, truth: FloatArray) -> tuple[float, float]:
     """Largest difference between P(T <= t) and the truth: of Poisson's, and of what is used."""
     most = max(rate, float(estimate.curves.longest.max(initial=0.0)))
-    events = np.arange(int(most + 9 * np.sqrt(most) + 16), dtype=np.float64)
+    events = np.arange(farthest(most), dtype=np.float64)
     real = np.searchsorted(truth, estimate.event_s * (events + 0.5)) / len(truth)
     poisson = stats.poisson.cdf(events, rate)
     used = done_by(estimate, np.arange(8) == 7, events)[0]

@@ -16,7 +16,7 @@ from controller.curves import Curves
 from controller.grouped import Counts, by_value, grouped_counts, grouped_done
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
-from controller.poisson import poisson_done
+from controller.poisson import farthest, poisson_done
 from run.late import RuleName, Treatment
 from run.objectives import check_objective, find_plugin
 
@@ -27,9 +27,6 @@ DENSE = 128
 """Lattice points from 0 on that are all evaluated; later ones are COARSE evenly spaced ones, interpolated between."""
 
 COARSE = 96
-
-TAIL = 9.0
-"""Standard deviations of the slowest worker's count up to which the lattice reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +229,7 @@ def lattice(most: float) -> tuple[FloatArray, FloatArray]:
 
     Every m up to DENSE is a point, so small means are exact; beyond, f is smooth on the scale of the spacing.
     """
-    end = int(most + TAIL * np.sqrt(most) + 16)
+    end = farthest(most)
     points = np.arange(min(end, DENSE) + 1, dtype=np.float64)
     if end > DENSE:
         coarse = np.unique(np.linspace(DENSE, end, min(COARSE, end - DENSE) + 1).astype(np.int64))

@@ -13,7 +13,7 @@ from scipy import special
 
 from controller.grouped import Groups
 from controller.measure import BoolArray, FloatArray
-from controller.poisson import TINY
+from controller.poisson import TINY, farthest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Curves:
     def _tail(self, row: int, above: FloatArray) -> FloatArray:
         """Counts beyond the bound which a share of `above` of those exceed."""
         bound, rate = self.bound[row], self.rate[row]
-        events = np.floor(bound) + np.arange(1, 2 + int(rate + 9 * np.sqrt(rate) + 16))
+        events = np.floor(bound) + np.arange(1, 2 + farthest(rate))
         tail = _above(events, rate) / np.maximum(_above(bound, rate), TINY)
         return np.asarray(events[np.minimum(np.searchsorted(-tail, -above), len(events) - 1)])
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from controller.choose import GROUP_ABOVE, TAIL, each_number
+from controller.choose import GROUP_ABOVE, each_number
 from controller.curves import Curves
 from controller.grouped import by_value, grouped_counts
 from controller.measure import BoolArray, FloatArray
 from controller.model import Estimate
+from controller.poisson import TAIL, farthest
 from controller.process import BURN_IN, IntArray
 
 SEED = 1
@@ -145,8 +146,7 @@ def _counts(estimate: Estimate, ranks: IntArray, rates: FloatArray) -> FloatArra
 
 def poisson_quantiles(rate: float, levels: FloatArray) -> FloatArray:
     """Counts below which a share of `levels` lies."""
-    most = int(rate + TAIL * np.sqrt(rate) + 16)
-    return np.asarray(np.searchsorted(special.pdtr(np.arange(most), rate), levels), dtype=np.float64)
+    return np.asarray(np.searchsorted(special.pdtr(np.arange(farthest(rate)), rate), levels), dtype=np.float64)
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from controller.measure import FloatArray
-from controller.poisson import poisson_done
+from controller.poisson import poisson_done, poisson_mass
 
 GROUPS = 24
 
@@ -66,7 +66,7 @@ def grouped_done(groups: Groups, points: FloatArray) -> FloatArray:
 def _mass(counts: FloatArray, mu: FloatArray) -> FloatArray:
     """P(N = count), 0 below 0."""
     inside = np.maximum(counts, 0.0)
-    return np.where(counts < 0, 0.0, np.exp(special.xlogy(inside, mu) - mu - special.gammaln(inside + 1)))
+    return np.where(counts < 0, 0.0, poisson_mass(inside, mu))
 
 
 def grouped_counts(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:

@@ -39,6 +39,9 @@ HAZARDS = 2048
 TABLE_COUNTS, TABLE_ROOTS, TABLE_STEPS = 256, 16, 32
 """The table has whole counts below the first, square roots of rates up to the second, so many steps a unit."""
 
+TAIL = 9.0
+"""Standard deviations above the mean that next to no Poisson count exceeds."""
+
 REACH = 8.0
 """Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
 
@@ -159,7 +162,7 @@ def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> Flo
 
 def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
     """By the incomplete gamma function; far out in the tail by its first terms, and a geometric series of the rest."""
-    mass = np.exp(special.xlogy(counts, rates) - rates - special.gammaln(counts + 1))
+    mass = poisson_mass(counts, rates)
     tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
     beyond = 1 / (1 - np.minimum(rates / (counts + 4), 0.9))  # P(N >= m + 3) in units of P(N = m + 3)
     for more in (3, 2, 1):
@@ -174,6 +177,16 @@ def _hazard_table() -> FloatArray:
     return _hazard(np.arange(TABLE_COUNTS, dtype=np.float64)[:, None], np.maximum(rates, 1e-12)[None, :]).ravel()
 
 
+def poisson_mass(counts: FloatArray, rates: FloatArray) -> FloatArray:
+    """P(N = count) for counts >= 0; both broadcast."""
+    return np.asarray(np.exp(special.xlogy(counts, rates) - rates - special.gammaln(counts + 1)))
+
+
+def farthest(rate: float) -> int:
+    """A count that next to no Poisson count of this rate exceeds."""
+    return int(rate + TAIL * np.sqrt(rate) + 16)
+
+
 def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
     """P(N_i <= m) (n, points) at ascending whole `events` m (points,).
 
@@ -184,7 +197,7 @@ def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
     dense = int(np.argmin(np.append(events == np.arange(len(events)), False)))
     near, far = events[:dense], events[dense:]
     done = np.empty((len(rate), len(events)))
-    np.cumsum(np.exp(special.xlogy(near, mu) - mu - special.gammaln(near + 1)), axis=1, out=done[:, :dense])
+    np.cumsum(poisson_mass(near, mu), axis=1, out=done[:, :dense])
     reach = REACH * (np.sqrt(mu) + 2)
     done[:, dense:] = far > mu
     open_ = np.abs(far - mu) < reach
@@ -219,7 +232,7 @@ def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> F
     Of a bound between two whole counts the lower one has so much less of its chance. At most BEYOND the bound.
     """
     count = np.floor(bounds)
-    mass = np.exp(special.xlogy(count, rates) - rates - special.gammaln(count + 1))
+    mass = poisson_mass(count, rates)
     above = np.where(count > 0, special.gammainc(np.maximum(count, 1.0), rates), 1.0)  # P(N >= count)
     wanted = shares * (above - (bounds - count) * mass)
     for _ in range(BEYOND):

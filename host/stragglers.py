@@ -37,7 +37,9 @@ class Blocking:
         self._entries = config.straggler
         self._own = _Draws(config.run.seed, rank)
         self._shocks = [
-            _Shocks(shock, (config.run.seed, config.job.workers + at), rank) for at, shock in _of(config, rank)
+            _Shocks(shock, (config.run.seed, config.job.workers + at), rank)
+            for at, shock in enumerate(config.shock)
+            if rank in shock.workers
         ]
 
     def mean_s(self, iteration: int) -> float:
@@ -105,11 +107,6 @@ class _Draws:
             draws = np.random.default_rng(seed).random(DRAWN).tolist()
             self._drawn[batch] = part, draws
         return draws[index]
-
-
-def _of(config: Config, rank: int) -> list[tuple[int, Shock]]:
-    """The shocks that this worker suffers, with their numbers."""
-    return [(at, shock) for at, shock in enumerate(config.shock) if rank in shock.workers]
 
 
 def _quantile(mean: float, level: float) -> int:

@@ -169,16 +169,8 @@ def _simulated(
     costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
     for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):
         if lean:
-            _drop_lines(result.cell)
+            result.cell.drop(lines=True)
         yield result
-
-
-def _drop_lines(cell: Cell) -> None:
-    """What each worker wrote down: megabytes a training."""
-    for folder in cell.job().passes:
-        for rank in range(cell.config.job.workers):
-            folder.metrics(rank).unlink(missing_ok=True)
-            folder.sums(rank).unlink(missing_ok=True)
 
 
 def gone_through(

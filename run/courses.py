@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from run.late import AGE_WEIGHT
-from run.recoveries import Status
+from run.recoveries import Status, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def courses(statuses: Sequence[Status], decisions: Path) -> tuple[Course, ...]:
     if not statuses:
         return ()
     first = statuses[0]
-    decided = [line for line in _lines(decisions) if "reason" in line and line["job"] == first["job"]]
+    decided = [line for line in read_lines(decisions) if "reason" in line and line["job"] == first["job"]]
     several = sorted(map(_course, (first, *decided)), key=lambda course: course.iteration)
     return tuple(
         one for before, one in zip((None, *several), several, strict=False) if not before or before.what != one.what
@@ -48,9 +46,3 @@ def courses(statuses: Sequence[Status], decisions: Path) -> tuple[Course, ...]:
 def _course(line: dict[str, Any]) -> Course:
     """What a status or a decision says."""
     return Course(line["iteration"], line["late_gradient"], line["age_weight"], line["k"])
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Of the controller's journal; none without one."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [msgspec.json.decode(line) for line in lines]

@@ -102,6 +102,14 @@ class Cell:
         """Where its files are."""
         return RunFolder.at(self.folder, self.config.run.passes).jobs[0]
 
+    def drop(self, *, lines: bool) -> None:
+        """Remove the workers' sums, which are checked, and with `lines` what they wrote down: megabytes a training."""
+        for folder in self.job().passes:
+            for rank in range(self.config.job.workers):
+                folder.sums(rank).unlink(missing_ok=True)
+                if lines:
+                    folder.metrics(rank).unlink(missing_ok=True)
+
     def stored(self) -> tuple[PassSummary, ...] | None:
         """What a finished run achieved; None where it is not finished; ConfigError where something else is there."""
         if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
@@ -152,10 +160,8 @@ def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, 
     """
     stored = [cell.stored() for cell in matrix]  # before anything is run
     left = [cell for cell, passes in zip(matrix, stored, strict=True) if passes is None]
-    clock, ran = (
-        Clock(left),
-        _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console),
-    )
+    clock = Clock(left)
+    ran = _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console)
     for number, (cell, passes) in enumerate(zip(matrix, stored, strict=True), 1):
         if passes is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")

@@ -42,8 +42,8 @@ def recoveries(statuses: Sequence[Status], happenings: Iterable[Happening]) -> R
     )
 
 
-def read_statuses(path: Path) -> list[Status]:
-    """The controller's statuses; none if the file is missing (a controller may fail before the first)."""
+def read_lines(path: Path) -> list[Status]:
+    """The controller's statuses, or its journal's lines; none if the file is missing: it may fail before the first."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]

@@ -11,14 +11,14 @@ from run.folder import PassFolder
 from run.metrics import Iteration, WorkerMetrics, read_pass
 from run.plots import Floats, Panel, PassSeries, Series, WorkerSeries
 from run.prediction import predicted_s
-from run.recoveries import read_statuses
+from run.recoveries import read_lines
 from run.summarise import first_finishes, start
 
 
 def read_series(folder: PassFolder, workers: int) -> PassSeries:
     """Everything that is drawn of one pass; RunError if a worker's file is missing."""
     metrics = read_pass(folder, workers)
-    statuses = read_statuses(folder.status)
+    statuses = read_lines(folder.status)
     finished = first_finishes(metrics)
     iterations = _floats([line.iteration for line in finished])
     times = _floats([start(metrics), *(line.time for line in finished)])

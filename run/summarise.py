@@ -15,7 +15,7 @@ from run.folder import JobFolder, PassFolder
 from run.links import read_links
 from run.metrics import PARTS, Iteration, WorkerMetrics, read_pass
 from run.prediction import predicted_iteration_s
-from run.recoveries import read_statuses, recoveries
+from run.recoveries import read_lines, recoveries
 from run.shares import Shares
 from run.summary import PassSummary, Summary
 
@@ -47,7 +47,7 @@ def summarise_pass(folder: PassFolder, workers: Sequence[WorkerMetrics], config:
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
     totals = [worker.totals for worker in workers]
     happenings = read_happenings(folder.events)
-    statuses = read_statuses(folder.status)
+    statuses = read_lines(folder.status)
     recovered = recoveries(statuses, happenings)
     books = config.job.collective not in PEER_TO_PEER
     shares = Shares.of(workers)

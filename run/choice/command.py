@@ -18,7 +18,7 @@ from run.choice.table import (
     world_cells,
 )
 from run.choice.verdicts import verdicts
-from run.choice.worlds import RATES, WORKERS, WORLDS, scenario
+from run.choice.worlds import RATES, WORKERS, WORLDS, scenario, world_of
 from run.conduct import Choices, Told, conduct, experiment_options, known
 from run.matrix import Result, Scenario, by_scenario
 from run.summary import PassSummary
@@ -115,7 +115,7 @@ def tell(results: Sequence[Result]) -> Told:
         tables=[
             *(
                 plain_table(SCENARIO_HEADINGS, scenario_cells(one), title=one.scenario)
-                for one in found[: SHOWN * (len(found) <= SHOWN)]
+                for one in (found if len(found) <= SHOWN else ())
             ),
             *(plain_table(WORLD_HEADINGS, world_cells(found, name), title=name) for name in choosing),
             *(
@@ -139,7 +139,7 @@ def findings(results: Sequence[Result]) -> list[Findings]:
 def _findings(results: Sequence[Result]) -> Findings:
     """One scenario's."""
     scenario = results[0].cell.scenario
-    world = scenario.name.rsplit("-", 2)[0]
+    world = world_of(scenario)
     passes: dict[str, list[PassSummary]] = defaultdict(list)
     for entry in (entry for result in results for entry in result.passes):
         passes[entry.objective].append(entry)

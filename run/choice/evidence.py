@@ -4,7 +4,7 @@ Knows no files: summaries of passes in, numbers out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean, median
 
@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 
 NEVER = 3.0
 """A training that takes so many times as long as the fastest of its seed, or never gets there, counts as this."""
+
+MEDIAN, MEAN = 1.05, 1.15
+"""Of the best fixed rule and k in hindsight: a median that is near it, a geometric mean that is not far from it."""
 
 SOON = 80
 """Iterations within which a change that is taken back was none worth making."""
@@ -109,7 +112,11 @@ class Findings:
     @property
     def everyone(self) -> Row | None:
         """The one that waits for all workers."""
-        return next((row for row in self.rows if row.objective == "all"), None)
+        return self.row("all")
+
+    def row(self, objective: str) -> Row | None:
+        """An objective's; None where it was not run."""
+        return next((row for row in self.rows if row.objective == objective), None)
 
     @property
     def best(self) -> Row | None:
@@ -163,6 +170,26 @@ class Ratios:
             mean=geometric_mean(ratios),
             others=geometric_mean(others) if len(others) else None,
         )
+
+
+def constants(found: Sequence[Findings]) -> Mapping[str, float]:
+    """Of every fixed objective that all scenarios have, k in parts of n: the geometric mean of its means."""
+    logs: dict[str, list[float]] = {}
+    for one in found:
+        for name, row in {part(row.objective, one.workers): row for row in one.fixed}.items():
+            ratios = one.ratios(row)
+            if ratios is not None:
+                logs.setdefault(name, []).append(math.log(ratios.mean))
+    most = max(map(len, logs.values()), default=0)
+    return {name: math.exp(fmean(several)) for name, several in logs.items() if len(several) == most}
+
+
+def part(objective: str, workers: int) -> str:
+    """With k as a part of n: async:2 of eight workers is async:n/4."""
+    name, _, number = objective.partition(":")
+    k = int(number or workers)
+    parts = {workers // 4: "n/4", workers // 2: "n/2", 3 * workers // 4: "3n/4", workers - 1: "n-1"}
+    return f"{name}:{parts.get(k, k)}" if number else name
 
 
 def _undone(entry: PassSummary) -> int:

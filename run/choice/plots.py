@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from run.choice.evidence import Findings
-from run.choice.table import MEAN
+from run.choice.evidence import MEAN, Findings
 from run.plots import PASS_COLOURS, SIZE_INCHES, STYLE, Floats
 from run.spread import Spread
 
@@ -24,8 +23,7 @@ def hindsight_figure(found: Sequence[Findings], objective: str) -> Figure:
         several = figure.subplots(len(rates), 1, sharex=True, squeeze=False)[:, 0]
         for axes, rate in zip(several, rates, strict=True):
             for one in (one for one in found if one.rate == rate):
-                row = next((row for row in one.adaptive if row.objective == objective), None)
-                if row is not None and (ratios := one.ratios(row)):
+                if (row := one.row(objective)) and (ratios := one.ratios(row)):
                     at = sizes.index(one.workers)
                     place = worlds.index(one.world) + 0.18 * (at - (len(sizes) - 1) / 2)
                     label = f"{one.workers} workers" if one.world == worlds[0] else None

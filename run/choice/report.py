@@ -4,14 +4,13 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from run.choice.evidence import Findings
+from run.choice.evidence import Findings, constants
 from run.choice.plots import hindsight_figure, times_figure
 from run.choice.table import (
     LEGEND,
     SCENARIO_HEADINGS,
     SUMMARY_HEADINGS,
     WORLD_HEADINGS,
-    constants,
     scenario_cells,
     summary_cells,
     world_cells,

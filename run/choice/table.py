@@ -1,16 +1,12 @@
 """Findings as text: cells for the terminal and for the report alike."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import fmean, geometric_mean
 
-from run.choice.evidence import NEVER, Findings, Ratios, Row
-from run.choice.worlds import Kind
+from run.choice.evidence import MEAN, MEDIAN, NEVER, Findings, Ratios, Row, constants
 from run.spread import Spread
-
-MEDIAN, MEAN = 1.05, 1.15
-"""Of the best fixed rule and k in hindsight: a median that is near it, a geometric mean that is not far from it."""
 
 LEGEND = (
     "Times to the target accuracy over those of the best fixed rule and k in hindsight, seed by seed "
@@ -73,8 +69,7 @@ def _row(found: Findings, row: Row) -> list[str]:
 def world_cells(found: Iterable[Findings], objective: str) -> Iterator[list[str]]:
     """A row a scenario: what an objective that chooses comes to in it."""
     for one in found:
-        row = next((row for row in one.adaptive if row.objective == objective), None)
-        if row is not None:
+        if (row := one.row(objective)) is not None:
             yield _world(one, row)
 
 
@@ -111,9 +106,7 @@ def summary_cells(found: Sequence[Findings], objective: str) -> Iterator[list[st
 
 
 def _summary(workers: str, rate: str, found: Sequence[Findings], objective: str) -> Iterator[list[str]]:
-    several = [
-        ratios for one in found for row in one.adaptive if row.objective == objective and (ratios := one.ratios(row))
-    ]
+    several = [ratios for one in found if (row := one.row(objective)) and (ratios := one.ratios(row))]
     if not several:
         return
     constant = constants(found)
@@ -133,34 +126,9 @@ def _summary(workers: str, rate: str, found: Sequence[Findings], objective: str)
     ]
 
 
-def constants(found: Sequence[Findings]) -> Mapping[str, float]:
-    """Of every fixed objective that all scenarios have, k in parts of n: the geometric mean of its means."""
-    logs: dict[str, list[float]] = {}
-    for one in found:
-        for name, row in {part(row.objective, one.workers): row for row in one.fixed}.items():
-            ratios = one.ratios(row)
-            if ratios is not None:
-                logs.setdefault(name, []).append(math.log(ratios.mean))
-    most = max(map(len, logs.values()), default=0)
-    return {name: math.exp(fmean(several)) for name, several in logs.items() if len(several) == most}
-
-
-def part(objective: str, workers: int) -> str:
-    """With k as a part of n: async:2 of eight workers is async:n/4."""
-    name, _, number = objective.partition(":")
-    k = int(number or workers)
-    parts = {workers // 4: "n/4", workers // 2: "n/2", 3 * workers // 4: "3n/4", workers - 1: "n-1"}
-    return f"{name}:{parts.get(k, k)}" if number else name
-
-
 def mark(ratios: Ratios) -> str:
     """As LEGEND has it."""
     return "NO" if ratios.mean > MEAN else "no" if ratios.median > MEDIAN else "yes"
-
-
-def kinds(found: Iterable[Findings], *wanted: Kind) -> list[Findings]:
-    """Those of these kinds."""
-    return [one for one in found if one.kind in wanted]
 
 
 def seconds(value: float) -> str:

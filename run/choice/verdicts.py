@@ -1,10 +1,10 @@
 """The claims about the choice of rule and k, each said yes or no with its numbers."""
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, geometric_mean
 
-from run.choice.evidence import Findings, Row
-from run.choice.table import MEAN, MEDIAN, constants, kinds, part
+from run.choice.evidence import MEAN, MEDIAN, Findings, Row, constants, part
 from run.claims import Verdict
 from run.objectives import DEFAULT
 
@@ -20,7 +20,7 @@ STARVED = 0.01
 
 def verdicts(found: Sequence[Findings]) -> list[Verdict]:
     """On everything that these scenarios can tell; a claim that they cannot is left out."""
-    chosen = [(one, row) for one in found for row in one.adaptive if row.objective == DEFAULT]
+    chosen = [(one, row) for one in found if (row := one.row(DEFAULT))]
     return [
         *_hindsight(chosen),
         *_constant(found),
@@ -62,9 +62,7 @@ def _hindsight(chosen: Sequence[tuple[Findings, Row]]) -> Iterator[Verdict]:
 def _constant(found: Sequence[Findings]) -> Iterator[Verdict]:
     """What it is worth to adapt: against the best rule and part of n for all scenarios together."""
     fixed = constants(found)
-    means = [
-        ratios.mean for one in found for row in one.adaptive if row.objective == DEFAULT and (ratios := one.ratios(row))
-    ]
+    means = [ratios.mean for one in found if (row := one.row(DEFAULT)) and (ratios := one.ratios(row))]
     if len(found) > 1 and means and fixed:
         best = min(fixed, key=lambda name: fixed[name])
         yield Verdict(
@@ -76,8 +74,8 @@ def _constant(found: Sequence[Findings]) -> Iterator[Verdict]:
 
 def _owned(found: Sequence[Findings]) -> Iterator[Verdict]:
     """Where slow workers alone hold classes."""
-    for one in kinds(found, "unlike"):
-        everyone, row = one.everyone, next((row for row in one.adaptive if row.objective == DEFAULT), None)
+    for one in (one for one in found if one.kind == "unlike"):
+        everyone, row = one.everyone, one.row(DEFAULT)
         if (
             row is None
             or everyone is None
@@ -94,7 +92,7 @@ def _owned(found: Sequence[Findings]) -> Iterator[Verdict]:
 
 def _starved(chosen: Sequence[tuple[Findings, Row]]) -> Iterator[Verdict]:
     """Nobody's gradients stay out of the sums."""
-    known = [(one.scenario, row.least_share) for one, row in chosen if row.least_share == row.least_share]
+    known = [(one.scenario, row.least_share) for one, row in chosen if not math.isnan(row.least_share)]
     if known:
         where, least = min(known, key=lambda pair: pair[1])
         yield Verdict(
@@ -119,7 +117,7 @@ def _stable(chosen: Sequence[tuple[Findings, Row]]) -> Iterator[Verdict]:
 def _predicted(found: Sequence[Findings]) -> Iterator[Verdict]:
     """Iteration times by rule and k, in stationary worlds."""
     errors: dict[str, list[float]] = {}
-    for one in kinds(found, "stationary"):
+    for one in (one for one in found if one.kind == "stationary"):
         for row in one.fixed:
             if row.error is not None:
                 errors.setdefault(part(row.objective, one.workers), []).append(row.error.median)

@@ -57,6 +57,11 @@ def scenario(name: str, workers: int, rate: float, settings: Sequence[str] = ())
         raise ConfigError(f"scenario {title}: {error}") from None
 
 
+def world_of(scenario: Scenario) -> str:
+    """The name of the world that a scenario is made of."""
+    return scenario.name.rsplit("-", 2)[0]
+
+
 def passes(workers: int) -> list[str]:
     """What chooses, the rules and ks that it is compared with, and waiting for all."""
     quarters = [max(workers * part // 4, 1) for part in (1, 2, 3)]

@@ -154,8 +154,5 @@ def told(done: Sequence[Result], plan: Plan, notes: Sequence[str]) -> Told:
 
 def _drop_books(result: Result) -> None:
     """Of replayed gradients, once they are checked: hundreds of megabytes a run."""
-    if result.cell.config.model.replay is None:
-        return
-    for folder in result.cell.job().passes:
-        for rank in range(result.cell.config.job.workers):
-            folder.sums(rank).unlink(missing_ok=True)
+    if result.cell.config.model.replay is not None:
+        result.cell.drop(lines=False)

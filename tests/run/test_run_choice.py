@@ -11,12 +11,11 @@ import pytest
 from rich.console import Console
 
 from run import claims
-from run.choice.evidence import NEVER, Findings, Row
+from run.choice.evidence import NEVER, Findings, Row, constants
 from run.choice.table import (
     SCENARIO_HEADINGS,
     SUMMARY_HEADINGS,
     WORLD_HEADINGS,
-    constants,
     scenario_cells,
     summary_cells,
     world_cells,
