@@ -11,11 +11,12 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test check fuzz soak p4 proto shell setup setup-dev
+.PHONY: help run chaos compare doctor stop clean test check fuzz soak docs reference picture header p4 proto shell \
+    setup setup-dev setup-docs
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-9s %s\n", $$1, $$2 }'
 
 run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and others: kofn run --help
 	@exec .venv/bin/kofn run $(CONFIG) $(ARGS)
@@ -26,7 +27,7 @@ chaos: setup ## the training under every kind of fault, on BMv2 as well where it
 compare: setup ## parameter server, ring and the network side by side: minutes; ARGS='--out runs/compare' for everything
 	@exec .venv/bin/kofn compare $(or $(ARGS),--quick)
 
-doctor: setup ## check every hop from root's rights to exact sums, and say what to do about the first that fails
+doctor: setup ## run every check, from root's rights to exact sums, and say what to do about the first that fails
 	@exec .venv/bin/kofn doctor $(ARGS)
 
 stop: ## end a run that is going on
@@ -51,12 +52,24 @@ fuzz: setup-dev ## random frames, P4Runtime messages and programs through the sw
 soak: setup-dev ## full load and table updates, every sum checked, SOAK_S seconds
 	@exec .venv/bin/python -m bench.soak --seconds $(SOAK_S) $(ARGS)
 
+docs: setup-docs ## the documentation as a site in site/, every link checked
+	@exec .venv/bin/python -m mkdocs build --strict --quiet
+
+reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
+	@exec .venv/bin/python -m kofn.cli.reference
+
+picture: setup-dev ## docs/picture.svg, the picture of the README
+	@exec .venv/bin/python docs/picture.py
+
+header: setup-dev ## rewrite what is made from the header's field table: docs/explanation/protocol.md's, and C offsets
+	@.venv/bin/python -m kofn.host.wire.header_text
+
 p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
 	@exec python3 p4src/build.py
 
 proto: setup-dev ## regenerate the gRPC stubs in rpc/
 	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
-	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc rpc/kofn.proto
+	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc kofn/rpc/kofn.proto
 
 shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
 	@(exec 3<>/dev/tcp/$(subst :,/,$(SWITCH))) 2>/dev/null \
@@ -69,3 +82,6 @@ setup:
 
 setup-dev:
 	@run/setup.sh dev
+
+setup-docs:
+	@run/setup.sh docs

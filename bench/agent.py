@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.tables import Row, say, show
-from host.collective import Floats
-from host.errors import HostError
-from host.in_network import InNetwork
-from host.pacing import bucket_for
-from host.ring import Ring
-from host.transport import Transport, udp_socket
-from host.wire import HEADER_BYTES, WORD_BYTES, WORDS_MAX
-from run.compression import Compress
-from run.config import Job
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.arrays import Floats
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.errors import HostError
+from kofn.host.transport.pacing import bucket_for
+from kofn.host.transport.udp import Transport, udp_socket
+from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, WORDS_MAX
 
 OWN, SERVER, PORT, RING_PORT = "127.0.92.1", "127.0.92.2", 19301, 19302
 AT_ONCE = 64
@@ -42,7 +42,17 @@ AT_ONCE = 64
 @contextlib.contextmanager
 def served() -> Iterator[None]:
     """A server for the worker."""
-    command = [sys.executable, "-m", "host.server", "--address", SERVER, "--worker", OWN, "--port", str(PORT)]
+    command = [
+        sys.executable,
+        "-m",
+        "kofn.host.collectives.parameter_server",
+        "--address",
+        SERVER,
+        "--worker",
+        OWN,
+        "--port",
+        str(PORT),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -59,18 +69,16 @@ class Worker:
 
     def __init__(self, gradient: Floats, words: int, codec: str, mbps: float) -> None:
         transport = Transport(SERVER, OWN, port=PORT, bucket=bucket_for(mbps, words))
-        job, compress = Job(workers=1, words=words), Compress(codec=codec)
+        job, compress = JobSection(workers=1, words=words), CompressSection(codec=codec)
         self._gradient = gradient
         self._collective = InNetwork(0, gradient.size, job=job, transport=transport, compress=compress)
-        shape = self._collective.agent.protocol.shape
+        shape = self._collective.agent.protocol.layout
         self.packets, self.payload = shape.total, HEADER_BYTES + shape.words * WORD_BYTES
 
     def close(self) -> None:
-        """Give its socket back."""
         self._collective.close()
 
     def cpu_s(self) -> float:
-        """Of an all-reduce."""
         begin = time.process_time()
         self._collective.all_reduce([self._gradient])
         return time.process_time() - begin
@@ -85,13 +93,11 @@ class Bare:
     _ends: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Open both ends."""
         self._ends = [udp_socket(address, RING_PORT) for address in (OWN, SERVER)]
         for end, other in zip(self._ends, (SERVER, OWN), strict=True):
             end.connect((other, RING_PORT))
 
     def close(self) -> None:
-        """Give both back."""
         for end in self._ends:
             end.close()
 
@@ -124,7 +130,6 @@ class Rings:
         self._rings = list(self._pool.map(lambda rank: Ring(rank, addresses), range(2)))
 
     def close(self) -> None:
-        """Part."""
         for ring in self._rings:
             ring.close()
         self._pool.shutdown()

@@ -17,17 +17,12 @@ from scipy import fft, special, stats
 from bench.synthetic import times_alone
 from bench.tables import Row, say, show
 from bench.timing import median_ms
-from controller.choose import (
-    GROUP_ABOVE,
-    expected_counts,
-    lattice,
-    objective,
-    round_costs,
-)
-from controller.chooser import cheapest
-from controller.grouped import GROUPS, by_value, grouped_counts, grouped_done
-from controller.measure import FloatArray
-from controller.poisson import farthest
+from kofn.controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.estimate.poisson import farthest
+from kofn.controller.policy.choose import GROUP_ABOVE, expected_counts, lattice, objective
+from kofn.controller.policy.chooser import cheapest
+from kofn.controller.policy.objectives.throughput import throughput_costs
 
 SERVICE = 2.0
 """s in units of tau."""
@@ -112,11 +107,11 @@ def grouping(mix: str, workers: int, count: int, seeds: int, first: int) -> Row:
         exact = times_alone(SERVICE + exact_counts(rates))
         found = times_alone(SERVICE + in_groups(rates, count))
         error = np.abs(found.expected_s / exact.expected_s - 1)
-        costs = round_costs(exact)
+        costs = throughput_costs(exact)
         median.append(np.median(error))
         inner.append(error[: int(0.95 * workers)].max())
         worst.append(error.max())
-        regret.append(costs[int(np.argmin(round_costs(found)))] / costs.min() - 1)
+        regret.append(costs[int(np.argmin(throughput_costs(found)))] / costs.min() - 1)
     return {
         "rates": mix,
         "workers": workers,
@@ -157,7 +152,7 @@ def one_by_scipy(rates: FloatArray) -> FloatArray:
 
 def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int:
     """k, from rates: what is timed."""
-    goal = objective("round", len(rates))
+    goal = objective("throughput", len(rates))
     forecast = times_alone(SERVICE + counts(rates))
     return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.treatment, 0.05).k
 
@@ -170,8 +165,8 @@ def times(seed: int, repetitions: int) -> list[Row]:
         rates = np.random.default_rng(seed).gamma(2.0, scale, workers)
         counts = expected_counts if workers <= GROUP_ABOVE else in_groups
         peer = by_scipy if workers <= GROUP_ABOVE else one_by_scipy
-        ours = median_ms(lambda r=rates, c=counts: chosen(r, c), repetitions)  # type: ignore[misc]
-        theirs = median_ms(lambda r=rates, p=peer: p(r), 3)  # type: ignore[misc]
+        ours = median_ms(lambda r=rates, c=counts: chosen(r, c), repetitions)
+        theirs = median_ms(lambda r=rates, p=peer: p(r), 3)
         rows.append(
             {
                 "workers": workers,
@@ -188,7 +183,6 @@ def times(seed: int, repetitions: int) -> list[Row]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("exact", "groups", "time"), action="append", help="default: all")
     parser.add_argument("--settings", type=int, default=24, help="random settings of exact (default 24)")

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from bench.synthetic import EVENT_S, SERVICE_S
-from controller.decide import Change, Decider
-from controller.measure import Arrival, Report
-from run.config import Policy
+from kofn.config.schema import PolicySection
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.policy.decide import Change, Decider
+from kofn.rpc import kofn_pb2 as pb
 
 Rates = Callable[[int, int], float]
 """Mean blocking time in seconds of (rank, iteration)."""
@@ -27,19 +29,19 @@ class Cluster:
 
     def iterate(self, iteration: int) -> None:
         """One iteration: what the switch sees, then what the workers report, with a look at k after each."""
-        live = np.flatnonzero(self.decider.live)
+        live = np.flatnonzero(self.decider.live).tolist()
         counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
         times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
         end_s = np.sort(times_s)[min(self.decider.k, len(live)) - 1]
         for index in np.argsort(times_s):
-            rank, time_s = int(live[index]), float(times_s[index])
+            rank, time_s = live[index], float(times_s[index])
             if time_s <= end_s:
                 stamp_us = int(1e6 * (self.now_s + time_s))
                 self.arrive(rank, iteration, stamp_us)
         self.now_s += end_s
         for index, rank in enumerate(live):
             late = bool(times_s[index] > end_s)
-            report = Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
+            report = pb.Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
             assert self.decider.report(int(rank), report, self.now_s)
             self.look()
 
@@ -54,11 +56,11 @@ class Cluster:
             self.changes.append(change)
 
 
-def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: object) -> Cluster:
-    """Workers that are about to begin, all together; they have no gradients, which `accuracy` would go by."""
-    policy = {"objective": "round"} | policy
+def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: Any) -> Cluster:
+    """Workers that are about to begin, all together; they have no gradients, which `progress` would go by."""
+    policy = {"objective": "throughput"} | policy
     made = Cluster(
-        decider=Decider(workers=workers, policy=Policy(**policy)),  # type: ignore[arg-type]
+        decider=Decider(workers=workers, policy=PolicySection(**policy)),
         lambda_s=lambda_s,
         random=np.random.default_rng(seed),
     )

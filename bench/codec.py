@@ -4,27 +4,25 @@
     python -m bench.codec --codec int8 --codec module:name
     python -m bench.codec --elements 1048576 --workers 7 --repetitions 200 --json
 
-`encode`: books (int64) to packed lanes; `decode`: packed sums to their total (int64) and to the mean gradient.
+`encode`: ledger (int64) to packed lanes; `decode`: packed sums to their total (int64) and to the mean gradient.
 `of_copy`: what a copy of the float32 gradient takes, divided by what encode and decode take together. `whole`: a
-worker's iteration, from the gradient into the books and onto the wire, and from the sum to the mean and the books
+worker's iteration, from the gradient into the ledger and onto the wire, and from the sum to the mean and the ledger
 again. A row's calls take turns, the copy among them; medians. The copy takes a quarter more or less by where the
 allocator puts it: two versions are compared by their milliseconds.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bench.tables import Row, say, show
 from bench.timing import medians_ms
-from host import kernel
-from host.codecs import load_codecs
-from host.compress import (
+from kofn.config.compress import Rounding
+from kofn.host.arrays import Exponents, Floats
+from kofn.host.compression.codec import (
     UNIT,
     Codec,
-    Exponents,
-    Rounding,
     average_packed,
     check,
     count_sent,
@@ -33,9 +31,11 @@ from host.compress import (
     statistics,
     to_fixed,
 )
-from host.errors import CodecError
-from host.kernel import Floats32, Kernel
-from host.wire import WORD_BYTES
+from kofn.host.compression.registry import load_codecs
+from kofn.host.errors import CodecError
+from kofn.host.kernels import kernel
+from kofn.host.kernels.kernel import Kernel
+from kofn.host.wire.packet import WORD_BYTES
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
     ("int32", "nearest"),
@@ -56,18 +56,18 @@ WARM_UP = 3
 
 FREED_BYTES = 30 << 20
 """Memory that is taken and given back once: from then on glibc keeps what is freed, as in a process that runs for long,
-and calls do not pay for new pages. (Its threshold follows the largest block that was freed, up to 32 MiB.)"""
+and calls do not pay for new storage. (Its threshold follows the largest block that was freed, up to 32 MiB.)"""
 
 
 class Way:
     """One codec and one kernel, and a gradient on its way through them."""
 
-    def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats32) -> None:
+    def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats) -> None:
         self._codec, self._kernel, self._gradient = codec, chosen, gradient
         lanes = WORDS * WORD_BYTES * 8 // codec.width
         self._pending = to_fixed(gradient).reshape(-1, lanes)
         shape = self._pending.shape
-        self._gradients, self._counted = np.zeros((2, 2, *shape), np.int64)
+        self._gradients, self._aggregated = np.zeros((2, 2, *shape), np.int64)
         self._lanes = np.empty(shape, np.int32)
         self._total, self._mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
         self._rows, self._valid = np.arange(shape[0]), np.zeros(shape[0], np.int64)
@@ -81,22 +81,19 @@ class Way:
         return [packed[at : at + size] for at in range(0, len(packed), size)]
 
     def encode(self) -> None:
-        """Values to bytes."""
         with kernel.using(self._kernel):
             encode_packed(self._codec, self._pending, self._scale[:, None])
 
     def decode(self) -> None:
-        """Bytes to values."""
         with kernel.using(self._kernel):
             self._average(self._blocks, self._scale)
 
     def _average(self, blocks: list[bytes], scale: Exponents) -> None:
-        """Sums of one worker."""
-        into = {"total": self._total, "mean": self._mean}
-        average_packed(self._codec, blocks, scale[:, None], self._ones, self._ones * UNIT, **into)
+        weights = self._ones.astype(np.float64) * UNIT
+        average_packed(self._codec, blocks, scale[:, None], self._ones, weights, total=self._total, mean=self._mean)
 
     def whole(self) -> None:
-        """An iteration: gradient, books, wire; sum, mean, books."""
+        """An iteration: gradient, ledger, wire; sum, mean, ledger."""
         codec, rows, valid = self._codec, self._rows, self._valid
         with kernel.using(self._kernel):
             check(self._gradient)
@@ -104,7 +101,7 @@ class Way:
             scale = codec.scale(*statistics(self._pending))
             packed = encode_packed(codec, self._pending, scale[:, None], self._lanes)
             self._average(self._on_the_wire(packed), scale)
-            count_sent(codec, self._lanes, scale, rows, valid, self._counted, self._pending)
+            count_sent(codec, self._lanes, scale, rows, valid, self._aggregated, self._pending)
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:
@@ -124,9 +121,14 @@ def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int,
     return rows
 
 
-def timed(way: Way, gradient: Floats32, repetitions: int) -> Row:
+def timed(way: Way, gradient: Floats, repetitions: int) -> Row:
     """Times, and what a copy takes as a share of them."""
-    works = {"copy": gradient.copy, "encode": way.encode, "decode": way.decode, "whole": way.whole}
+    works: dict[str, Callable[[], object]] = {
+        "copy": gradient.copy,
+        "encode": way.encode,
+        "decode": way.decode,
+        "whole": way.whole,
+    }
     medians_ms(works, WARM_UP)
     times = medians_ms(works, repetitions)
     copy, encode, decode, whole = times.values()
@@ -141,7 +143,6 @@ def timed(way: Way, gradient: Floats32, repetitions: int) -> Row:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--codec", action="append", help="as compress.codec, repeat for several (default: all built in)"
@@ -154,7 +155,8 @@ def main() -> None:
     blocks = WORDS * WORD_BYTES * 2
     if options.elements < 1 or options.elements % blocks or min(options.repetitions, options.workers) < 1:
         parser.error(f"--elements is a multiple of {blocks}, --repetitions and --workers are at least 1")
-    codecs = CODECS if options.codec is None else tuple((name, "nearest") for name in options.codec)
+    nearest: Rounding = "nearest"
+    codecs = CODECS if options.codec is None else tuple((name, nearest) for name in options.codec)
     try:
         rows = measure(codecs, options.elements, options.workers, options.repetitions)
     except CodecError as error:

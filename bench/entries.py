@@ -24,14 +24,15 @@ import grpc
 from finsy.proto import p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
-from switch.engine import Engine
-from switch.entries import Entry, Exact, Key, Lpm, Ternary
-from switch.errors import EntryExists
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import EntryExists
+from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Ternary
 
 FOLDER = Path(__file__).parent / "entries"
 PROGRAM = (FOLDER / "entries.json").read_bytes()
-P4INFO = text_format.Parse((FOLDER / "entries.p4info.txtpb").read_text(), p4i.P4Info())
-COMMANDS = {"embedded": [sys.executable, "-m", "switch"], "bmv2": ["simple_switch_grpc"]}
+P4INFO = p4i.P4Info()
+text_format.Parse((FOLDER / "entries.p4info.txtpb").read_text(), P4INFO)
+COMMANDS = {"embedded": [sys.executable, "-m", "kofn.switch"], "bmv2": ["simple_switch_grpc"]}
 START_S = 30
 PRIMARY = p4r.Uint128(low=1)
 FEW = 10
@@ -42,7 +43,8 @@ SEND = "Entries.send"
 
 def identify(name: str) -> int:
     """The id of a table or action."""
-    return next(int(item.preamble.id) for item in (*P4INFO.tables, *P4INFO.actions) if item.preamble.name == name)
+    preambles = [item.preamble for item in P4INFO.tables] + [item.preamble for item in P4INFO.actions]
+    return next(preamble.id for preamble in preambles if preamble.name == name)
 
 
 @contextlib.contextmanager
@@ -83,7 +85,6 @@ def primary(stub: p4r_grpc.P4RuntimeStub) -> Iterator[None]:
 
 
 def station(number: int) -> p4r.Update:
-    """Insert an exact entry."""
     key = p4r.FieldMatch(field_id=1, exact=p4r.FieldMatch.Exact(value=(0x02 << 40 | number).to_bytes(6, "big")))
     param = p4r.Action.Param(param_id=1, value=b"\1")
     action = p4r.TableAction(action=p4r.Action(action_id=identify(SEND), params=[param]))
@@ -92,7 +93,6 @@ def station(number: int) -> p4r.Update:
 
 
 def insertion(target: str, entries: int, batch: int) -> float:
-    """Exact entries a second."""
     updates = [station(number) for number in range(entries)]
     requests = [
         p4r.WriteRequest(device_id=1, election_id=PRIMARY, updates=updates[at : at + batch])
@@ -133,7 +133,6 @@ def key_of(table: str, draw: random.Random) -> tuple[Key, int]:
 
 
 def fill(engine: Engine, table: str, entries: int, draw: random.Random) -> None:
-    """Different random entries."""
     for _ in range(entries):
         key, priority = key_of(table, draw)
         with contextlib.suppress(EntryExists):
@@ -141,7 +140,6 @@ def fill(engine: Engine, table: str, entries: int, draw: random.Random) -> None:
 
 
 def packet_us(engine: Engine, kind: int, draw: random.Random) -> float:
-    """Microseconds a packet."""
     packets = [draw.randbytes(12) + kind.to_bytes(2, "big") + draw.randbytes(8) for _ in range(PACKETS)]
     began = time.perf_counter()
     for packet in packets:
@@ -161,7 +159,6 @@ def lookups(entries: int) -> Iterator[tuple[str, float, float]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--batch", type=int, action="append", help="updates in a Write (default: 1, 100 and 1000)")
@@ -170,7 +167,7 @@ def main() -> None:
     cold_s, cached_s = loading()
     print(f"loading: {cold_s:.2f} s compiled, {cached_s:.3f} s from the cache")
     for target, entries in (("embedded", told.entries), ("bmv2", told.bmv2_entries)):
-        if target == "bmv2" and shutil.which(*COMMANDS[target]) is None:
+        if target == "bmv2" and shutil.which(COMMANDS[target][0]) is None:
             continue
         for batch in told.batch or (1, 100, 1000):
             count = min(entries, 5000 * batch)

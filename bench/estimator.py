@@ -21,11 +21,12 @@ from bench.cluster import Rates, cluster
 from bench.synthetic import ALWAYS, EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting, times_alone
 from bench.tables import Row, say, show
 from bench.timing import median_ms
-from controller.choose import done_by, expected_counts, round_costs
-from controller.evidence import gain_error
-from controller.measure import FloatArray
-from controller.model import Estimate, fit
-from controller.poisson import farthest
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.estimate.model import Estimate, fit
+from kofn.controller.estimate.poisson import farthest
+from kofn.controller.policy.choose import done_by, expected_counts
+from kofn.controller.policy.evidence import gain_error
+from kofn.controller.policy.objectives.throughput import throughput_costs
 
 CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 100
 STEP_S = 0.020  # how often silence is looked at
@@ -78,7 +79,6 @@ def coverage(setting: Setting, repetitions: int, seed: int) -> Row:
 
 
 def coverages(repetitions: int, seed: int) -> list[Row]:
-    """Every setting."""
     rows = []
     for events, workers, censored in product((SMALL, LARGE, ALWAYS), (4, 16, 64), (0.0, 0.25, 0.5)):
         say(f"coverage: {workers} workers, {events[0]:g} to {events[1]:g} events, {censored:.0%} cut off")
@@ -191,7 +191,7 @@ def _true_costs(workers: int, rates: Rates) -> FloatArray:
     """E_k[T] n / k of the true parameters (n,)."""
     counts = expected_counts(np.array([rates(rank, 1) for rank in range(workers)]) / EVENT_S)
     expected_s = SERVICE_S + EVENT_S * counts
-    return round_costs(times_alone(expected_s))
+    return throughput_costs(times_alone(expected_s))
 
 
 def trackings(seeds: int, first: int) -> list[Row]:
@@ -298,7 +298,6 @@ def alarms(repetitions: int, seed: int) -> list[Row]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("coverage", "tracking", "fit", "time"), action="append", help="default: all")
     parser.add_argument("--repetitions", type=int, default=1000, help="of each setting (default 1000)")

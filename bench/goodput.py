@@ -18,17 +18,18 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from run.config import Config, Fault, Model, Network, Run
-from run.effective import to_toml
-from run.errors import RunError
-from run.runner import execute, make_plan
-from run.summarise import summarise
+from kofn.config.dump import to_toml
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
+from kofn.report.summarise import summarise
+from kofn.run.errors import RunError
+from kofn.run.runner import execute, make_plan
 
 LINK_MBPS = 20.0
 BASE = Config(
-    run=Run(name="goodput", passes=("all",), target_accuracy=1.0),
-    network=Network(link_mbps=LINK_MBPS),
-    model=Model(hidden=(256,), batch=1, compute_ms=0.0),
+    run=RunSection(name="goodput", trials=("all",), target_accuracy=1.0),
+    network=NetworkSection(link_mbps=LINK_MBPS),
+    model=ModelSection(hidden=(256,), batch=1, compute_ms=0.0),
 )
 PARAMETERS = 64 * 256 + 256 + 256 * 10 + 10
 """Of the model above: digits have 64 pixels and 10 classes."""
@@ -38,13 +39,13 @@ def goodput_mbps(loss: float, iterations: int, target: str, console: Console) ->
     """One run: gradient Mbit/s, and retransmissions."""
     config = replace(BASE, run=replace(BASE.run, max_iterations=iterations))
     if loss:
-        config = replace(config, fault=(Fault(drop=loss),))
+        config = replace(config, fault=(FaultSection(drop=loss),))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "goodput.toml"
         source.write_text(to_toml(config))
         plan = dataclasses.replace(make_plan(source, target=target, out=Path(folder) / "run", quiet=True), check=False)
         results = execute(plan, console)
-        (summary,) = summarise(results.jobs[0], plan.shared).passes
+        (summary,) = summarise(results.jobs[0], plan.shared).trials
     if summary.broken:
         raise RunError("; ".join(summary.broken))
     return summary.iterations * PARAMETERS * 32 / summary.duration_s / 1e6, summary.retransmissions
@@ -90,5 +91,5 @@ def _options() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         main()
-    except RunError as error:
+    except KofnError as error:
         sys.exit(f"goodput: {error}")

@@ -15,10 +15,10 @@ import numpy as np
 
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL
 from bench.tables import Row, say, show
-from controller.choose import expected_times
-from controller.draws import law_times
-from controller.measure import BoolArray, FloatArray
-from controller.model import fit
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.model import fit
+from kofn.controller.policy.choose import expected_times
+from kofn.controller.policy.draws import law_times
 
 WINDOW, TRUTH = 16, 40_000
 
@@ -42,19 +42,22 @@ def turns(random: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
     return 0.040 * (first == (random.random(shape[1]) < 0.5)) + EVENT_S * random.poisson(0.5, shape)
 
 
+def pauses(random: np.random.Generator, events: float | FloatArray, shape: int | tuple[int, int]) -> FloatArray:
+    """Poisson numbers of events, in seconds."""
+    return EVENT_S * random.poisson(events, shape).astype(np.float64)
+
+
 def graded(events: tuple[float, float]) -> Blocking:
     """Poisson workers, from the fastest to the slowest."""
-    return lambda random, shape: EVENT_S * random.poisson(np.geomspace(*events, shape[0])[:, None], shape)
+    return lambda random, shape: pauses(random, np.geomspace(*events, shape[0])[:, None], shape)
 
 
 WORLDS: dict[str, Blocking] = {
     "Poisson, 0.2 to 2 events": graded(SMALL),
     "Poisson, 0.5 to 20": graded(LARGE),
-    "Poisson, all alike, 4": lambda random, shape: EVENT_S * random.poisson(4.0, shape),
-    "Poisson, all alike, 0.2": lambda random, shape: EVENT_S * random.poisson(0.2, shape),
-    "a shock common to all": lambda random, shape: (
-        EVENT_S * (random.poisson(0.3, shape) + random.poisson(4.0, shape[1]))
-    ),
+    "Poisson, all alike, 4": lambda random, shape: pauses(random, 4.0, shape),
+    "Poisson, all alike, 0.2": lambda random, shape: pauses(random, 0.2, shape),
+    "a shock common to all": lambda random, shape: pauses(random, 0.3, shape) + pauses(random, 4.0, shape[1]),
     "a common pause, 1 of 10": lambda random, shape: (
         EVENT_S * random.poisson(1.0, shape) + 0.100 * (random.random(shape[1]) < 0.1)
     ),
@@ -62,14 +65,13 @@ WORLDS: dict[str, Blocking] = {
     "bursts": bursts,
     "alike, exponential": lambda random, shape: random.exponential(0.020, shape),
     "alike, Pareto 2": lambda random, shape: 0.020 * random.pareto(2.0, shape),
-    "alike, 0 or 100 ms": lambda random, shape: 0.100 * (random.random(shape) < 0.2),
+    "alike, 0 or 100 ms": lambda random, shape: 0.100 * (random.random(shape) < 0.2).astype(np.float64),
     "alike, gamma 4": lambda random, shape: random.gamma(4.0, EVENT_S, shape),
     "alike, always 20 ms": lambda random, shape: np.full(shape, 0.020),
 }
 
 
 def times(world: Blocking, random: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-    """First-block times (n, iterations)."""
     return SERVICE_S + world(random, shape) + random.exponential(NOISE_S, shape) - NOISE_S
 
 
@@ -112,7 +114,6 @@ def row(name: str, workers: int, k: int, repetitions: int, seed: int) -> Row:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=300, help="windows of each world (default 300)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bench.tables import Row, say, show
-from host import wire
-from host.lanes import pack
-from host.server import Server
-from host.slot_rules import SlotRules
-from host.transport import udp_socket
-from host.wire import WORD_LANES, Header, Kind
+from kofn.host.collectives.parameter_server import ParameterServer
+from kofn.host.kernels.lanes import pack
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.udp import udp_socket
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import WORD_LANES, Kind, KofnHeader
 
 OWN, SENDER, PORT = "127.0.93.1", "127.0.93.2", 19300
 BATCH = 64
@@ -39,13 +39,12 @@ class Bench:
         self._opened, self._sender = udp_socket(OWN, PORT), udp_socket(SENDER, PORT)
         self._opened.setblocking(False)
         self._sender.connect((OWN, PORT))
-        self._rules = SlotRules(workers=workers, k=workers, slots=2 * BATCH)
-        self._server = Server(self._opened, self._rules, 1, [SENDER] * workers)
+        self._rules = SlotModel(workers=workers, k=workers, slots=2 * BATCH)
+        self._server = ParameterServer(self._opened, self._rules, 1, [SENDER] * workers)
         self._values = pack(np.arange(words * WORD_LANES, dtype=np.int32), 32)
         self._iteration = 0
 
     def close(self) -> None:
-        """Give the sockets back."""
         self._opened.close()
         self._sender.close()
 
@@ -58,11 +57,10 @@ class Bench:
             pass
 
     def _timed(self, serve: Callable[[], None]) -> float:
-        """Until nothing is left."""
         self._iteration += 1
         for block in range(BATCH):
             for worker in range(self._workers):
-                header = Header(
+                header = KofnHeader(
                     job=1, worker=worker, words=self._words, iteration=self._iteration, block=block, slot=block
                 )
                 self._sender.send(wire.encode(header, self._values))
@@ -78,7 +76,7 @@ class Bench:
     def _bare(self) -> None:
         """As many packets in and out."""
         buffer = bytearray(wire.PACKET_BYTES_MAX)
-        answer = wire.encode(Header(kind=Kind.RESULT, words=self._words), self._values)
+        answer = wire.encode(KofnHeader(kind=Kind.RESULT, words=self._words), self._values)
         while True:
             self._opened.recvfrom_into(buffer)
             self._opened.sendto(answer, (SENDER, PORT))

@@ -2,10 +2,10 @@
 
     python -m bench.soak [--seconds 3600] [--updates 100] [--ports 2] [--values 256] [--json]
 
-The workers of run/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a controller changes k,
-the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short turns by turns with and
-without updates show what these cost.  The exit code is 1 when a sum is wrong, a contribution has no result, updates are
-late, the tables are not what was written last, or the switch's memory grows.
+The workers of experiments/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a controller
+changes k, the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short turns by
+turns with and without updates show what these cost.  The exit code is 1 when a sum is wrong, a contribution has no
+result, updates are late, the tables are not what was written last, or the switch's memory grows.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.updates import Updates, connected
-from run.load.targets import Target, Turn, laboratory, read_turn, running
+from kofn.experiments.load.targets import LoadTarget, Turn, laboratory, read_turn, running
 
 GROWTH_MAX_MB = 2.0
 RATE_MIN = 0.95
@@ -58,7 +58,7 @@ class Result:
         yield from self.differences
 
 
-async def soak(target: Target, options: argparse.Namespace) -> Result:
+async def soak(target: LoadTarget, options: argparse.Namespace) -> Result:
     """All of it on a running switch."""
     async with connected(target) as switch:
         updates = Updates(switch=switch, workers=options.ports)
@@ -91,7 +91,7 @@ async def soak(target: Target, options: argparse.Namespace) -> Result:
         )
 
 
-async def load(target: Target, options: argparse.Namespace) -> Turn:
+async def load(target: LoadTarget, options: argparse.Namespace) -> Turn:
     """The workers, checking, for all the time."""
     command = target.command(seconds=options.seconds, size=4 * options.values, window=options.window, check=True)
     workers = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -99,7 +99,7 @@ async def load(target: Target, options: argparse.Namespace) -> Turn:
     return read_turn(out.decode())
 
 
-async def price(target: Target, updates: Updates, options: argparse.Namespace) -> float:
+async def price(target: LoadTarget, updates: Updates, options: argparse.Namespace) -> float:
     """The share of contributions that updates cost: median over pairs of turns."""
     seconds = min(0.5, options.seconds / 20)
     shares = []
@@ -117,7 +117,7 @@ async def price(target: Target, updates: Updates, options: argparse.Namespace) -
     return statistics.median(shares)
 
 
-async def watch(target: Target, memory: list[float], every_s: float) -> None:
+async def watch(target: LoadTarget, memory: list[float], every_s: float) -> None:
     """The switch's resident memory in MB, again and again."""
     while True:
         lines = Path(f"/proc/{target.pid}/status").read_text().splitlines()
@@ -128,7 +128,6 @@ async def watch(target: Target, memory: list[float], every_s: float) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
     kept = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="bench.soak", description=__doc__, formatter_class=kept)
     add = parser.add_argument

@@ -2,11 +2,11 @@
 
     python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--rounds 9] [--seconds 0.5] [--json]
 
-A worker behind each port (run/load/switch_loop.c) keeps a window of blocks in flight: contributions in, sums of all
-workers out, in a closed loop.  The reflector (run/load/reflector.c) moves the same frames unread: the limit that the
-kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the controller does it.
-"unchecked" (only when asked for) is the embedded switch with the same program, but without the checksum over header
-and values.
+A worker behind each port (experiments/load/switch_loop.c) keeps a window of blocks in flight: contributions in, sums
+of all workers out, in a closed loop.  The reflector (experiments/load/reflector.c) moves the same frames unread: the
+limit that the kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the
+controller does it. "unchecked" (only when asked for) is the embedded switch with the same program, but without the
+checksum over header and values.
 
 All targets are up at the same time, each between links of its own, and take turns that are short: whatever else the
 machine does happens to all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from run.load.targets import TARGETS, Target, Turn, laboratory, layout, missing, running
+from kofn.experiments.load.targets import TARGETS, LoadTarget, Turn, laboratory, layout, missing, running
 
 PORTS = (2, 8)
 VALUES = (256, 2048)  # int32 in a packet
@@ -41,7 +41,6 @@ class Case:
     turns: dict[str, list[Turn]]
 
     def rate(self, name: str) -> float:
-        """Median."""
         return statistics.median(turn.rate for turn in self.turns[name])
 
     def ratio(self, other: str) -> float:
@@ -61,13 +60,11 @@ class Case:
                 yield f"{self.ports} ports, {self.values} values: {ratio:.3f} x {other}, the goal is {goal:g}"
 
     def lost(self) -> Iterator[str]:
-        """Who lost contributions."""
         for name, turns in self.turns.items():
             if lost := sum(turn.lost for turn in turns):
                 yield f"{self.ports} ports, {self.values} values: {name} left {lost} contributions without a result"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, rounds included."""
         return {
             "ports": self.ports,
             "values": self.values,
@@ -90,7 +87,7 @@ def measure(ports: int, folder: Path, options: argparse.Namespace) -> Iterator[C
     return iter(cases)
 
 
-def take_turns(case: Case, targets: Sequence[Target], options: argparse.Namespace) -> None:
+def take_turns(case: Case, targets: Sequence[LoadTarget], options: argparse.Namespace) -> None:
     """One of each target; another one begins in each round."""
     for target in targets:
         turn = target.turn(seconds=options.seconds, size=4 * case.values, window=options.window)
@@ -107,12 +104,10 @@ def table(cases: Sequence[Case], targets: Sequence[str]) -> Iterator[str]:
 
 
 def ratio_name(other: str) -> str:
-    """A column's head."""
     return f"{SUBJECT}/{other}"
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
     kept = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="bench.switch_loop", description=__doc__, formatter_class=kept)
     add = parser.add_argument

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.choose import Forecast
-from controller.measure import BoolArray, FloatArray
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.policy.choose import Forecast
 
 SERVICE_S = 0.010
 EVENT_S = 0.005
@@ -29,7 +29,6 @@ class Setting:
 
     @property
     def lambda_s(self) -> FloatArray:
-        """The truth (n,)."""
         return EVENT_S * np.geomspace(*self.events, self.workers)
 
     def made(self, random: np.random.Generator) -> tuple[FloatArray, BoolArray]:

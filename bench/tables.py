@@ -15,7 +15,6 @@ WIDTH = 160
 
 
 def say(text: str) -> None:
-    """Progress."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import finsy as fy
 
-from controller.entries import JOBS, job_entry
-from controller.program import Program
-from run.load.targets import DEVICE_ID, GENERATION, Target, layout
+from kofn.controller.p4runtime.entries import JOBS, job_entry
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.experiments.load.targets import DEVICE_ID, GENERATION, LoadTarget, layout
 
 VARIANT = 0x0100
 """What the other addresses of a host differ by, in MAC and IP address alike."""
@@ -99,6 +99,6 @@ class Updates:
                 yield self._host(turn)
 
 
-def connected(target: Target) -> fy.Switch:
+def connected(target: LoadTarget) -> fy.Switch:
     """A controller of a running target, which has the program already."""
-    return fy.Switch("updates", target.address, Program().options(DEVICE_ID, force=False))
+    return fy.Switch("updates", target.address, CompiledProgram().options(DEVICE_ID, force=False))

@@ -1,8 +1,9 @@
 """Measure each worker's blocking, model it, choose k, push it to the switch and to the workers.
 
-    measure -> model -> choose -> push        (docs/CONTROL.md)
+    measure -> model -> choose -> push        (docs/explanation/control.md)
 
-`decide` holds the whole loop without I/O or clock; `session` and `service` put gRPC around it, `push` P4Runtime.
+`policy.decide` holds the whole loop without I/O or clock; `job.session` and `job.service` put gRPC around it,
+`p4runtime.switch_link` P4Runtime.
 """
 
 import os

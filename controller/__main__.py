@@ -1,4 +1,4 @@
-"""`python -m controller`: the controller of one job or several, beside their switch."""
+"""`python -m kofn.controller`: the controller of one job or several, beside their switch."""
 
 import asyncio
 import logging
@@ -10,21 +10,21 @@ from pathlib import Path
 import click
 import msgspec
 
-from controller.decide import Decider
-from controller.entries import Layout, lay_out
-from controller.errors import ControllerError, StartError
-from controller.jobs import Jobs
-from controller.journal import Journal
-from controller.program import Program
-from controller.push import SwitchLink
-from controller.service import serve
-from controller.session import Session
-from controller.slots import Slots
-from controller.topology import read_hosts
-from rpc.errors import SecurityError
-from rpc.security import CONTROLLER, Credentials
-from run.config import Config
-from run.errors import ConfigError
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.controller.errors import ControllerError, StartError
+from kofn.controller.job.jobs import Jobs
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.service import serve
+from kofn.controller.job.session import JobSession
+from kofn.controller.p4runtime.entries import SlotLayout, lay_out
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.p4runtime.topology import read_hosts
+from kofn.controller.policy.decide import Decider
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.security import CONTROLLER, Credentials
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,10 @@ STOP_GRACE_S = 0.5
     help="A run's TOML file; repeated: one for each job.",
 )
 @click.option("--topology", required=True, type=click.Path(path_type=Path), help="The network's topology.json.")
-@click.option("--objective", help="round, all, fixed:K or a plug-in, for every job; else policy.objective.")
+@click.option(
+    "--objective",
+    help="progress, throughput, all, fixed:K, RULE:K or a plug-in, for every job; else policy.objective.",
+)
 @click.option("--p4runtime", default="127.0.0.1:50051", show_default=True, help="The switch's P4Runtime server.")
 @click.option("--listen", multiple=True, default=["127.0.0.1:50052"], show_default=True, help="May be repeated.")
 @click.option("--wait", default=20.0, show_default=True, help="Seconds to wait for the switch.")
@@ -71,7 +74,7 @@ def main(
             link = SwitchLink(
                 address=p4runtime,
                 device_id=settings[0].network.device_id,
-                program=Program(),
+                program=CompiledProgram(),
                 jobs=[session.slots for session in jobs.all],
             )
             asyncio.run(_run(jobs, link, listen, wait, credentials))
@@ -80,10 +83,10 @@ def main(
         sys.exit(EXIT_CANNOT_START)
 
 
-def _session(config: Config, layout: Layout, journal: Journal) -> Session:
-    """One job's session."""
+def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession:
     decider = Decider(workers=config.job.workers, policy=config.policy, average=config.model.average)
-    return Session(job=config.job, decider=decider, journal=journal, slots=Slots(layout=layout, k=decider.k))
+    slots = Slots(layout=layout, k=decider.k)
+    return JobSession(job=config.job, decider=decider, journal=journal, slots=slots, objectives=config.objectives)
 
 
 def _log_to(path: Path | None) -> None:
@@ -126,7 +129,7 @@ async def _run(
     if not ended.is_set():
         raise StartError(
             f"no switch at {link.address} after {wait_s:g} s ({link.fault or 'no answer'}): "
-            "`make run` starts everything, `python -m switch` a switch; --p4runtime gives another address"
+            "`make run` starts everything, `python -m kofn.switch` a switch; --p4runtime gives another address"
         )
 
 

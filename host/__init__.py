@@ -1,9 +1,7 @@
-"""A worker: gradients in, aggregates out.
+"""One worker process: gradients in, aggregates out.
 
-One gradient's way through the files: `train` -> `residual` -> `compress` -> `lanes` -> `protocol` -> `wire`
--> `transport`.
+worker.py puts it together. In the order of a gradient: workload/ computes it, training/ loops, agent/ joins protocol
+and socket, compression/ encodes it and keeps the ledger, protocol/ decides what to send, wire/ is the packet,
+transport/ the socket, membership/ the line to controller and peers. collectives/ has ring, gloo and parameter server;
+kernels/ the arithmetic on whole arrays, in C.
 """
-
-import os
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is said once, by us

@@ -1,4 +1,4 @@
-"""`python -m host`: one worker, inside its host's network namespace."""
+"""`python -m kofn.host`: one worker, inside its host's network namespace."""
 
 import gc
 import logging
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import click
 
-from host.errors import HostError
-from host.worker import Place, work
-from rpc.errors import SecurityError
-from run.collectives import check_collective
-from run.config import PEER_TO_PEER, Config
-from run.errors import ConfigError
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.extras import remedy
+from kofn.host.collectives.check import check_collective
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.errors import HostError
+from kofn.host.worker import WorkerPlace, work
+from kofn.rpc.errors import SecurityError
 
 OBJECTS = 50_000
 """That are made before a look for cycles among them: packets are made of many, none of which is ever in one."""
 
 
 @click.command(
-    epilog="Example: python -m host --config run.toml --rank 0 --controller 172.30.255.1:50052 "
+    epilog="Example: python -m kofn.host --config run.toml --rank 0 --controller 172.30.255.1:50052 "
     "--address 172.30.255.2 --metrics worker-0.jsonl"
 )
 @click.option("--config", "config_path", type=click.Path(path_type=Path), required=True, help="The run's TOML file.")
@@ -37,9 +39,11 @@ OBJECTS = 50_000
     "workers",
     multiple=True,
     metavar="ADDRESS",
-    help="A worker's address on the data network; once for each, by rank, where job.collective is ring or gloo.",
+    help="A worker's address on the data network; once for each, by rank, where workers sum among themselves.",
 )
-@click.option("--metrics", type=click.Path(path_type=Path), required=True, help="JSON lines go here, the books beside.")
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), required=True, help="JSON lines go here, the ledger beside."
+)
 @click.option("--certs", type=click.Path(path_type=Path), help="Certificates (kofn certs); plaintext without.")
 def main(
     config_path: Path,
@@ -54,7 +58,7 @@ def main(
     """One worker of a job: trains on its shard and aggregates as job.collective says.
 
     Started by `kofn run` in each host of the topology. Killed and started again the same way, it goes on where it was;
-    not with ring or gloo, which end with the first worker that is gone.
+    not where workers sum among themselves, which ends with the first that is gone.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     gc.freeze()  # what is there by now stays
@@ -64,10 +68,12 @@ def main(
         if rank >= config.job.workers:
             raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
         check_collective(config)
-        if config.job.collective in PEER_TO_PEER and len(workers) != config.job.workers:
+        if not load_collective(config.job.collective).ledger and len(workers) != config.job.workers:
             raise ConfigError(f"--worker is given {len(workers)} times: job.workers, {config.job.workers}, are needed")
-        place = Place(rank=rank, address=address, controller=controller, service=service, workers=workers)
+        place = WorkerPlace(rank=rank, address=address, controller=controller, service=service, workers=workers)
         logging.info("worker %d: %s", rank, work(config, place, metrics, certs))
+    except ModuleNotFoundError as error:
+        sys.exit(f"kofn worker {rank}: {remedy(error)}")
     except (HostError, SecurityError, ConfigError, OSError) as error:
         sys.exit(f"kofn worker {rank}: {error}")
 

@@ -25,8 +25,8 @@ class ProtocolError(HostError):
     """The agent asked the protocol for something it must not do; says what and in which state."""
 
 
-class BooksError(HostError):
-    """A file that should hold this worker's books and does not."""
+class LedgerError(HostError):
+    """A file that should hold this worker's ledger and does not."""
 
 
 class AgentError(HostError):

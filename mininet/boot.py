@@ -183,7 +183,6 @@ def _strings(values: list[Any], what: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Our command line."""
     parser = argparse.ArgumentParser(description="Boot kofn's network; JSON lines on stdin and stdout.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--topology", type=Path, help="a topology.json")
@@ -228,7 +227,6 @@ def watch_signals() -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Boot, serve, remove."""
     signals = watch_signals()
     with Network(plan(options)) as network:
         children = Children(network.record, options.log_dir)

@@ -72,12 +72,10 @@ class Complaints(logging.Handler):
     """What Mininet only prints when something fails."""
 
     def __init__(self) -> None:
-        """Nothing has failed yet."""
         super().__init__(logging.ERROR)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         self.lines.append(record.getMessage().strip())
 
 

@@ -51,7 +51,6 @@ class Namespace:
 
     @classmethod
     def create(cls, name: str) -> Self:
-        """A new, empty namespace."""
         root = cls.current()
         try:
             _call("unshare", CLONE_NEWNET)

@@ -66,7 +66,6 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove everything."""
         self._stack.close()
 
     def _make(self, stack: ExitStack) -> None:

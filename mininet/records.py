@@ -24,7 +24,6 @@ END_S = 3.0
 
 
 def state_folder() -> Path:
-    """Where records are kept."""
     return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn"))
 
 
@@ -98,12 +97,10 @@ class Record:
         self.write()
 
     def add_process(self, pid: int) -> None:
-        """This was started."""
         self.processes[pid] = start_time(pid)
         self.write()
 
     def drop_process(self, pid: int) -> None:
-        """This has ended."""
         self.processes.pop(pid, None)
         self.write()
 
@@ -165,7 +162,6 @@ def _wait(processes: dict[int, int | None], seconds: float) -> None:
 
 
 def all_records() -> list[Record]:
-    """Every record there is."""
     folder = state_folder()
     return [Record.read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
 

@@ -1,7 +1,7 @@
 // Who may speak: every check and look-up that can turn a kofn packet away.
 //
 //   sound? (version, kind, lengths, checksums, part)  ->  job known?  ->  this worker on this port?
-//   ->  of this generation?  ->  lanes, owner known?
+//   ->  of this generation?  ->  lanes, recipient known?
 //
 // Leaves meta.verdict ADMITTED, or the reason why not. After admission no packet is turned away for what it is.
 
@@ -47,15 +47,15 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         size = 16;
     }
 
-    action deny_owner() { meta.verdict = verdict_t.UNKNOWN_OWNER; }
+    action deny_owner() { meta.verdict = verdict_t.UNKNOWN_RECIPIENT; }
     action send_to(bit<9> port) {
-        meta.owner_port = port;
+        meta.recipient_port = port;
         meta.group = 0;
     }
-    table owners {
+    table recipients {
         key = {
             hdr.kofn.job: exact;
-            hdr.kofn.owner: exact;
+            hdr.kofn.recipient: exact;
         }
         actions = { send_to; @defaultonly deny_owner; }
         const default_action = deny_owner();
@@ -73,7 +73,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
                  || hdr.ipv4.total_length != hdr.udp.length + 20) { meta.verdict = verdict_t.BAD_LENGTH; }
         else if (standard_metadata.parser_error != error.NoError) { meta.verdict = verdict_t.TRUNCATED; }
         else if (standard_metadata.checksum_error == 1) { meta.verdict = verdict_t.BAD_CHECKSUM; }
-        else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_EPOCH; }  // iteration 0 is the empty slot's
+        else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_ITERATION; }  // iteration 0 is the empty slot's
         else if (hdr.kofn.part >= PARTS) { meta.verdict = verdict_t.BAD_PART; }
 
         if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
@@ -91,6 +91,6 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
             meta.verdict = verdict_t.OLD_GENERATION;
         }
         if (meta.verdict == verdict_t.ADMITTED) { lanes.apply(); }
-        if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.owner != EVERYONE) { owners.apply(); }
+        if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.recipient != EVERYONE) { recipients.apply(); }
     }
 }

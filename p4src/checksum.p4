@@ -7,7 +7,7 @@
 
 // Words that a packet does not have are invalid headers: they are left out.
 #define KOFN_CHECKSUM_FIELDS(hdr) { \
-    hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.owner, hdr.kofn.lanes, \
+    hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.recipient, hdr.kofn.lanes, \
     hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
     hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members, \
     hdr.words[0].value, hdr.words[1].value, hdr.words[2].value, hdr.words[3].value, \

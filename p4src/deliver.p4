@@ -1,6 +1,6 @@
 // Where an answer goes, and in whose name.
 //
-// Ingress (Answer): CLOSED to all workers of the job or to the block's owner; LATE, STALE, REFUSED back to the sender;
+// Ingress (Answer): CLOSED to all workers of the job or to the block's recipient; LATE, STALE, FORMAT_MISMATCH back to the sender;
 // everything else ends here. Egress (Deliver): each copy gets its host's addresses and rank.
 
 control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
@@ -8,7 +8,7 @@ control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_
     action publish() {
         hdr.kofn.kind = kind_t.RESULT;
         standard_metadata.mcast_grp = meta.group;
-        standard_metadata.egress_spec = meta.owner_port;
+        standard_metadata.egress_spec = meta.recipient_port;
     }
     action reply(kind_t kind) {
         hdr.kofn.kind = kind;
@@ -22,7 +22,7 @@ control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_
             verdict_t.CLOSED: publish();
             verdict_t.LATE: reply(kind_t.LATE);
             verdict_t.STALE: reply(kind_t.STALE);
-            verdict_t.REFUSED: reply(kind_t.REFUSED);
+            verdict_t.FORMAT_MISMATCH: reply(kind_t.FORMAT_MISMATCH);
         }
     }
 

@@ -1,5 +1,5 @@
 // What is on the wire and what the pipeline passes along with it.
-// host/wire.py has the same field table; a test compares it with p4c's output.
+// host/wire/packet.py has the same field table; a test compares it with p4c's output.
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
@@ -28,18 +28,18 @@ enum bit<4> kind_t {
     RESULT = 2,
     LATE = 3,
     STALE = 4,
-    REFUSED = 5
+    FORMAT_MISMATCH = 5
 }
 
 // What became of a kofn packet. Also the index of its counter.
 enum bit<8> verdict_t {
     ADMITTED = 0,
-    CLAIMED = 1,
+    OPENED = 1,
     ADDED = 2,
     CLOSED = 3,
     LATE = 4,
     STALE = 5,
-    REFUSED = 6,
+    FORMAT_MISMATCH = 6,
     DUPLICATE = 7,
     NOT_READY = 8,
     FULL = 9,
@@ -47,19 +47,19 @@ enum bit<8> verdict_t {
     BAD_VERSION = 11,
     BAD_KIND = 12,
     BAD_LENGTH = 13,
-    BAD_EPOCH = 14,
+    BAD_ITERATION = 14,
     BAD_PART = 15,
     BAD_COUNT = 16,
     BAD_CHECKSUM = 17,
     UNKNOWN_JOB = 18,
     UNKNOWN_LANES = 19,
-    UNKNOWN_OWNER = 20,
+    UNKNOWN_RECIPIENT = 20,
     WRONG_PORT = 21,
     OLD_GENERATION = 22
 }
 #define VERDICTS 23
 
-// flags of a REFUSED answer: the slot's block has another number of words, so no scale would be accepted.
+// flags of a FORMAT_MISMATCH answer: the slot's block has another number of words, so no scale would be accepted.
 const bit<4> OTHER_WORDS = 1;
 
 header ethernet_h {
@@ -90,13 +90,13 @@ header udp_h {
     bit<16> checksum;
 }
 
-// docs/PROTOCOL.md says what each field means.
+// docs/explanation/protocol.md says what each field means.
 header kofn_h {
     bit<4> version;
     kind_t kind;
     bit<8> job;
     bit<8> worker;
-    bit<8> owner;
+    bit<8> recipient;
     bit<4> lanes;
     bit<4> flags;
     bit<8> words;
@@ -144,10 +144,10 @@ struct metadata_t {
     bit<16> room;          // contributions for which a lane's sum has room
     bit<16> most;          // workers for which this sender may speak in one packet
     bit<32> generation;    // of the job's slots
-    bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has an owner
+    bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has a recipient
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane
-    bit<9> owner_port;     // where the result goes when it has an owner
+    bit<9> recipient_port; // where the result goes when it has a recipient
     bit<8> remaining;      // words still to parse
 }
 

@@ -2,10 +2,10 @@
 //
 //   parser -> admission -> slot -> words -> answer -> deliver -> deparser
 //                |           |                ^
-//                |           +-> measure      | RESULT to all, LATE / STALE / REFUSED to one
+//                |           +-> measure      | RESULT to all, LATE / STALE / FORMAT_MISMATCH to one
 //                +-> forward (not kofn)
 //
-// docs/PROTOCOL.md has the rules; each box is a file.
+// docs/explanation/protocol.md has the rules; each box is a file, but answer is in deliver.p4 and deparser in parser.p4.
 
 #include <core.p4>
 #include <v1model.p4>

@@ -1,23 +1,23 @@
-// A slot sums one block at a time. Its epoch says which: (generation, iteration, block), growing for ever. A new
+// A slot sums one block at a time. Its block_id is (generation, iteration, block), which only grows. A new
 // generation makes every slot free, whatever it holds.
 //
-//   epoch < slot's                        STALE      the slot has moved on
-//   epoch > slot's                        CLAIMED    members = {contribution}, values stored
-//   epoch = slot's, other words           REFUSED    nothing is added, the slot's format goes back
-//   epoch = slot's, done                  LATE       the sum goes back to the sender
-//   epoch = slot's, is a member           DUPLICATE  nothing is added
-//   epoch = slot's, other scale or lanes  REFUSED    as above
-//   epoch = slot's, open                  ADDED      members + contribution
-//   not counted, no room beside k counted FULL       nothing is added or claimed
-//   ... and k counted ones are in the sum CLOSED     `done` until the epoch changes; a lowered k closes on a duplicate
-//   ... and no room for more              CLOSED     k was raised after some that do not count had been added
-//   PULL of anything but a closed block   NOT_READY
+//   block_id < slot's                        STALE            the slot has moved on
+//   block_id > slot's                        OPENED           members = {contribution}, values stored
+//   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format goes back
+//   block_id = slot's, done                  LATE             the sum goes back to the sender
+//   block_id = slot's, is a member           DUPLICATE        nothing is added
+//   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  as above
+//   block_id = slot's, open                  ADDED            members + contribution
+//   not counted, no room beside k counted    FULL             nothing is added, no block is opened
+//   ... and k counted ones are in the sum    CLOSED           `done` until the block changes; a lowered k closes on a duplicate
+//   ... and no room for more                 CLOSED           k was raised after some that do not count had been added
+//   PULL of anything but a closed block      NOT_READY
 //
 // A contribution is a part of what a worker gives to a block.
 // Decides only: the words' accumulators follow meta.mode.
 
 control Slot(inout headers_t hdr, inout metadata_t meta) {
-    register<bit<96>>(SLOTS) epochs;
+    register<bit<96>>(SLOTS) block_ids;
     register<bit<256>>(SLOTS) members;
     register<bit<16>>(SLOTS) counts;
     register<bit<16>>(SLOTS) addends;
@@ -27,17 +27,17 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(SLOTS) formats;
 
     apply {
-        bit<96> epoch = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
+        bit<96> block_id = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
         bit<256> contribution = 256w1 << (hdr.kofn.part[1:0] ++ hdr.kofn.worker[5:0]);
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
-        bit<96> slot_epoch;
+        bit<96> slot_block_id;
         bit<256> slot_members;
         bit<16> slot_count;
         bit<16> slot_addends;
         bit<32> slot_weight;
         bit<1> slot_done;
         bit<32> slot_format;
-        epochs.read(slot_epoch, meta.slot);
+        block_ids.read(slot_block_id, meta.slot);
         members.read(slot_members, meta.slot);
         counts.read(slot_count, meta.slot);
         addends.read(slot_addends, meta.slot);
@@ -45,21 +45,22 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         dones.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
+        // A packet may bring a k of its own; 0, which kofn's workers send, means the k of the job's entry (admission.p4).
         if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
         bool pulls = hdr.kofn.kind == kind_t.PULL;
-        bit<16> merged = epoch == slot_epoch ? slot_addends - slot_count : 16w0;
+        bit<16> merged = block_id == slot_block_id ? slot_addends - slot_count : 16w0;
         bool full = hdr.kofn.count == 0 && (bit<32>)merged + (bit<32>)meta.k >= (bit<32>)meta.room;
         meta.mode = mode_t.SKIP;
 
-        if (epoch < slot_epoch) {
+        if (block_id < slot_block_id) {
             meta.verdict = verdict_t.STALE;
-        } else if (epoch > slot_epoch) {
+        } else if (block_id > slot_block_id) {
             if (pulls) {
                 meta.verdict = verdict_t.NOT_READY;
             } else if (full) {
                 meta.verdict = verdict_t.FULL;
             } else {
-                meta.verdict = verdict_t.CLAIMED;
+                meta.verdict = verdict_t.OPENED;
                 meta.mode = mode_t.STORE;
                 slot_members = contribution;
                 slot_count = (bit<16>)hdr.kofn.count;
@@ -69,7 +70,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 slot_format = format;
             }
         } else if (slot_format[15:8] != hdr.kofn.words) {
-            meta.verdict = verdict_t.REFUSED;
+            meta.verdict = verdict_t.FORMAT_MISMATCH;
             hdr.kofn.flags = OTHER_WORDS;
         } else if (slot_done == 1) {
             meta.verdict = verdict_t.LATE;
@@ -79,7 +80,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         } else if (slot_members & contribution != 0) {
             meta.verdict = verdict_t.DUPLICATE;
         } else if (slot_format != format) {
-            meta.verdict = verdict_t.REFUSED;
+            meta.verdict = verdict_t.FORMAT_MISMATCH;
         } else if (full) {
             meta.verdict = verdict_t.FULL;
         } else {
@@ -91,15 +92,15 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             slot_weight = slot_weight + hdr.kofn.weight;
         }
 
-        meta.closes = (slot_count >= meta.k || slot_addends >= meta.room) && (meta.verdict == verdict_t.CLAIMED
+        meta.closes = (slot_count >= meta.k || slot_addends >= meta.room) && (meta.verdict == verdict_t.OPENED
             || meta.verdict == verdict_t.ADDED || meta.verdict == verdict_t.DUPLICATE);
         if (meta.closes) {
             slot_done = 1;
             if (meta.verdict == verdict_t.DUPLICATE) { meta.mode = mode_t.READ; }
             meta.verdict = verdict_t.CLOSED;
         }
-        if (meta.verdict == verdict_t.CLAIMED || meta.verdict == verdict_t.ADDED || meta.closes) {
-            epochs.write(meta.slot, epoch);
+        if (meta.verdict == verdict_t.OPENED || meta.verdict == verdict_t.ADDED || meta.closes) {
+            block_ids.write(meta.slot, block_id);
             members.write(meta.slot, slot_members);
             counts.write(meta.slot, slot_count);
             addends.write(meta.slot, slot_addends);
@@ -108,7 +109,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             formats.write(meta.slot, slot_format);
         }
         // An answer describes the slot's sum; a STALE one keeps what the sender said.
-        if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.REFUSED) {
+        if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH) {
             hdr.kofn.members = slot_members;
             hdr.kofn.count = (bit<8>)slot_count;
             hdr.kofn.weight = slot_weight;

@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rpc.errors import SecurityError
-from rpc.names import CONTROLLER, OPERATOR, host_name, token_name, worker_name
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name, token_name, worker_name
 
-AUTHORITY = "ca.pem"
 VALID = datetime.timedelta(days=30)
 SKEW = datetime.timedelta(minutes=5)  # of the clocks of several machines
 
@@ -73,7 +72,6 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 def _authority() -> _Authority:
-    """A new certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kofn authority")])
     certificate = (
@@ -109,7 +107,6 @@ def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.Obj
 
 
 def _builder(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """What every certificate has."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

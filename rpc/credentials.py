@@ -1,6 +1,5 @@
 """What a process needs to prove who it is, read from a folder that `kofn certs` made and checked before it is used."""
 
-import datetime
 import logging
 import re
 import stat
@@ -9,18 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-
-from rpc.certificates import AUTHORITY
-from rpc.errors import SecurityError
-from rpc.names import token_name
+from kofn.extras import remedy
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import AUTHORITY, REMAKE, token_name
 
 _LOG = logging.getLogger(__name__)
 
 TOKEN = re.compile(r"[0-9a-f]{32}")
-REMAKE = "`kofn certs DIR` makes a new folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +57,6 @@ def _jobs_in(folder: Path) -> list[int]:
 
 
 def _read(path: Path) -> bytes:
-    """A file's content."""
     try:
         return path.read_bytes()
     except PermissionError as error:
@@ -81,7 +74,6 @@ def _read_secret(path: Path) -> bytes:
 
 
 def _token(path: Path) -> str:
-    """A job's token."""
     text = _read_secret(path).decode(errors="replace").strip()
     if not TOKEN.fullmatch(text):
         raise SecurityError(f"{path} holds no token: 32 hexadecimal digits are expected; {REMAKE}")
@@ -89,30 +81,10 @@ def _token(path: Path) -> str:
 
 
 def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """The three files belong together and are valid today."""
-    issuer, own = _parse(folder / AUTHORITY, authority), _parse(folder / f"{name}.pem", certificate)
+    """Name the file that is wrong; without cryptography only gRPC's handshake finds out, and does not say which."""
     try:
-        own.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise SecurityError(f"{folder / name}.pem is not signed by {AUTHORITY} beside it: {REMAKE}") from error
-    now = datetime.datetime.now(datetime.UTC)
-    for file, found in ((AUTHORITY, issuer), (f"{name}.pem", own)):
-        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
-            raise SecurityError(
-                f"{folder / file} is valid from {found.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-                f"{found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, not now: {REMAKE}"
-            )
-    try:
-        public = serialization.load_pem_private_key(key, password=None).public_key()
-    except (ValueError, TypeError) as error:
-        raise SecurityError(f"{folder / name}.key holds no private key in PEM: {REMAKE}") from error
-    if public != own.public_key():
-        raise SecurityError(f"{folder / name}.key is not the key of {name}.pem beside it: {REMAKE}")
-
-
-def _parse(path: Path, content: bytes) -> x509.Certificate:
-    """A certificate."""
-    try:
-        return x509.load_pem_x509_certificate(content)
-    except ValueError as error:
-        raise SecurityError(f"{path} holds no certificate in PEM: {REMAKE}") from error
+        from kofn.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
+    except ModuleNotFoundError as error:
+        _LOG.info("%s.pem is not checked before its use: %s", folder / name, remedy(error))
+    else:
+        check_certificate(folder, name, authority, certificate, key)

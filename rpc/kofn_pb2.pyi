@@ -456,7 +456,7 @@ class Decision(_message.Message):
     number: _builtins.int
     """counts the changes that the switch has confirmed; goes back in Report.decision"""
     late_gradient: _builtins.str
-    """the rule for late gradients (run/late.py); empty: as before"""
+    """the rule for late gradients (config/late_rules.py); empty: as before"""
     age_weight: _builtins.float
     """what each iteration of age leaves of a gradient's weight"""
     def __init__(
@@ -702,7 +702,7 @@ class Status(_message.Message):
     live: _builtins.int
     k: _builtins.int
     objective: _builtins.str
-    """"round", "accuracy", "all", "fixed:K", or a plug-in's name"""
+    """"throughput", "progress", "all", "fixed:K", or a plug-in's name"""
     iteration: _builtins.int
     """the latest that any worker reported"""
     service_s: _builtins.float
@@ -735,7 +735,7 @@ class Status(_message.Message):
     noise_scale: _builtins.float
     """phi: a gradient's noise over its signal, in workers' batches; 0 while unknown"""
     late_gradient: _builtins.str
-    """the rule for late gradients that is wanted (run/late.py)"""
+    """the rule for late gradients that is wanted (config/late_rules.py)"""
     age_weight: _builtins.float
     """what each iteration of age leaves of a gradient's weight"""
     time_model: _builtins.str
@@ -1013,7 +1013,7 @@ class Objective(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
-    """"round", "all", "fixed:K", or a plug-in's name"""
+    """"throughput", "all", "fixed:K", or a plug-in's name"""
     job: _builtins.int
     """0: the controller's first job"""
     def __init__(

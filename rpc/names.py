@@ -9,6 +9,8 @@ from typing import TypeAlias
 CONTROLLER = "controller"
 OPERATOR = "operator"
 DOMAIN = "kofn"
+AUTHORITY = "ca.pem"
+REMAKE = "`kofn certs DIR` makes a new folder"
 
 Identity: TypeAlias = tuple[str] | tuple[str, int, int]
 """("controller",), ("operator",) or ("worker", job, rank)."""

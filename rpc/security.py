@@ -1,9 +1,9 @@
 """gRPC on the management network: mutual TLS and a token for every call, or plaintext where there are no credentials.
 
->>> credentials = Credentials.load(folder, worker_name(1, 3), [1])   # None when folder is None: plaintext
->>> async with channel(credentials, "172.30.255.1:50052", CONTROLLER) as line: ...
->>> server = grpc_server(credentials)
->>> port = add_port(server, "172.30.255.5:0", credentials)
+    credentials = Credentials.load(folder, worker_name(1, 3), [1])   # None when folder is None: plaintext
+    async with channel(credentials, "172.30.255.1:50052", CONTROLLER) as line: ...
+    server = grpc_server(credentials)
+    port = add_port(server, "172.30.255.5:0", credentials)
 
 Who has no certificate of the folder's authority fails in the handshake.  Who has one and no valid token gets
 UNAUTHENTICATED for every method and nothing else.  What a caller may ask is the services' part: `permit`.
@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from rpc.credentials import Credentials
-from rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
+from kofn.rpc.credentials import Credentials
+from kofn.rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
 
 __all__ = [
     "CONTROLLER",

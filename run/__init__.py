@@ -1,1 +1,1 @@
-"""A run: its configuration, its orchestration, its live table and its report."""
+"""One run: network, processes, trials, events, live view."""

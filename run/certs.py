@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from rpc.certificates import VALID, make_certificates
-from rpc.errors import SecurityError
-from run.config import WORKERS_MAX
+from kofn.config.schema import WORKERS_MAX
+from kofn.rpc.errors import SecurityError
 
 EXIT_REFUSED = 2
 
@@ -56,6 +55,8 @@ def command(folder: Path, jobs: dict[int, int], as_json: bool) -> None:
     \b
     Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
+    from kofn.rpc.certificates import VALID, make_certificates  # noqa: PLC0415  # needs kofn[certs]
+
     try:
         files = make_certificates(folder, jobs)
     except SecurityError as error:

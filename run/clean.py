@@ -8,9 +8,9 @@ import sys
 
 import click
 
-from run.folder import CERTIFICATES
-from run.network import BOOT, SYSTEM_PYTHON
-from run.state import abandoned, running
+from kofn.results.folder import CERTIFICATES
+from kofn.run.network import BOOT, SYSTEM_PYTHON
+from kofn.run.state import abandoned, running
 
 STOP_TIMEOUT_S = 10.0
 CLEAN_TIMEOUT_S = 60.0

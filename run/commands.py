@@ -1,4 +1,4 @@
-"""The command line of every process of a pass."""
+"""The command line of every process of a trial."""
 
 import shutil
 import sys
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
-from host.wire import PORT
-from run.config import Job, Network
-from run.folder import PassFolder
-from switch.faults import FaultRule
+from kofn.config.schema import JobSection, NetworkSection
+from kofn.host.wire.packet import PORT
+from kofn.results.folder import TrialFolder
+from kofn.switch.engine.faults import FaultRule
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),  # workers share this machine's cores
@@ -23,7 +23,7 @@ ENVIRONMENT = {
 class Commands:
     """Made from the run's network and files; the same command line starts a process again."""
 
-    network: Network
+    network: NetworkSection
     topology: Path
     certificates: Path | None
     """None: plaintext."""
@@ -40,7 +40,7 @@ class Commands:
 
         `pcap` is the folder for its links' frames.
         """
-        name = [sys.executable, "-m", "switch"] if self.network.target == "embedded" else [_bmv2()]
+        name = [sys.executable, "-m", "kofn.switch"] if self.network.target == "embedded" else [_bmv2()]
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
         address = f"127.0.0.1:{self.network.p4runtime_port}"
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
@@ -50,10 +50,10 @@ class Commands:
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
         return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
 
-    def controller(self, configs: Sequence[Path], entry: PassFolder) -> list[str]:
+    def controller(self, configs: Sequence[Path], entry: TrialFolder) -> list[str]:
         """Listens for people on the loopback and for workers on the management network."""
         return [
-            *(sys.executable, "-m", "controller"),
+            *(sys.executable, "-m", "kofn.controller"),
             *(part for config in configs for part in ("--config", str(config.resolve()))),
             *("--topology", str(self.topology.resolve())),
             *("--objective", entry.objective),
@@ -67,7 +67,7 @@ class Commands:
     def worker(self, config: Path, rank: int, address: str, metrics: Path, summed: Iterable[str] = ()) -> list[str]:
         """Finds the controller in the management network; `summed`: flags that say who sums, where not the switch."""
         return [
-            *(sys.executable, "-m", "host"),
+            *(sys.executable, "-m", "kofn.host"),
             *("--config", str(config.resolve())),
             *("--rank", str(rank)),
             *("--controller", self.management()),
@@ -77,10 +77,10 @@ class Commands:
             *self._certs(),
         ]
 
-    def server(self, job: Job, address: str, workers: Sequence[str], k: int) -> list[str]:
+    def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
         """A parameter server at this address, for workers at these."""
         return [
-            *(sys.executable, "-m", "host.server"),
+            *(sys.executable, "-m", "kofn.host.collectives.parameter_server"),
             *("--address", address),
             *(part for worker in workers for part in ("--worker", worker)),
             *("--k", str(k)),

@@ -1,12 +1,14 @@
-"""Shows the views of a pass: a table a job on a terminal, one plain line a second elsewhere."""
+"""Shows the views of a trial: a table a job on a terminal, one plain line a second elsewhere."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 
-from run.live import PassView
+from kofn.extras import remedy
+from kofn.run.live import TrialView
 
 PLAIN_INTERVAL_S = 1.0
 TABLE_INTERVAL_S = 0.2
@@ -17,10 +19,18 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def report_line(write: Callable[[], Path]) -> str:
+    """Where `write` has put the report, or what has to be installed for there to be one."""
+    try:
+        return f"report: {write()}"
+    except ModuleNotFoundError as error:
+        return f"no report: {remedy(error)}"
+
+
 class Display:
     """Shows the view of every job: in place on a terminal, as lines elsewhere, or (quiet) only what happens."""
 
-    def __init__(self, console: Console, views: Sequence[PassView], *, quiet: bool) -> None:
+    def __init__(self, console: Console, views: Sequence[TrialView], *, quiet: bool) -> None:
         """Use as a context manager."""
         self._console, self._views, self._quiet = console, views, quiet
         self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
@@ -28,7 +38,6 @@ class Display:
         self._news = [-1.0] * len(views)
 
     def __enter__(self) -> "Display":
-        """Start drawing."""
         if self._live is not None and not self._quiet:
             self._live.start()
         return self

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from run import terminal
-from run.display import say
-from run.errors import ConfigError, InterruptedRun, RunError
-from run.signals import interruptible
+from kofn.config.errors import ConfigError, KofnError
+from kofn.run import terminal
+from kofn.run.display import say
+from kofn.run.errors import InterruptedRun
+from kofn.run.signals import interruptible
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def ending(command: str) -> Iterator[None]:
         _end(command, error, 2)
     except InterruptedRun as error:
         _end(command, error, 130)
-    except RunError as error:
+    except KofnError as error:
         _end(command, error, 1)
     except OSError as error:
         if error.errno != errno.EIO:

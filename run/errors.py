@@ -1,12 +1,10 @@
 """Errors of this package: one base class; the message says what, which object, and what to do."""
 
+from kofn.config.errors import KofnError
 
-class RunError(Exception):
+
+class RunError(KofnError):
     """A run that cannot go on; the message is for the person at the terminal."""
-
-
-class ConfigError(RunError):
-    """A configuration that cannot be run; the message names the field and what is allowed."""
 
 
 class InterruptedRun(RunError):  # noqa: N818 - not a mistake, somebody asked for it

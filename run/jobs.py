@@ -6,11 +6,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from run.collectives import check_collective
-from run.config import SLOTS, WORKERS_MAX, Config
-from run.errors import ConfigError
-from run.events import check_story
-from run.objectives import check_objective
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import check_objective
+from kofn.config.schema import SLOTS, WORKERS_MAX, Config
+from kofn.host.collectives.job_collective import load_collective
+from kofn.run.plugins import check_plugins
+from kofn.run.schedule import check_story
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def plan_jobs(
         for source, config in zip(sources, configs, strict=True)
     )
     for job in jobs:
-        _check_alone(job, "--pass" if objectives else "run.passes")
+        _check_alone(job, "--trial" if objectives else "run.trials")
     _check_together(jobs)
     return jobs
 
@@ -50,19 +51,19 @@ def overridden(
     run, network = config.run, config.network
     return replace(
         config,
-        run=replace(run, passes=objectives or run.passes),
+        run=replace(run, trials=objectives or run.trials),
         network=replace(network, target=target or network.target, driver=driver or network.driver),
     )
 
 
-def _check_alone(job: JobPlan, passes: str) -> None:
+def _check_alone(job: JobPlan, trials: str) -> None:
     """What was overridden must fit what was not."""
     try:
-        for objective in job.config.run.passes:
-            check_objective(objective, job.config.job.workers, passes)
+        for objective in job.config.run.trials:
+            check_objective(objective, job.config.job.workers, trials)
         job.config.check()
         check_story(job.config.event, job.config.job)
-        check_collective(job.config)
+        check_plugins(job.config)
     except ConfigError as error:
         raise ConfigError(f"{job.source}: {error}") from None
 
@@ -76,7 +77,7 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
             raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
-    servers = sum(job.config.job.collective == "server" for job in jobs)
+    servers = sum(load_collective(job.config.job.collective).server for job in jobs)
     if sum(workers) + servers > WORKERS_MAX:
         raise ConfigError(
             f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX - servers} together are allowed, "

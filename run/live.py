@@ -1,4 +1,4 @@
-"""The live view of one job in a pass: what the workers wrote merged with what the controller says.
+"""The live view of one job in a trial: what the workers wrote merged with what the controller says.
 
 As lines and as a table; run/display.py shows them.  Knows no processes.
 """
@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from host.account import STARVED
-from rpc import kofn_pb2
-from run.compressed import Compressed
-from run.folder import PassFolder
-from run.metrics import Iteration, Tail, Totals
-from run.stall import STALL_S, START_S, Member, Scene, Watch, explain
+from kofn.report.compressed import Compressed
+from kofn.results.account import STARVED
+from kofn.results.folder import TrialFolder
+from kofn.results.worker_metrics import Iteration, Tail, Totals
+from kofn.rpc import kofn_pb2
+from kofn.run.stall import STALL_S, START_S, Scene, StalledWorker, Watch, explain
 
 RECENT_S = 5.0
 """How long before a stall something may have happened to be named as what was just before it."""
@@ -53,7 +53,6 @@ class WorkerView:
 
     @property
     def state(self) -> str:
-        """In a word."""
         said = self.process or self.finished or self.estimate.state
         return said or ("training" if self.last else "starting")
 
@@ -62,10 +61,10 @@ class WorkerView:
         """Its gradients are in no sum."""
         return self.estimate.unheard >= STARVED
 
-    def member(self) -> Member:
+    def member(self) -> StalledWorker:
         """For the explanation of a stall."""
         iteration = self.last.iteration if self.last else 0
-        return Member(
+        return StalledWorker(
             rank=self.rank,
             iteration=iteration,
             state=self.state,
@@ -79,11 +78,11 @@ class WorkerView:
         return (self.accuracy or 0.0) >= self.target
 
 
-class PassView:
-    """One job's part of a pass as it goes on."""
+class TrialView:
+    """One job's part of a trial as it goes on."""
 
     def __init__(
-        self, folder: PassFolder, workers: int, title: str, *, target: float, compresses: bool = False
+        self, folder: TrialFolder, workers: int, title: str, *, target: float, compresses: bool = False
     ) -> None:
         """Nothing is read before the first poll(); `target` is the accuracy at which workers end."""
         self.title, self._compresses = title, compresses
@@ -96,7 +95,6 @@ class PassView:
         self._away = False
 
     def begin(self) -> None:
-        """The time starts now."""
         self.last_news = self._begin = time.monotonic()
 
     def poll(self) -> None:
@@ -122,7 +120,6 @@ class PassView:
             self._say(line)
 
     def reason(self) -> str:
-        """Who waits for whom."""
         return explain(self._scene())
 
     def _scene(self) -> Scene:
@@ -158,7 +155,6 @@ class PassView:
                 self.workers[estimate.rank].estimate = estimate
 
     def close(self) -> None:
-        """Close the files."""
         for worker in self.workers:
             worker.tail.close()
 

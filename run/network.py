@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import msgspec
 
-from run.errors import LeftoversError, RunError
-from run.links import LinkBytes, interface_bytes
-from run.logs import tail
+from kofn.config.errors import KofnError
+from kofn.results.link_bytes import LinkBytes, interface_bytes
+from kofn.results.logs import tail
+from kofn.run.errors import LeftoversError, RunError
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
@@ -24,7 +25,7 @@ ROOT = "root"
 """The node name of the root namespace."""
 
 
-class Host(msgspec.Struct, frozen=True):
+class EmulatedHost(msgspec.Struct, frozen=True):
     """A worker's machine: addresses in the data and the management network, and its port of the switch."""
 
     ip: str
@@ -39,7 +40,7 @@ class Ready(msgspec.Struct, frozen=True):
     """The network as it was made."""
 
     driver: str
-    hosts: dict[str, Host]
+    hosts: dict[str, EmulatedHost]
     switch: dict[str, Any]
 
     def interfaces(self) -> dict[str, str]:
@@ -47,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True):
         return dict(self.switch["interfaces"])
 
 
-class Check(msgspec.Struct, frozen=True):
+class LinkCheck(msgspec.Struct, frozen=True):
     """One thing that boot.py verified, and what it found."""
 
     name: str
@@ -56,7 +57,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProcessSpec:
     """A process to start: where, what, and where its output goes."""
 
     name: str
@@ -82,20 +83,19 @@ async def listens(port: int) -> bool:
 class Network:
     """A running boot.py.
 
-    >>> network = await Network.start(topology, driver="auto", management="172.30.255.0/24", log=Path("boot.log"))
-    >>> await network.launch(Program(name="switch", node="root", ...))
-    >>> code = await network.exit_of("switch")
-    >>> await network.stop()
+    network = await Network.start(topology, driver="auto", management="172.30.255.0/24", log=Path("boot.log"))
+    await network.launch(ProcessSpec(name="switch", node="root", ...))
+    code = await network.exit_of("switch")
+    await network.stop()
     """
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
-        """Use start()."""
         self.ready: Ready
         self._process = process
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
-        self._programs: dict[str, Program] = {}
-        self._checks: list[Check] = []
+        self._programs: dict[str, ProcessSpec] = {}
+        self._checks: list[LinkCheck] = []
         self._failure: str | None = None
         self._stopped = False
         self._reader = asyncio.create_task(self._read())
@@ -121,10 +121,10 @@ class Network:
             raise
         return network
 
-    async def launch(self, program: Program, timeout_s: float = 10.0) -> int:
+    async def launch(self, program: ProcessSpec, timeout_s: float = 10.0) -> int:
         """Start a process; its process id."""
         self._programs[program.name] = program
-        self._waiting.pop(("exited", program.name), None)  # an earlier pass's process of that name
+        self._waiting.pop(("exited", program.name), None)  # an earlier trial's process of that name
         self._future("exited", program.name)
         await self._send(
             do="start",
@@ -170,7 +170,7 @@ class Network:
         counted = interface_bytes()
         return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
-    async def check(self, timeout_s: float = 60.0) -> list[Check]:
+    async def check(self, timeout_s: float = 60.0) -> list[LinkCheck]:
         """Verify reachability and link rates."""
         self._checks.clear()
         await self._send(do="check")
@@ -191,7 +191,7 @@ class Network:
 
     async def _stop(self, timeout_s: float) -> None:
         if self._process.returncode is None:
-            with contextlib.suppress(RunError, TimeoutError):
+            with contextlib.suppress(KofnError, TimeoutError):
                 await self._send(do="stop")
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -269,7 +269,7 @@ class Network:
     def _handle(self, event: dict[str, Any]) -> None:
         match event:
             case {"event": "check"}:
-                self._checks.append(msgspec.convert(event, Check))
+                self._checks.append(msgspec.convert(event, LinkCheck))
             case {"event": "error", "message": message}:
                 self._fail(f"network: {message}")
             case {"event": "stopped"}:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from run.config import Fault
-from switch.faults import FaultRule
+from kofn.config.schema import FaultSection
+from kofn.switch.engine.faults import FaultRule
 
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
 """What a worker sends goes into the switch."""
 
 
-def port_rules(faults: Sequence[Fault], ports: Sequence[int]) -> Iterator[FaultRule]:
+def port_rules(faults: Sequence[FaultSection], ports: Sequence[int]) -> Iterator[FaultRule]:
     """One rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
     for fault in faults:
         if fault.where == "switch":
@@ -18,7 +18,7 @@ def port_rules(faults: Sequence[Fault], ports: Sequence[int]) -> Iterator[FaultR
                 yield _rule(fault, ports[rank])
 
 
-def _rule(fault: Fault, port: int) -> FaultRule:
+def _rule(fault: FaultSection, port: int) -> FaultRule:
     return FaultRule(
         port=port,
         direction=DIRECTIONS[fault.direction],

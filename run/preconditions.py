@@ -3,16 +3,16 @@
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
-from host.errors import HostError
-from host.replay import load_gradients
-from run.config import Config, Network
-from run.errors import ConfigError, RunError
-from run.network import BOOT, SYSTEM_PYTHON
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config, NetworkSection
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.workload.straggler_source import straggler_class
+from kofn.host.workload.workload import workload_class
+from kofn.run.errors import RunError
+from kofn.run.network import BOOT, SYSTEM_PYTHON
 
 TCP_LISTEN = "0A"
 
@@ -24,20 +24,14 @@ def check_machine(target: str) -> None:
 
 
 def check_needs(config: Config) -> None:
-    """Raise ConfigError for what a job asks for that is not there: PyTorch, or recorded gradients."""
-    if config.job.collective == "gloo" and find_spec("torch") is None:
-        raise ConfigError(
-            f"job.collective is 'gloo', which is PyTorch's, and {sys.executable} has no module torch: "
-            "pip install torch, or use 'ring'"
-        )
-    if config.model.replay is not None:
-        try:
-            load_gradients(Path(config.model.replay))
-        except HostError as error:
-            raise ConfigError(f"model.replay: {error}") from error
+    """Raise ConfigError for what a job asks for that is not there: PyTorch, recorded gradients, a trace."""
+    if missing := load_collective(config.job.collective).missing():
+        raise ConfigError(f"job.collective is {config.job.collective!r}: {missing}")
+    workload_class(config).check(config)
+    straggler_class(config).check(config)
 
 
-def check_ports(network: Network) -> None:
+def check_ports(network: NetworkSection) -> None:
     """Raise RunError for a port that somebody else listens on."""
     _check_port(network.p4runtime_port, "network.p4runtime_port")
     _check_port(network.controller_port, "network.controller_port")

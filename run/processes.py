@@ -1,16 +1,16 @@
-"""The processes of a pass: started, killed by an event and started again, and which end of one is a failure."""
+"""The processes of a trial: started, killed by an event and started again, and which end of one is a failure."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from run.errors import RunError
-from run.network import Network, Program
+from kofn.run.errors import RunError
+from kofn.run.network import Network, ProcessSpec
 
 KILL_TIMEOUT_S = 5.0
 
 
-class State(Enum):
+class ProcessState(Enum):
     """What has become of a process."""
 
     ABSENT = "never started"
@@ -23,45 +23,43 @@ class State(Enum):
 class Processes:
     """Programs by name.
 
-    >>> await processes.launch(program)
-    >>> await processes.kill("worker-2")       # no failure
-    >>> await processes.again("worker-2")      # the same command line
-    >>> for name in await processes.ended(0.2): ...
+    await processes.launch(program)
+    await processes.kill("worker-2")       # no failure
+    await processes.restart("worker-2")      # the same command line
+    for name in await processes.ended(0.2): ...
     """
 
     def __init__(self, network: Network) -> None:
-        """Nothing runs."""
         self._network = network
-        self._programs: dict[str, Program] = {}
-        self._states: dict[str, State] = {}
+        self._programs: dict[str, ProcessSpec] = {}
+        self._states: dict[str, ProcessState] = {}
         self._exits: dict[asyncio.Future[int], str] = {}
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> ProcessState:
         """Of a process by name."""
-        return self._states.get(name, State.ABSENT)
+        return self._states.get(name, ProcessState.ABSENT)
 
     def running(self, names: Sequence[str]) -> bool:
         """Whether any of these runs."""
-        return any(self.state(name) is State.RUNNING for name in names)
+        return any(self.state(name) is ProcessState.RUNNING for name in names)
 
-    def keep(self, program: Program) -> None:
+    def keep(self, program: ProcessSpec) -> None:
         """Remember how to start a process, for a later again()."""
         self._programs[program.name] = program
 
-    async def launch(self, program: Program) -> None:
-        """Start a process."""
+    async def launch(self, program: ProcessSpec) -> None:
         self.keep(program)
-        await self.again(program.name)
+        await self.restart(program.name)
 
-    async def again(self, name: str) -> None:
+    async def restart(self, name: str) -> None:
         """Start a process that does not run, with the command line that is known; its log goes on where it ended."""
         await self._network.launch(self._programs[name])
-        self._states[name] = State.RUNNING
+        self._states[name] = ProcessState.RUNNING
         self._exits[asyncio.ensure_future(self._network.exit_of(name))] = name
 
     async def kill(self, name: str) -> None:
         """SIGKILL, which is no failure; returns when the process is gone.  RunError if it is not after 5 s."""
-        self._states[name] = State.KILLED
+        self._states[name] = ProcessState.KILLED
         for exit_ in [exit_ for exit_, other in self._exits.items() if other == name]:
             del self._exits[exit_]
             await self._network.kill(name)
@@ -83,11 +81,11 @@ class Processes:
         done, _ = await asyncio.wait(self._exits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         codes = {self._exits.pop(exit_): exit_.result() for exit_ in done}
         well = [name for name in self._programs if codes.get(name) == 0 and not self._programs[name].endless]
-        self._states.update(dict.fromkeys(well, State.DONE))  # first: who ended badly may be excused by them
+        self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first: who ended badly may be excused by them
         for name in sorted(codes.keys() - set(well), key=list(self._programs).index):
             if not excused(name):
                 raise self._network.died(name, codes[name])
-            self._states[name] = State.LATE
+            self._states[name] = ProcessState.LATE
         return well
 
     def forget(self) -> None:

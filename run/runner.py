@@ -1,7 +1,7 @@
 """`kofn run`: one configuration, or several jobs on one switch, from the first check to the report.
 
-The order: check the machine, write the run folder, make the network, run the passes one after another, remove the
-network, compare the passes.  Whatever happens in between, the network and every process in it are gone afterwards.
+The order: check the machine, write the run folder, make the network, run the trials one after another, remove the
+network, compare the trials.  Whatever happens in between, the network and every process in it are gone afterwards.
 """
 
 import asyncio
@@ -17,48 +17,49 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from rpc.certificates import make_certificates
-from rpc.errors import SecurityError
-from run.clean import remove_certificates
-from run.commands import Commands
-from run.config import Config
-from run.display import say
-from run.ending import ending
-from run.errors import LeftoversError, RunError
-from run.folder import RunFolder, default_path, point_latest
-from run.jobs import JobPlan, plan_jobs
-from run.metrics import merge
-from run.network import Network
-from run.options import set_option
-from run.passes import Pass
-from run.preconditions import check_machine, check_needs, check_ports
-from run.signals import cancel_on_signal, deferred, stopped_by
-from run.state import hold
-from run.summarise import summarise
-from run.summary import RunSummary
-from run.topology import wanted_topology
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config
+from kofn.host.collectives.job_collective import load_collective
+from kofn.report.summarise import summarise
+from kofn.report.summary import RunSummary
+from kofn.results.folder import RunFolder, default_path, point_latest
+from kofn.results.worker_metrics import merge
+from kofn.rpc.errors import SecurityError
+from kofn.run.clean import remove_certificates
+from kofn.run.commands import Commands
+from kofn.run.display import report_line, say
+from kofn.run.ending import ending
+from kofn.run.errors import LeftoversError, RunError
+from kofn.run.jobs import JobPlan, plan_jobs
+from kofn.run.network import Network
+from kofn.run.options import set_option
+from kofn.run.preconditions import check_machine, check_needs, check_ports
+from kofn.run.signals import cancel_on_signal, deferred, stopped_by
+from kofn.run.state import hold
+from kofn.run.topology import wanted_topology
+from kofn.run.trial import Trial
 
-DEFAULT_CONFIG = Path(__file__).with_name("default.toml")
+DEFAULT_CONFIG = Path(__file__).parents[1] / "config" / "default.toml"
 EXAMPLES = """
 \b
 Examples:
   kofn run                                    the default experiment
   kofn run mine.toml --out runs/mine          your own, results in runs/mine
-  kofn run --pass round --pass fixed:2        other objectives; the last one is the baseline
+  kofn run --trial throughput --trial fixed:2 other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
-  kofn run --pass all --set job.collective=ring     a ring of the workers in place of the switch's sums
+  kofn run --trial all --set job.collective=ring     a ring of the workers in place of the switch's sums
   kofn run one.toml other.toml                two jobs at once on one switch
-  kofn run --json | jq .passes                the summary for another program
+  kofn run --json | jq .trials                the summary for another program
 
 \b
-Exit codes: 0 every pass reached its target and is consistent (with model.replay: is consistent),
+Exit codes: 0 every trial reached its target and is consistent (with model.replay: is consistent),
 1 not so or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """What the command line and the configuration together ask for."""
 
     jobs: tuple[JobPlan, ...]
@@ -67,7 +68,7 @@ class Plan:
     quiet: bool
     """Nothing but what happens and why nothing moves."""
     check: bool = True
-    """Measure the network before the first pass."""
+    """Measure the network before the first trial."""
 
     @property
     def configs(self) -> list[Config]:
@@ -90,11 +91,11 @@ class Plan:
     "--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/NAME-YYYYmmdd-HHMMSS]"
 )
 @click.option(
-    "--pass",
+    "--trial",
     "objectives",
     multiple=True,
     metavar="OBJECTIVE",
-    help="round, all, fixed:K or a plug-in; repeat it for more passes.",
+    help="progress, throughput, all, fixed:K, RULE:K or a plug-in; repeat it for more trials.",
 )
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
@@ -110,7 +111,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train through the switch, or whatever job.collective says, once for each pass, and compare the passes.
+    """Train through the switch, or whatever job.collective says, once for each trial, and compare the trials.
 
     CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
     half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.
@@ -142,22 +143,22 @@ def make_plan(
     settings: tuple[str, ...] = (),
     as_json: bool = False,
     quiet: bool = False,
-) -> Plan:
+) -> RunPlan:
     """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
     jobs = plan_jobs(
         sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
     )
-    return Plan(jobs=jobs, folder=out or default_path(jobs[0].config.run.name), as_json=as_json, quiet=quiet)
+    return RunPlan(jobs=jobs, folder=out or default_path(jobs[0].config.run.name), as_json=as_json, quiet=quiet)
 
 
-def carry_out(plan: Plan, console: Console) -> int:
+def carry_out(plan: RunPlan, console: Console) -> int:
     """The whole run; its exit code."""
     folder = execute(plan, console)
     with deferred():
         return conclude(plan, folder, console)
 
 
-def execute(plan: Plan, console: Console) -> RunFolder:
+def execute(plan: RunPlan, console: Console) -> RunFolder:
     """Everything up to the last worker's end; the results as files."""
     check_machine(plan.shared.network.target)
     for config in plan.configs:
@@ -166,7 +167,7 @@ def execute(plan: Plan, console: Console) -> RunFolder:
         plan.shared,
         plan.jobs[0].source,
         hosts=sum(one.job.workers for one in plan.configs),
-        servers=sum(one.job.collective == "server" for one in plan.configs),
+        servers=sum(load_collective(one.job.collective).server for one in plan.configs),
     )
     remove_certificates()
     with hold(plan.folder):
@@ -177,14 +178,14 @@ def execute(plan: Plan, console: Console) -> RunFolder:
                 asyncio.run(train(plan, folder, certs, console))
         except LeftoversError:
             raise
-        except RunError as error:
+        except KofnError as error:
             raise type(error)(f"{error}\n{_kept(folder, plan.configs)}") from None
     return folder
 
 
-def prepare(plan: Plan, topology: str) -> RunFolder:
+def prepare(plan: RunPlan, topology: str) -> RunFolder:
     """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
-    folder = RunFolder.create(plan.folder, plan.shared.run.passes, [config.job.id for config in plan.configs])
+    folder = RunFolder.create(plan.folder, plan.shared.run.trials, [config.job.id for config in plan.configs])
     for job, planned in zip(folder.jobs, plan.jobs, strict=True):
         shutil.copyfile(planned.source, job.config)
     folder.topology.write_text(topology)
@@ -195,11 +196,13 @@ def prepare(plan: Plan, topology: str) -> RunFolder:
 
 
 @contextlib.contextmanager
-def certificates(plan: Plan, folder: RunFolder) -> Iterator[Path | None]:
+def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
     """Certificates and tokens for this run's processes alone, gone afterwards; None where network.tls is false."""
     if not plan.shared.network.tls:
         yield None
         return
+    from kofn.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
+
     try:
         make_certificates(folder.certificates, {config.job.id: config.job.workers for config in plan.configs})
         yield folder.certificates
@@ -209,8 +212,8 @@ def certificates(plan: Plan, folder: RunFolder) -> Iterator[Path | None]:
         shutil.rmtree(folder.certificates, ignore_errors=True)
 
 
-async def train(plan: Plan, folder: RunFolder, certs: Path | None, console: Console) -> None:
-    """Network up, passes, network down; InterruptedRun if a signal came."""
+async def train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console) -> None:
+    """Network up, trials, network down; InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)
@@ -222,7 +225,7 @@ async def train(plan: Plan, folder: RunFolder, certs: Path | None, console: Cons
         raise stopped_by(signals[0]) from None
 
 
-async def _train(plan: Plan, folder: RunFolder, certs: Path | None, console: Console) -> None:
+async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
     network = await Network.start(
@@ -234,29 +237,27 @@ async def _train(plan: Plan, folder: RunFolder, certs: Path | None, console: Con
         if not plan.quiet:
             say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
-        for number, (entry, *_) in enumerate(folder.passes):
+        for number, (entry, *_) in enumerate(folder.trials):
             if not plan.quiet:
                 say(
-                    console, f"pass {entry.objective} ({number + 1} of {len(folder.passes)}): results in {entry.shared}"
+                    console,
+                    f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
-            one = Pass(network, commands, folder, plan.configs, number=number, console=console)
+            one = Trial(network, commands, folder, plan.configs, number=number, console=console)
             await one.run(check=plan.check and number == 0, quiet=plan.quiet)
     finally:
         await network.stop()
 
 
-def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
-    """Merge the metrics, compare the passes, write the report; the exit code."""
-    from run.report import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
-
+def conclude(plan: RunPlan, folder: RunFolder, console: Console) -> int:
+    """Merge the metrics, compare the trials, write the report; the exit code."""
     merge(folder, plan.configs)
     summary = summarised(plan, folder)
-    report = write_report(folder, plan.configs, summary)
     for part in summary.parts():
         console.print(part)
     for note in summary.notes:
         say(console, note)
-    say(console, f"report: {report}")
+    say(console, report_line(lambda: _write_report(plan, folder, summary)))
     for reason in summary.failures:
         say(Console(stderr=True), f"kofn run: {reason}", style="red")
     if plan.as_json:
@@ -264,7 +265,13 @@ def conclude(plan: Plan, folder: RunFolder, console: Console) -> int:
     return 1 if summary.failures else 0
 
 
-def summarised(plan: Plan, folder: RunFolder) -> RunSummary:
+def _write_report(plan: RunPlan, folder: RunFolder, summary: RunSummary) -> Path:
+    from kofn.report.page import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+
+    return write_report(folder, plan.configs, summary)
+
+
+def summarised(plan: RunPlan, folder: RunFolder) -> RunSummary:
     """What every job achieved, written to summary.json as well."""
     summary = RunSummary(
         jobs=tuple(summarise(job, config) for job, config in zip(folder.jobs, plan.configs, strict=True))
@@ -278,7 +285,7 @@ def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:
     lines = sum(
         path.read_bytes().count(b"\n")
         for job, config in zip(folder.jobs, configs, strict=True)
-        for entry in job.passes
+        for entry in job.trials
         for rank in range(config.job.workers)
         if (path := entry.metrics(rank)).exists()
     )

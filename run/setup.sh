@@ -3,6 +3,7 @@
 #
 #   run/setup.sh          what `kofn run` needs
 #   run/setup.sh dev      what the tests and checks need as well
+#   run/setup.sh docs     what the tests need, and what builds the documentation's site
 #   run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
 #
 # Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
@@ -78,13 +79,22 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
+# pip's last words are of versions that conflict, even where it never reached the index that has them.
+explain() { # LOG
+    if grep -qE 'Retry\(total=0|Max retries exceeded' "$1"; then
+        fail "the package index cannot be reached: no network, or a proxy is needed;" \
+            "what pip says of versions above follows from that. Nothing is lost, run this again"
+    fi
+    fail "pip could not install the packages (its message is above); nothing is lost, run this again"
+}
+
 install() { # NAME PIP-ARGUMENTS...
     local name=$1
     shift
     make_venv
     say "installing Python packages into $venv"
-    "$venv/bin/python" -m pip install --disable-pip-version-check "$@" \
-        || fail "pip could not install the packages (its message is above); nothing is lost, run this again"
+    { "$venv/bin/python" -m pip install --disable-pip-version-check "$@" 2>&1 >&3 | tee "$venv/pip.log" >&2; } 3>&1 \
+        || explain "$venv/pip.log"
     fingerprint "$name" >"$venv/.ready-$name.new"
     mv "$venv/.ready-$name.new" "$venv/.ready-$name"
     say "$venv is ready"
@@ -93,12 +103,13 @@ install() { # NAME PIP-ARGUMENTS...
 venv=.venv
 inputs=(pyproject.toml constraints.txt)
 case $extra in
-    "") ready run || ready dev || install run -c constraints.txt -e . ;;
-    dev) ready dev || install dev -c constraints.txt -e '.[dev]' ;;
+    "") ready run || ready dev || ready docs || install run -c constraints.txt -e '.[all]' ;;
+    dev) ready dev || ready docs || install dev -c constraints.txt -e '.[dev]' ;;
+    docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)
         ready shell || install shell -r requirements-shell.txt
         ;;
-    *) fail "unknown argument '$extra': none, 'dev' or 'shell' is allowed" ;;
+    *) fail "unknown argument '$extra': none, 'dev', 'docs' or 'shell' is allowed" ;;
 esac

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from run import terminal
-from run.errors import InterruptedRun
+from kofn.run import terminal
+from kofn.run.errors import InterruptedRun
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * (not terminal.hangups_ignored())
 """`nohup kofn run` outlives its terminal."""

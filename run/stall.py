@@ -18,7 +18,7 @@ OUT = ("starting", "not started", "killed", "absent", "attached", "joining", "lo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class StalledWorker:
     """What is known of one worker."""
 
     rank: int
@@ -43,7 +43,7 @@ class Member:
 class Scene:
     """Everything that an explanation is made of."""
 
-    members: Sequence[Member]
+    members: Sequence[StalledWorker]
     waiting: str = ""
     """The controller's own words."""
     controller_away: bool = False
@@ -66,7 +66,7 @@ def explain(scene: Scene) -> str:
     return "; ".join(parts)
 
 
-def _workers(members: Sequence[Member]) -> str:
+def _workers(members: Sequence[StalledWorker]) -> str:
     """Who is behind or out; where nobody is, what all wait for."""
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
@@ -85,7 +85,7 @@ def _workers(members: Sequence[Member]) -> str:
     return f"{_names(others)} at iteration {newest} may wait for {names}"
 
 
-def _names(members: Iterable[Member]) -> str:
+def _names(members: Iterable[StalledWorker]) -> str:
     ranks = [str(member.rank) for member in members]
     return f"worker{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
 
@@ -93,11 +93,12 @@ def _names(members: Iterable[Member]) -> str:
 class Watch:
     """Turns a stall into lines: once when it is long enough, again when the reason changes, and its end.
 
-    >>> for line in watch.lines(idle_s, limit_s, reason): ...
+    >>> watch = Watch()
+    >>> [watch.lines(idle_s, 5.0, "worker 2 is gone") for idle_s in (4.0, 6.0, 7.0, 0.1)]
+    [[], ['no iteration for 6 s: worker 2 is gone'], [], ['goes on after 7.0 s']]
     """
 
     def __init__(self) -> None:
-        """Nothing stalls."""
         self.stall = ""
         """The present stall in one line; empty while things move."""
         self._said = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from run.errors import RunError
+from kofn.run.errors import RunError
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,6 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_path() -> Path:
-    """The state file's place."""
     return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn")) / "running"
 
 

@@ -4,9 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from run.config import Config
-from run.errors import ConfigError
-from run.network import BOOT, SYSTEM_PYTHON
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.run.network import BOOT, SYSTEM_PYTHON
 
 TIMEOUT_S = 30.0
 

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from run.errors import ConfigError
-from run.folder import RunFolder
-from run.summary import PassSummary, stored_passes
+from kofn.config.errors import ConfigError
+from kofn.report.summary import TrialSummary, stored_trials
+from kofn.results.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One objective, really run and simulated."""
 
-    real: PassSummary
-    simulated: PassSummary
+    real: TrialSummary
+    simulated: TrialSummary
 
     def ratio(self, field: str) -> float | None:
         """Simulated over real; None where one of them has none."""
@@ -38,29 +38,28 @@ class Pair:
         }
 
 
-def real_run(path: Path) -> tuple[Path, tuple[PassSummary, ...]]:
-    """A run's configuration and what its passes achieved; ConfigError where `path` is no finished run of one job."""
+def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
+    """A run's configuration and what its trials achieved; ConfigError where `path` is no finished run of one job."""
     try:
         effective = RunFolder.at(path, ()).jobs[0].effective
-        passes = stored_passes(path)
+        trials = stored_trials(path)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
     if not effective.exists():
         raise ConfigError(f"--against {path}: {effective.name} is missing: the folder of a run of one job is needed")
-    return effective, passes
+    return effective, trials
 
 
-def pairs(real: Sequence[PassSummary], simulated: Sequence[PassSummary]) -> list[Pair]:
+def pairs(real: Sequence[TrialSummary], simulated: Sequence[TrialSummary]) -> list[Pair]:
     """Objective by objective, those that were simulated."""
     by_name = {entry.objective: entry for entry in real}
     return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
 
 
 def table(found: Sequence[Pair]) -> Table:
-    """For people."""
     made = Table(box=None, header_style="bold", title="simulated / real", title_justify="left")
-    for heading in ("pass", "to target", "", "", "iterations", "", "", "mean iteration", "", ""):
-        made.add_column(heading, justify="left" if heading == "pass" else "right")
+    for heading in ("trial", "to target", "", "", "iterations", "", "", "mean iteration", "", ""):
+        made.add_column(heading, justify="left" if heading == "trial" else "right")
     for pair in found:
         made.add_row(
             pair.real.objective,

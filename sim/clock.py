@@ -14,16 +14,14 @@ class Handle:
         self._call, self._args = call, args
 
     def cancel(self) -> None:
-        """It will not happen."""
         self._call, self._args = _nothing, ()
 
     def happen(self) -> None:
-        """Now."""
         self._call(*self._args)
 
 
-class Clock:
-    """Seconds since the beginning; has what host.alarm.Clock needs of an event loop."""
+class VirtualClock:
+    """Seconds since the beginning; has what host.protocol.deadline_timer.Clock needs of an event loop."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -32,7 +30,6 @@ class Clock:
         self._ended = False
 
     def time(self) -> float:
-        """Now."""
         return self._now
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
@@ -55,7 +52,6 @@ class Clock:
         return self._ended
 
     def end(self) -> None:
-        """Nothing more happens."""
         self._ended = True
 
 

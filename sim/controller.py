@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.decide import Change, Decider
-from controller.journal import Journal
-from controller.lull import Lull
-from controller.measure import Arrival, Report
-from controller.session import TICK_S
-from run.config import Event
-from run.late import Treatment
-from sim.agenda import Agenda
-from sim.clock import Clock
-from sim.costs import Costs
-from sim.machine import Machine
+from kofn.config.late_rules import Treatment
+from kofn.config.schema import EventSection
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.session import TICK_S
+from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.decision_pacer import DecisionPacer
+from kofn.rpc import kofn_pb2 as pb
+from kofn.sim.clock import VirtualClock
+from kofn.sim.costs import Costs
+from kofn.sim.machine import Machine
+from kofn.sim.schedule import VirtualSchedule
 
 MANAGEMENT_S = 0.001
 """A message between worker and controller."""
@@ -26,11 +27,11 @@ PUSH_S = 0.002
 class Controller:
     """One job's; `set_k` is the switch's."""
 
-    clock: Clock
+    clock: VirtualClock
     decider: Decider
     journal: Journal
     job: int
-    events: tuple[Event, ...]
+    events: tuple[EventSection, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
     treat: Callable[[Treatment], None]
@@ -39,20 +40,18 @@ class Controller:
     costs: Costs
     changes: int = 0
     """Of k."""
-    _lull: Lull = field(default_factory=Lull)
+    _lull: DecisionPacer = field(default_factory=DecisionPacer)
     _sampled: int = 0
-    _agenda: Agenda[Event] = field(init=False)
+    _agenda: VirtualSchedule[EventSection] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing has happened yet."""
-        self._agenda = Agenda(self.clock, self.events, self._set_objective)
+        self._agenda = VirtualSchedule(self.clock, self.events, self._set_objective)
 
     def start(self) -> None:
-        """All workers begin."""
         self.decider.measurements.begin(self.clock.time())
         self.clock.after(TICK_S, self._tick)
 
-    def report(self, rank: int, report: Report) -> None:
+    def report(self, rank: int, report: pb.Report) -> None:
         """A worker has told its view of an iteration."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._report, rank, report)
 
@@ -60,7 +59,7 @@ class Controller:
         """The switch has told its view."""
         self.decider.measurements.arrival(arrival, self.clock.time())
 
-    def _report(self, rank: int, report: Report) -> None:
+    def _report(self, rank: int, report: pb.Report) -> None:
         self.machine.spend(self.costs.take_s)
         if not self.decider.report(rank, report, self.clock.time()):
             return
@@ -75,7 +74,6 @@ class Controller:
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
 
     def _tick(self) -> None:
-        """Somebody may be silent."""
         self._look()
         self.clock.after(self.clock.time() + TICK_S, self._tick)
 
@@ -92,7 +90,7 @@ class Controller:
             self.machine.spend(self.costs.decide_s)
             self._lull.decided(now_s, now_s + self.costs.decide_s)
 
-    def _set_objective(self, event: Event) -> None:
+    def _set_objective(self, event: EventSection) -> None:
         """As `kofn set-k` would."""
         assert event.objective is not None  # nothing else happens to virtual processes
         self._apply(self.decider.set_objective(event.objective, self.clock.time()))

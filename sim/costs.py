@@ -14,22 +14,22 @@ import numpy as np
 import threadpoolctl
 from msgspec import Meta
 
-from controller.decide import Decider
-from controller.measure import Report
-from host import wire
-from host.aggregate import aggregate
-from host.coding import Coding
-from host.datagrams import Packet, datagrams
-from host.encoder import Encoder
-from host.history import BlockId, Result
-from host.instructions import Packed, Send
-from host.pages import Pages
-from host.protocol import Protocol
-from host.stragglers import Blocking
-from run.config import Config
-from run.errors import ConfigError
-from run.sections import NotNegative
-from sim.learning import Learning
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.config.section import NotNegative
+from kofn.controller.policy.decide import Decider
+from kofn.host.compression.aggregate import aggregate
+from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.instructions import Packed, Send
+from kofn.host.transport.datagrams import Packet, datagrams
+from kofn.host.wire import packet as wire
+from kofn.host.workload.straggler_source import load_stragglers
+from kofn.rpc import kofn_pb2 as pb
+from kofn.sim.learning import Learning
 
 REPEATS = 9
 
@@ -48,7 +48,7 @@ DECISIONS = 32
 
 SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
 """What is not measured, because it is other processes' and the kernel's: from the CPU time of a run's processes
-(two cores, run/default.toml with k = 2: switch, workers and controller 2, 3 and 3.5 ms an iteration)."""
+(two cores, config/default.toml with k = 2: switch, workers and controller 2, 3 and 3.5 ms an iteration)."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: every host has a processor of its own
     wake_s: NotNegative  # from the end of a sleep, or news for a thread that waits, until it runs
-    encode_s: NotNegative  # a gradient into the books and onto the wire
+    encode_s: NotNegative  # a gradient into the ledger and onto the wire
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
     apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
@@ -75,7 +75,6 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError(f"--costs {path}: {error}") from error
 
     def save(self, path: Path) -> None:
-        """For later simulations."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
@@ -95,9 +94,9 @@ def measure(config: Config) -> Costs:
 def _measure(config: Config) -> Costs:
     learning = Learning(config)
     coding = learning.coding
-    shape = coding.shape
-    pages = Pages.in_memory(blocks=shape.blocks, lanes=shape.elements)
-    encoder = Encoder.of(coding, config.compress, pages, 0)
+    shape = coding.layout
+    storage = LedgerStorage.in_memory(blocks=shape.blocks, lanes=shape.elements)
+    encoder = Encoder.of(coding, config.compress, storage, 0)
     gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))
 
@@ -135,11 +134,11 @@ def _own(packed: Packed, block: int) -> Result:
     return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, weight=weight, members=1, values=values)
 
 
-def _packet_s(coding: Coding) -> float:
+def _packet_s(coding: JobCoding) -> float:
     """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
-    plan, shape = coding.planner.first(), coding.shape
+    plan, shape = coding.planner.first(), coding.layout
     blocks = plan.blocks.tolist()
-    protocol = Protocol(job=1, rank=0, shape=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
+    protocol = Protocol(job=1, rank=0, layout=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
     packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
@@ -187,13 +186,13 @@ def _decide_s(config: Config) -> float:
     """The mean, as some decisions take a simulation and some do not; all workers report in between."""
     workers = range(config.job.workers)
     decider = Decider(workers=len(workers), policy=config.policy, average=config.model.average)
-    blocking = [Blocking(config, rank) for rank in workers]
+    blocking = [load_stragglers(config, rank) for rank in workers]
     times_s = []
     for iteration in range(1, config.policy.warm_up + DECISIONS + 1):
         now_s = float(iteration)
         for rank in workers:
             first_block_s = blocking[rank].compute_s(iteration) + blocking[rank].blocking_s(iteration, 0, now_s)
-            decider.report(rank, Report(iteration=iteration, first_block_s=first_block_s), now_s)
+            decider.report(rank, pb.Report(iteration=iteration, first_block_s=first_block_s), now_s)
         begin_s = time.thread_time()
         decider.decide(now_s)
         times_s.append(time.thread_time() - begin_s)

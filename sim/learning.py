@@ -5,14 +5,16 @@ Workers are not all in the same iteration: the parameters of an iteration are ke
 
 from dataclasses import dataclass
 
-from host.aggregate import Aggregate
-from host.alignment import Alignment, Direction, agreement
-from host.coding import Coding
-from host.evaluation import Evaluation, Evaluator
-from host.model import Floats, Momentum, Perceptron, load_shards
-from host.replica import Replica
-from host.sample import sample
-from run.config import Config
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.alignment import Alignment, Direction, agreement
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.kernels.sample import sample
+from kofn.host.workload.evaluation import Evaluation
+from kofn.host.workload.model import Momentum
+from kofn.host.workload.replica import Replica
+from kofn.host.workload.workload import load_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,42 +27,35 @@ class After:
 
 
 class Learning:
-    """Model, optimizer and everybody's data."""
+    """Model, optimizer and everybody's workload."""
 
     def __init__(self, config: Config) -> None:
-        job, seed = config.job, config.run.seed
-        self._shards = load_shards(range(job.workers), job.workers, seed, config.shard, config.model.dirichlet)
-        self._batch, self.average = config.model.batch, config.model.average
-        self._model = Perceptron(config.model.hidden, seed)
-        self._worker = Perceptron(config.model.hidden, seed)  # with the parameters of whoever computes
-        self.elements = len(self._model.parameters)
-        optimizer = Momentum(self._model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
-        evaluator = Evaluator(
-            self._model,
-            self._shards[0].held_out,
-            config.owned,
-            over=config.run.accuracy_over,
-            every=config.run.evaluate_every,
-            last=config.run.max_iterations,
-        )
-        self.coding = Coding.of(job, config.compress, self.elements)
+        job, model = config.job, config.model
+        self.average = model.average
+        self._workers = [load_workload(config, rank) for rank in range(job.workers)]
+        all_alike = load_workload(config, 0)
+        self._newest = parameters = all_alike.parameters
+        self.elements = len(parameters)
+        optimizer = Momentum(parameters, rate=model.learning_rate, momentum=model.momentum)
+        self.coding = JobCoding.of(job, config.compress, self.elements)
         first = self.coding.planner.first()
-        self.replica = Replica(self._model.parameters, optimizer, evaluator, self.coding.padded, first)
+        self.replica = Replica(parameters, optimizer, all_alike.evaluator, self.coding.padded, first)
         self._alignment = Alignment(self.elements)
-        self._parameters = {0: self._model.parameters.copy()}  # after each iteration that somebody may need
+        self._parameters = {0: parameters.copy()}  # after each iteration that somebody may need
         self._after: dict[int, After] = {}
         self._computed = [0] * job.workers  # the latest iteration that each one has computed
 
-    def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float, Floats]:
+    def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
         """A worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the one
         before."""
-        self._worker.parameters[:] = self._parameters[iteration - 1]
+        worker = self._workers[rank]
+        worker.parameters[:] = self._parameters[iteration - 1]
         self._computed[rank] = iteration
         self._forget(min(self._computed) - 1)
-        return self._worker.gradient(self._shards[rank].batch(iteration, self._batch, number))
+        return worker.gradient(iteration, number)
 
     def agreement(self, gradient: Floats, iteration: int) -> float:
-        """Of a gradient of this iteration with the aggregate before (host.alignment); 0: there was none."""
+        """Of a gradient of this iteration with the aggregate before (host.compression.alignment); 0: there was none."""
         before = self._after.get(iteration - 1)
         return agreement(sample(gradient), before.looked_at) if before else 0.0
 
@@ -72,7 +67,7 @@ class Learning:
             looked_at = sample(aggregate.mean).copy()
             after = After(evaluation=evaluation, direction=direction, looked_at=looked_at)
             self._after[aggregate.iteration] = after
-            self._parameters[aggregate.iteration] = self._model.parameters.copy()
+            self._parameters[aggregate.iteration] = self._newest.copy()
         return self._after[aggregate.iteration]
 
     def _forget(self, iteration: int) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from heapq import heapreplace
 from typing import Any
 
-from sim.clock import Clock
+from kofn.sim.clock import VirtualClock
 
 
 class Machine:
     """Its cores do one thing after another, in the order in which they are asked; 0: every host has its own."""
 
-    def __init__(self, clock: Clock, cores: int) -> None:
+    def __init__(self, clock: VirtualClock, cores: int) -> None:
         self._clock = clock
         self._free_s = [0.0] * cores  # when each core is free
 

@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from host import pacing
-from host.errors import WireError
-from host.faults import Faults
-from host.transport import Line
-from host.wire import HEADER_BYTES, Header, decode_header, encode
-from sim.clock import Clock
+from kofn.host.errors import WireError
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.udp import SendQueue
+from kofn.host.wire import packet
+from kofn.host.wire.packet import HEADER_BYTES, KofnHeader, decode_header, encode
+from kofn.sim.clock import VirtualClock
 
-Take = Callable[[Header, bytes], None]
+Take = Callable[[KofnHeader, bytes], None]
 
-FRAME_BYTES = pacing.FRAME_BYTES + 24
+FRAME_BYTES = packet.FRAME_BYTES + 24
 """Ethernet, IPv4 and UDP headers; preamble, checksum and gap."""
 
 LATENCY_S = 50e-6
@@ -24,22 +24,22 @@ class _Underway(NamedTuple):
     """A packet that waits for the link or is on it."""
 
     leaves_s: float  # when its last byte does
-    header: Header
+    header: KofnHeader
     values: bytes
 
 
 class Link:
     """One direction of a worker's link; `take` gets what arrives."""
 
-    def __init__(self, clock: Clock, mbps: float | None, faults: Faults, take: Take) -> None:
+    def __init__(self, clock: VirtualClock, mbps: float | None, faults: Faults, take: Take) -> None:
         self._clock, self._take = clock, take
         self._byte_s = 8e-6 / mbps if mbps else 0.0
         self._free_s = 0.0
         self._underway: deque[_Underway] = deque()
-        self._line = Line(faults, clock, self._decode) if faults else None
+        self._line = SendQueue(faults, clock, self._decode) if faults else None
         self.packets = self.bytes = 0
 
-    def send(self, header: Header, values: bytes) -> None:
+    def send(self, header: KofnHeader, values: bytes) -> None:
         """Put a packet on the link."""
         size = HEADER_BYTES + len(values)
         self.packets += 1

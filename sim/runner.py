@@ -1,4 +1,4 @@
-"""`kofn simulate`: one configuration's passes in virtual time; the same files, summary and report as those of a run."""
+"""`kofn simulate`: one configuration's trials in virtual time; the same files, summary and report as those of a run."""
 
 import json
 import sys
@@ -14,48 +14,51 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from controller.decide import Decider
-from controller.journal import Journal
-from controller.status import decided
-from host.metrics import Metrics
-from rpc.document import document
-from run.config import Config
-from run.display import say
-from run.ending import ending
-from run.errors import ConfigError
-from run.folder import PassFolder, RunFolder
-from run.options import set_option
-from run.runner import Plan, conclude, make_plan, prepare, summarised
-from run.summary import PassSummary
-from run.topology import wanted_topology
-from sim.against import Pair, pairs, real_run
-from sim.against import table as compared
-from sim.clock import Clock
-from sim.costs import Costs, measure
-from sim.learning import Learning
-from sim.pupil import Idler, Pupil, Student
-from sim.simulation import Simulation
-from sim.times import Times, table
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.status import decided
+from kofn.controller.policy.decide import Decider
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.training.metrics import Metrics
+from kofn.host.workload.straggler_source import straggler_class
+from kofn.host.workload.workload import workload_class
+from kofn.report.summary import TrialSummary
+from kofn.results.folder import RunFolder, TrialFolder
+from kofn.rpc.document import document
+from kofn.run.display import say
+from kofn.run.ending import ending
+from kofn.run.options import set_option
+from kofn.run.runner import RunPlan, conclude, make_plan, prepare, summarised
+from kofn.run.topology import wanted_topology
+from kofn.sim.against import Pair, pairs, real_run
+from kofn.sim.against import table as compared
+from kofn.sim.clock import VirtualClock
+from kofn.sim.costs import Costs, measure
+from kofn.sim.learning import Learning
+from kofn.sim.simulation import Simulation
+from kofn.sim.times import SimulatedTimes, table
+from kofn.sim.worker_model import Idler, Student, WorkerModel
 
 EXAMPLES = """
 \b
 Examples:
   kofn simulate                                      the default experiment, in virtual time
-  kofn simulate mine.toml --pass accuracy --pass all the same file as for kofn run
+  kofn simulate mine.toml --trial progress --trial all the same file as for kofn run
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
   kofn simulate --against runs/latest                a real run again in virtual time, side by side
   kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
 
 \b
-Exit codes: 0 every pass reached its target and is consistent (with --times: it ended), 1 not so,
-or not over after run.pass_deadline_s of virtual time, 2 the configuration or the command line is wrong,
+Exit codes: 0 every trial reached its target and is consistent (with --times: it ended), 1 not so,
+or not over after run.trial_deadline_s of virtual time, 2 the configuration or the command line is wrong,
 130 stopped by a signal.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
-@click.option("--pass", "objectives", multiple=True, metavar="OBJECTIVE", help="As of kofn run; repeat it for more.")
+@click.option("--trial", "objectives", multiple=True, metavar="OBJECTIVE", help="As of kofn run; repeat it for more.")
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
 @click.option(
@@ -90,14 +93,14 @@ def command(
 ) -> None:
     """Run an experiment in virtual time: no network, no waiting, no root.
 
-    CONFIG is a file for kofn run. Estimator, policy, protocol, books, model and data are the real ones; links and the
+    CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
     switch's slots are modelled, and what a worker's steps cost is measured on this machine first. Not simulated: kill
-    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, model.replay, and
-    every job.collective but the switch.
+    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, and every
+    job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
     """
     console = Console(stderr=as_json, quiet=quiet)
     with ending("simulate"):
-        real: tuple[PassSummary, ...] = ()
+        real: tuple[TrialSummary, ...] = ()
         if against is not None:
             if config is not None or settings:
                 given = config or f"--set {settings[0]}"
@@ -115,13 +118,13 @@ def command(
             return
         folder = execute(plan, console, measured)
         if against is not None:
-            found = pairs(real, summarised(plan, folder).jobs[0].passes)
+            found = pairs(real, summarised(plan, folder).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
             return
         sys.exit(conclude(plan, folder, Console(stderr=as_json)))
 
 
-def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFolder:
+def execute(plan: RunPlan, console: Console, costs: Costs | None = None) -> RunFolder:
     """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated."""
     config = plan.shared
     check(config)
@@ -130,19 +133,19 @@ def execute(plan: Plan, console: Console, costs: Costs | None = None) -> RunFold
     folder.write_record([config], driver="simulated")
     costs.save(folder.costs)
     with threadpoolctl.threadpool_limits(1):  # matrices are small: more threads only wait for each other
-        for (entry,) in folder.passes:
-            _simulate_pass(config, entry, costs, console)
+        for (entry,) in folder.trials:
+            _simulate_trial(config, entry, costs, console)
     return folder
 
 
 def check(config: Config) -> None:
     """ConfigError for what virtual time has not."""
-    if config.job.collective != "switch":
+    if not load_collective(config.job.collective).simulated:
         raise ConfigError(
             f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has them all"
         )
-    if config.model.replay is not None:
-        raise ConfigError("model.replay is given, which is not simulated: kofn run replays recorded gradients")
+    workload_class(config).check(config)
+    straggler_class(config).check(config)
     for event in config.event:
         if event.objective is None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
@@ -154,19 +157,19 @@ def check(config: Config) -> None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 
 
-def simulate_times(config: Config, costs: Costs, console: Console) -> list[Times]:
+def simulate_times(config: Config, costs: Costs, console: Console) -> list[SimulatedTimes]:
     """How long iterations take, and which k is chosen, for each objective; up to run.max_iterations."""
     results = []
-    for objective in config.run.passes:
+    for objective in config.run.trials:
         idlers = [Idler(config) for _ in range(config.job.workers)]
         begin = time.perf_counter()
         simulation = _simulation(config, objective, idlers, costs, None)
         simulation.run(_progress(console, objective, begin))
-        results.append(Times.of(simulation, objective, time.perf_counter() - begin))
+        results.append(SimulatedTimes.of(simulation, objective, time.perf_counter() - begin))
     return results
 
 
-def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Console) -> None:
+def _simulate_trial(config: Config, entry: TrialFolder, costs: Costs, console: Console) -> None:
     """One objective; the files of its workers and its controller."""
     begin = time.perf_counter()
     learning = Learning(config)
@@ -175,10 +178,10 @@ def _simulate_pass(config: Config, entry: PassFolder, costs: Costs, console: Con
         students = [Student(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
         virtual_s = _train(config, entry, students, costs, console)
     passed_s = time.perf_counter() - begin
-    say(console, f"pass {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
+    say(console, f"trial {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
 
 
-def _train(config: Config, entry: PassFolder, students: list[Student], costs: Costs, console: Console) -> float:
+def _train(config: Config, entry: TrialFolder, students: list[Student], costs: Costs, console: Console) -> float:
     """To the end, with everybody's last lines; how long it took, in virtual seconds."""
     simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
@@ -190,8 +193,8 @@ def _train(config: Config, entry: PassFolder, students: list[Student], costs: Co
 
     with simulation.journal, entry.status.open("w") as statuses:
         simulation.run(look)
-    if simulation.happenings:
-        entry.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in simulation.happenings))
+    if simulation.events:
+        entry.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in simulation.events))
     for rank, student in enumerate(students):
         student.close(simulation.totals(rank))
     return simulation.clock.time()
@@ -200,10 +203,9 @@ def _train(config: Config, entry: PassFolder, students: list[Student], costs: Co
 def _simulation(
     config: Config, objective: str, pupils: "list[Student] | list[Idler]", costs: Costs, journal: Path | None
 ) -> Simulation:
-    """Put together."""
     config = replace(config, policy=replace(config.policy, objective=objective))
-    clock = Clock()
-    given: list[Pupil] = [*pupils]
+    clock = VirtualClock()
+    given: list[WorkerModel] = [*pupils]
     return Simulation(config=config, pupils=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
 
 
@@ -215,12 +217,12 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Decid
         nonlocal said
         if (now := time.perf_counter()) - said >= 1:
             said = now
-            say(console, f"pass {objective}: iteration {decider.iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
+            say(console, f"trial {objective}: iteration {decider.iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
 
     return show
 
 
-def _show(found: Sequence[Times] | Sequence[Pair], shown: Table, *, as_json: bool) -> None:
+def _show(found: Sequence[SimulatedTimes] | Sequence[Pair], shown: Table, *, as_json: bool) -> None:
     """As a table, or as JSON on stdout."""
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], indent=2))

@@ -4,25 +4,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from controller.decide import Decider
-from controller.journal import Journal
-from controller.measure import Arrival, Report
-from host.faults import Faults
-from host.slot_rules import SlotRules
-from host.wire import Header, Kind
-from run.config import Config
-from run.config import Link as Rate
-from run.errors import RunError
-from run.events import Happening, action
-from run.late import Treatment
-from sim.agenda import Agenda
-from sim.clock import Clock
-from sim.controller import MANAGEMENT_S, Controller
-from sim.costs import Costs
-from sim.machine import Machine
-from sim.network import Link, Take
-from sim.pupil import Pupil
-from sim.worker import Surroundings, Worker
+from kofn.config.late_rules import Treatment
+from kofn.config.schema import Config
+from kofn.config.schema import LinkSection as Rate
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.job.journal import Journal
+from kofn.controller.policy.decide import Decider
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.wire.packet import Kind, KofnHeader
+from kofn.results.event_log import LoggedEvent
+from kofn.rpc import kofn_pb2 as pb
+from kofn.run.errors import RunError
+from kofn.run.schedule import action
+from kofn.sim.clock import VirtualClock
+from kofn.sim.controller import MANAGEMENT_S, Controller
+from kofn.sim.costs import Costs
+from kofn.sim.machine import Machine
+from kofn.sim.network import Link, Take
+from kofn.sim.schedule import VirtualSchedule
+from kofn.sim.worker import Surroundings, Worker
+from kofn.sim.worker_model import WorkerModel
 
 LAST_ITERATION = 2**32 - 1
 
@@ -35,9 +37,9 @@ class Simulation:
     """Runs until every worker has reached its goal; `config.policy.objective` chooses k."""
 
     config: Config
-    pupils: Sequence[Pupil]
+    pupils: Sequence[WorkerModel]
     costs: Costs
-    clock: Clock
+    clock: VirtualClock
     journal: Journal
     controller: Controller = field(init=False)
     workers: list[Worker] = field(init=False)
@@ -47,22 +49,21 @@ class Simulation:
     first_s: float = 0.0
     """When the first one did."""
     _machine: Machine = field(init=False)
-    _switch: SlotRules = field(init=False)
+    _switch: SlotModel = field(init=False)
     _look: Callable[[Decider, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
-    _links: Agenda[Rate] = field(init=False)
-    happenings: list[Happening] = field(default_factory=list)
+    _links: VirtualSchedule[Rate] = field(init=False)
+    events: list[LoggedEvent] = field(default_factory=list)
     """What became of links' changes."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
-        """Nothing has happened yet."""
         config, job = self.config, self.config.job
         decider = Decider(workers=job.workers, policy=config.policy, average=config.model.average)
         self._machine = Machine(self.clock, self.costs.cores)
-        self._switch = SlotRules(workers=job.workers, k=decider.k, slots=job.slots)
+        self._switch = SlotModel(workers=job.workers, k=decider.k, slots=job.slots)
         self.controller = Controller(
             clock=self.clock,
             decider=decider,
@@ -83,7 +84,7 @@ class Simulation:
             ask_peers=self._ask_peers,
             finished=self._finished,
         )
-        self._links = Agenda(self.clock, config.link, self._shape)
+        self._links = VirtualSchedule(self.clock, config.link, self._shape)
         ranks = range(job.workers)
         self._arrived = [0 for _ in ranks]
         self.uplinks = [self._link(rank, "send", self._arrive) for rank in ranks]
@@ -101,18 +102,17 @@ class Simulation:
         self._show()
         for worker in self.workers:
             worker.start()
-        self.clock.after(self.config.run.pass_deadline_s, self.clock.end)
+        self.clock.after(self.config.run.trial_deadline_s, self.clock.end)
         self.clock.run()
         look(self.controller.decider, self.clock.time())
         if missing := [rank for rank in range(len(self.workers)) if rank not in self.reasons]:
             raise RunError(
-                f"pass {self.config.policy.objective!r} was not over after {self.clock.time():.0f} s of virtual time "
-                f"(run.pass_deadline_s): worker {missing[0]} is in iteration "
+                f"trial {self.config.policy.objective!r} was not over after {self.clock.time():.0f} s of virtual time "
+                f"(run.trial_deadline_s): worker {missing[0]} is in iteration "
                 f"{self.workers[missing[0]].protocol.iteration}"
             )
 
     def _show(self) -> None:
-        """How far it is."""
         self._look(self.controller.decider, self.clock.time())
         self.clock.after(self.clock.time() + LOOK_S, self._show)
 
@@ -120,11 +120,11 @@ class Simulation:
         faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
         return Link(self.clock, self.config.network.link_mbps, faults, take)
 
-    def _arrive(self, header: Header, values: bytes) -> None:
+    def _arrive(self, header: KofnHeader, values: bytes) -> None:
         """A packet is at the switch."""
         self._machine.work(self.costs.switch_s, self._handle, header, values)
 
-    def _handle(self, header: Header, values: bytes) -> None:
+    def _handle(self, header: KofnHeader, values: bytes) -> None:
         """The switch has done its part."""
         answers = self._switch.handle(header, values)
         counted = header.kind == Kind.CONTRIBUTE and header.count
@@ -135,7 +135,7 @@ class Simulation:
         for rank, answer, sums in answers:
             self.downlinks[rank].send(answer, sums)
 
-    def _digest(self, header: Header, verdict: str) -> None:
+    def _digest(self, header: KofnHeader, verdict: str) -> None:
         """Tell the controller of a worker's first counted contribution."""
         now_s = self.clock.time()
         arrival = Arrival(
@@ -143,7 +143,7 @@ class Simulation:
         )
         self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
 
-    def _report(self, rank: int, report: Report) -> None:
+    def _report(self, rank: int, report: pb.Report) -> None:
         """A worker has finished an iteration: links may get other rates, once; and the controller is told."""
         self._finished_iteration = max(self._finished_iteration, report.iteration)
         self._links.reached(report.iteration)
@@ -151,8 +151,8 @@ class Simulation:
 
     def _shape(self, change: Rate) -> None:
         what, name = action(change)
-        moment = Happening(time=self.clock.time(), iteration=self._finished_iteration, action=what, name=name)
-        self.happenings.append(moment)
+        moment = LoggedEvent(time=self.clock.time(), iteration=self._finished_iteration, action=what, name=name)
+        self.events.append(moment)
         for rank in change.workers:
             self.uplinks[rank].shape(change.mbps)
             self.downlinks[rank].shape(change.mbps)
@@ -180,7 +180,7 @@ class Simulation:
                 worker.take_results(list(peer.protocol.results(worker.protocol.iteration, LAST_ITERATION)))
 
     def totals(self, rank: int) -> dict[str, Any]:
-        """What a worker says of its whole training at its end (run.metrics.Totals)."""
+        """What a worker says of its whole training at its end (results.worker_metrics.Totals)."""
         up, down = self.uplinks[rank], self.downlinks[rank]
         traffic = {
             "bytes_sent": up.bytes,

@@ -5,12 +5,12 @@ from typing import Any, Self
 
 from rich.table import Table
 
-from sim.simulation import Simulation
+from kofn.sim.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """One pass; times in seconds."""
+class SimulatedTimes:
+    """One trial; times in seconds."""
 
     objective: str
     workers: int
@@ -40,15 +40,14 @@ class Times:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 
-def table(results: list[Times]) -> Table:
+def table(results: list[SimulatedTimes]) -> Table:
     """For people: milliseconds an iteration."""
     made = Table(box=None, header_style="bold")
-    for heading in ("pass", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"):
-        made.add_column(heading, justify="left" if heading == "pass" else "right")
+    for heading in ("trial", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"):
+        made.add_column(heading, justify="left" if heading == "trial" else "right")
     for one in results:
         made.add_row(
             one.objective,

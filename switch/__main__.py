@@ -1,4 +1,4 @@
-"""`python -m switch`: the embedded switch as a process with simple_switch_grpc's command line."""
+"""`python -m kofn.switch`: the embedded switch as a process with simple_switch_grpc's command line."""
 
 import asyncio
 import logging
@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from switch.counts import count_lines, fault_lines
-from switch.engine import Engine, Trace
-from switch.entries import Report
-from switch.errors import ProgramError, ReplayError, SwitchError
-from switch.options import Options, check_address, check_interfaces, check_log_file, parse
-from switch.p4runtime.server import serving
-from switch.p4runtime.uplink import Uplink
-from switch.replay import Replay, open_inputs
+from kofn.nativebuild.errors import BuildError
+from kofn.switch.cli.counts import count_lines, fault_lines
+from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
+from kofn.switch.engine.engine import Engine, Trace
+from kofn.switch.engine.pcap_replay import PcapReplay, open_inputs
+from kofn.switch.errors import PcapError, ProgramError, SwitchError
+from kofn.switch.p4runtime.server import serving
+from kofn.switch.p4runtime.uplink import Uplink
+from kofn.switch.state.entries import LogReport
 
 LOG = logging.getLogger("switch")
 LEVELS = {
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for reason in options.ignored:
             print(f"switch: ignored {reason}", file=sys.stderr)
         asyncio.run(run(options))
-    except (SwitchError, OSError, RuntimeError) as error:
+    except (SwitchError, BuildError, OSError, RuntimeError) as error:
         print(f"switch: {error}", file=sys.stderr)
         return USAGE_ERROR
     return 0
@@ -74,7 +75,7 @@ async def run(options: Options) -> None:
     try:
         async with serving(engine, device_id=options.device_id, address=options.address, credentials=credentials):
             print(f"Server listening on {options.address}", flush=True)
-            await _end(ended, Replay(engine, inputs, options.inside.wait_s or 0))
+            await _end(ended, PcapReplay(engine, inputs, options.inside.wait_s or 0))
     finally:
         engine.stop()
         await reports.close()
@@ -82,12 +83,12 @@ async def run(options: Options) -> None:
         report(engine, options)
 
 
-async def _end(ended: asyncio.Event, replay: Replay) -> None:
-    """Feed the files, if there are any, until a signal ends it; raises ReplayError when one of them is damaged."""
+async def _end(ended: asyncio.Event, replay: PcapReplay) -> None:
+    """Feed the files, if there are any, until a signal ends it; raises PcapError when one of them is damaged."""
     loop = asyncio.get_running_loop()
-    failures: list[ReplayError] = []
+    failures: list[PcapError] = []
 
-    def fail(error: ReplayError) -> None:
+    def fail(error: PcapError) -> None:
         failures.append(error)
         loop.call_soon_threadsafe(ended.set)
 
@@ -104,7 +105,7 @@ def report(engine: Engine, options: Options) -> None:
         print(line, flush=True)
 
 
-def write_reports(reports: list[Report]) -> None:
+def write_reports(reports: list[LogReport]) -> None:
     """The program's own messages to the log."""
     for report in reports:
         LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)

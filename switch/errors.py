@@ -2,11 +2,9 @@
 
 SwitchError
   ProgramError       the program holds something that is not executed, or contradicts itself
-  CompilerMissing    there is no C compiler
-  CompileError       the C compiler refused the generated code (a fault of this package)
   NoProgram          the operation needs a loaded program
   PortError          an interface cannot be opened
-  ReplayError        a file of packets cannot be read
+  PcapError        a file of packets cannot be read
   FaultError         a rule for injected faults cannot be followed
   InvalidEntry       an entry, action or value does not fit the program
     UnknownObject    no table, action, counter, register, ... of that name
@@ -25,14 +23,6 @@ class ProgramError(SwitchError):
     """The program cannot be executed; the message names the construct and its place in the P4 source."""
 
 
-class CompilerMissing(SwitchError):  # noqa: N818 - says what happened
-    """No C compiler was found; the message says what to install."""
-
-
-class CompileError(SwitchError):
-    """The C compiler refused the generated code; the message holds its output."""
-
-
 class NoProgram(SwitchError):  # noqa: N818 - says what happened
     """No program is loaded."""
 
@@ -41,7 +31,7 @@ class PortError(SwitchError):
     """A port's interface cannot be opened."""
 
 
-class ReplayError(SwitchError):
+class PcapError(SwitchError):
     """A pcap file that stands for an interface is missing, damaged, or of another format."""
 
 

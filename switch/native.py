@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from switch.compiler.compile import Signatures, compile_runtime, load_library
+from kofn.nativebuild.library import Signatures, load_library
+from kofn.switch.compiler.build import compile_runtime
 
 DROPS = (
     "no program",

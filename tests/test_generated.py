@@ -1,4 +1,4 @@
-"""What is committed as somebody's output is that output: p4c's of p4src/, protoc's of rpc/kofn.proto."""
+"""What is committed as output is that output: p4c's, protoc's of rpc/kofn.proto, and what the header's fields give."""
 
 import importlib.util
 import json
@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from kofn.host.wire import header_text
+from kofn.host.wire.packet import HEADER_FIELDS
+
 ROOT = Path(__file__).parents[1]
 
 specification = importlib.util.spec_from_file_location("p4_build", ROOT / "p4src" / "build.py")
+assert specification and specification.loader
 p4_build = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(p4_build)
 
@@ -48,9 +52,15 @@ def test_stubs_belong_to_the_proto(tmp_path):
         f"--plugin=protoc-gen-{name}={Path(sys.executable).parent / f'protoc-gen-{name}'}"
         for name in ("mypy", "mypy_grpc")
     ]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *plugins, "rpc/kofn.proto"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *plugins, "kofn/rpc/kofn.proto"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    made = sorted((tmp_path / "rpc").iterdir())
+    made = sorted((tmp_path / "kofn" / "rpc").iterdir())
     assert len(made) == 4
     for path in made:
         assert path.read_text() == (ROOT / "rpc" / path.name).read_text(), f"{path.name} is stale: run `make proto`"
+
+
+def test_what_is_made_of_the_headers_fields_is_theirs():
+    assert header_text.C_HEADER.read_text() == header_text.c_header(), "run `make header`"
+    assert header_text.PROTOCOL.read_text() == header_text.protocol(), "run `make header`"
+    assert [*header_text.MEANINGS] == [name for name, _ in HEADER_FIELDS]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import grpc
 from finsy.proto import U128, p4r, rpc_code
 
-from switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented, unready
+from kofn.switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented, unready
 
 CLIENTS_MAX = 16
 

@@ -5,12 +5,12 @@ from typing import TypeVar
 
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.p4runtime import p4data
-from switch.p4runtime.cells import UpdateType, count, counter_data
-from switch.p4runtime.index import Index
-from switch.p4runtime.p4info import Array, P4Info
-from switch.p4runtime.refusal import invalid, out_of_range, unimplemented
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime import p4data
+from kofn.switch.p4runtime.cells import UpdateType, count, counter_data
+from kofn.switch.p4runtime.index import Index
+from kofn.switch.p4runtime.p4info import Array, P4Info
+from kofn.switch.p4runtime.refusal import invalid, out_of_range, unimplemented
 
 A = TypeVar("A", bound=Array)
 

@@ -4,7 +4,7 @@ Input: big-endian, any length but zero, leading zeros allowed, refused when the 
 has.  Output: the shortest string.  Signed values are two's complement with sign extension.
 """
 
-from switch.p4runtime.refusal import out_of_range
+from kofn.switch.p4runtime.refusal import out_of_range
 
 
 def encode(value: int) -> bytes:

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator
 
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.p4runtime.arrays import Arrays
-from switch.p4runtime.cells import UpdateType
-from switch.p4runtime.digests import Digests
-from switch.p4runtime.direct import Direct
-from switch.p4runtime.groups import Groups
-from switch.p4runtime.meters import Meters
-from switch.p4runtime.p4info import P4Info
-from switch.p4runtime.profiles import Profiles
-from switch.p4runtime.refusal import choices, invalid, unimplemented
-from switch.p4runtime.tables import Tables
-from switch.p4runtime.value_sets import ValueSets
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.arrays import Arrays
+from kofn.switch.p4runtime.cells import UpdateType
+from kofn.switch.p4runtime.digests import Digests
+from kofn.switch.p4runtime.direct import Direct
+from kofn.switch.p4runtime.groups import Groups
+from kofn.switch.p4runtime.meters import Meters
+from kofn.switch.p4runtime.p4info import P4Info
+from kofn.switch.p4runtime.profiles import Profiles
+from kofn.switch.p4runtime.refusal import choices, invalid, unimplemented
+from kofn.switch.p4runtime.tables import Tables
+from kofn.switch.p4runtime.value_sets import ValueSets
 
 Writer = Callable[[UpdateType, p4r.Entity], None]
 Reader = Callable[[p4r.Entity], Iterator[p4r.Entity]]

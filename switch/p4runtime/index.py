@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from switch.p4runtime.refusal import Refused, choices, invalid, not_found
+from kofn.switch.p4runtime.refusal import Refused, choices, invalid, not_found
 
 
 class Named(Protocol):
@@ -35,11 +35,9 @@ class Index(Generic[T]):
             self._by_id[item.id] = item
 
     def __iter__(self) -> Iterator[T]:
-        """In p4info's order."""
         return iter(self._by_id.values())
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._by_id)
 
     def __contains__(self, object_id: int) -> bool:

@@ -10,9 +10,9 @@ from functools import partial
 
 from finsy.proto import p4i, p4t
 
-from switch.p4runtime.index import Index
-from switch.p4runtime.p4data import DataType, data_type
-from switch.p4runtime.refusal import choices, invalid, unimplemented
+from kofn.switch.p4runtime.index import Index
+from kofn.switch.p4runtime.p4data import DataType, data_type
+from kofn.switch.p4runtime.refusal import choices, invalid, unimplemented
 
 
 class MatchKind(Enum):
@@ -63,12 +63,10 @@ class ActionUse:
 
     @property
     def id(self) -> int:
-        """The action's id."""
         return self.action.id
 
     @property
     def name(self) -> str:
-        """The action's name."""
         return self.action.name
 
 

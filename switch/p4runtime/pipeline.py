@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 
 from finsy.proto import p4r
 
-from switch.compiler.codegen import generate
-from switch.compiler.reader import read_program
-from switch.engine import Engine
-from switch.p4runtime.digests import Digests
-from switch.p4runtime.entities import Entities
-from switch.p4runtime.index import Named
-from switch.p4runtime.p4info import P4Info
-from switch.p4runtime.refusal import choices, invalid
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.digests import Digests
+from kofn.switch.p4runtime.entities import Entities
+from kofn.switch.p4runtime.index import Named
+from kofn.switch.p4runtime.p4info import P4Info
+from kofn.switch.p4runtime.refusal import choices, invalid
 
 Response = p4r.GetForwardingPipelineConfigRequest
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.entries import GroupMember, Member, MemberGroup
-from switch.p4runtime.actions import (
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.actions import (
     check_total,
     decode_action,
     decode_weight,
@@ -15,9 +14,10 @@ from switch.p4runtime.actions import (
     group_size,
     refuse_watch,
 )
-from switch.p4runtime.cells import UpdateType
-from switch.p4runtime.p4info import ActionProfile, P4Info
-from switch.p4runtime.refusal import exhausted, invalid
+from kofn.switch.p4runtime.cells import UpdateType
+from kofn.switch.p4runtime.p4info import ActionProfile, P4Info
+from kofn.switch.p4runtime.refusal import exhausted, invalid
+from kofn.switch.state.entries import GroupMember, Member, MemberGroup
 
 
 class Profiles:

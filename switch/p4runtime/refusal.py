@@ -10,8 +10,8 @@ import grpc
 from finsy.proto import p4r, rpc_status
 from google.protobuf import any_pb2
 
-from switch.errors import (
-    CompilerMissing,
+from kofn.nativebuild.errors import BuildError, CompilerMissing
+from kofn.switch.errors import (
     EntryExists,
     EntryNotFound,
     InvalidEntry,
@@ -69,7 +69,6 @@ def unready(message: str) -> Refused:
 
 
 def exhausted(message: str) -> Refused:
-    """There is no room."""
     return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
@@ -82,7 +81,7 @@ def choices(names: Iterable[str], most: int = 12) -> str:
     return f"one of {', '.join(listed[:most])}{rest}"
 
 
-_CODES: dict[type[SwitchError], grpc.StatusCode] = {
+_CODES: dict[type[SwitchError | BuildError], grpc.StatusCode] = {
     ProgramError: grpc.StatusCode.INVALID_ARGUMENT,
     CompilerMissing: grpc.StatusCode.FAILED_PRECONDITION,
     NoProgram: grpc.StatusCode.FAILED_PRECONDITION,
@@ -95,7 +94,7 @@ _CODES: dict[type[SwitchError], grpc.StatusCode] = {
 }
 
 
-def refusal(error: SwitchError) -> Refused:
+def refusal(error: SwitchError | BuildError) -> Refused:
     """The engine's error as a refusal with the code that P4Runtime has for it; INTERNAL for faults of the switch."""
     if isinstance(error, Refused):
         return error

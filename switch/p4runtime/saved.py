@@ -2,8 +2,8 @@
 
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.p4runtime.pipeline import Pipeline
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.pipeline import Pipeline
 
 
 class Saved:

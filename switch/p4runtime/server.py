@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import grpc
 from finsy.proto import p4r_grpc
 
-from switch.engine import Engine
-from switch.p4runtime.service import P4RuntimeService
-from switch.p4runtime.uplink import Uplink
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.service import P4RuntimeService
+from kofn.switch.p4runtime.uplink import Uplink
 
 MESSAGE_MAX = 256 << 20  # bytes, as simple_switch_grpc: a program's JSON can be large
 GRACE_S = 0.3  # for requests under way when the server is closed

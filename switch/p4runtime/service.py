@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 import grpc
 from finsy.proto import p4r, p4r_grpc
 
-from switch.engine import Engine
-from switch.errors import SwitchError
-from switch.p4runtime.pipeline import Pipeline
-from switch.p4runtime.refusal import (
+from kofn.nativebuild.errors import BuildError
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import SwitchError
+from kofn.switch.p4runtime.pipeline import Pipeline
+from kofn.switch.p4runtime.refusal import (
     STATUS_DETAILS,
     Refused,
     batch_details,
@@ -27,8 +28,8 @@ from switch.p4runtime.refusal import (
     summary,
     unimplemented,
 )
-from switch.p4runtime.saved import Saved
-from switch.p4runtime.streams import Streams
+from kofn.switch.p4runtime.saved import Saved
+from kofn.switch.p4runtime.streams import Streams
 
 LOG = logging.getLogger(__name__)
 API_VERSION = "1.4.1"  # 1.5 brought backup replicas, which are not offered
@@ -55,7 +56,6 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self.streams = Streams(engine, device_id)
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Context) -> p4r.CapabilitiesResponse:  # noqa: N802 - gRPC's name
-        """The API version."""
         if request.device_id not in (0, self._device_id):
             await _abort(context, not_found(f"device id {request.device_id} is not known; {self._device_id} is"))
         return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
@@ -125,7 +125,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         """
         try:
             await asyncio.shield(asyncio.create_task(self._set_pipeline(request)))
-        except SwitchError as error:
+        except (SwitchError, BuildError) as error:
             LOG.warning("pipeline refused: %s", error)
             await _abort(context, refusal(error))
         return p4r.SetForwardingPipelineConfigResponse()

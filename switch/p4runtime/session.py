@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 from finsy.proto import p4r
 
-from switch.p4runtime.arbitration import Client
-from switch.p4runtime.refusal import SPACE, Refused, number
+from kofn.switch.p4runtime.arbitration import Client
+from kofn.switch.p4runtime.refusal import SPACE, Refused, number
 
 LOG = logging.getLogger(__name__)
 BACKLOG_MAX = 4096  # messages of the data plane waiting for a slow client; more are dropped
 
 
-class Session:
+class ClientSession:
     """Messages to one client, in order; ends when `close` is called."""
 
     def __init__(self) -> None:

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.entries import Digest, Entry
-from switch.errors import SwitchError
-from switch.p4runtime import packet_io
-from switch.p4runtime.arbitration import Arbitration
-from switch.p4runtime.pipeline import Pipeline
-from switch.p4runtime.refusal import Refused, denied, invalid, refusal, unready
-from switch.p4runtime.session import Session, stream_error
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import SwitchError
+from kofn.switch.p4runtime import packet_io
+from kofn.switch.p4runtime.arbitration import Arbitration
+from kofn.switch.p4runtime.pipeline import Pipeline
+from kofn.switch.p4runtime.refusal import Refused, denied, invalid, refusal, unready
+from kofn.switch.p4runtime.session import ClientSession, stream_error
+from kofn.switch.state.entries import Digest, Entry
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Streams:
         self.pipeline: Pipeline | None = None
         self.arbitration = Arbitration(device_id, on_change=self._primary_changed)
         self._engine = engine
-        self._sessions: set[Session] = set()
+        self._sessions: set[ClientSession] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def required_pipeline(self) -> Pipeline:
@@ -40,7 +40,7 @@ class Streams:
         self, requests: AsyncIterator[p4r.StreamMessageRequest]
     ) -> AsyncGenerator[p4r.StreamMessageResponse, None]:
         """One client's stream to its end; raises Refused when the client's arbitration was not acceptable."""
-        session = Session()
+        session = ClientSession()
         self._sessions.add(session)
         listener = asyncio.create_task(self._listen(session, requests))
         try:
@@ -100,13 +100,12 @@ class Streams:
             self._timer = loop.call_at(deadline_s, self.schedule_digests)
 
     def close(self) -> None:
-        """End all streams."""
         if self._timer is not None:
             self._timer.cancel()
         for session in self._sessions:
             session.close()
 
-    async def _listen(self, session: Session, requests: AsyncIterator[p4r.StreamMessageRequest]) -> None:
+    async def _listen(self, session: ClientSession, requests: AsyncIterator[p4r.StreamMessageRequest]) -> None:
         """Carry out a client's messages until it ends its side, or a bid of it ends the stream."""
         refused = None
         try:
@@ -117,7 +116,7 @@ class Streams:
         finally:
             session.close(refused)
 
-    def _carry_out(self, session: Session, request: p4r.StreamMessageRequest) -> None:
+    def _carry_out(self, session: ClientSession, request: p4r.StreamMessageRequest) -> None:
         if request.WhichOneof("update") == "arbitration":
             self.arbitration.update(session.client, request.arbitration)
             return
@@ -126,7 +125,7 @@ class Streams:
         except SwitchError as error:
             session.tell(stream_error(request, refusal(error)))
 
-    def _carry_out_data(self, session: Session, request: p4r.StreamMessageRequest) -> None:
+    def _carry_out_data(self, session: ClientSession, request: p4r.StreamMessageRequest) -> None:
         kind = request.WhichOneof("update")
         if session.client is not self.arbitration.primary:
             raise denied(f"Not primary: only the primary may send {kind}; {self.arbitration.describe()}")

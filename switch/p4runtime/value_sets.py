@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import grpc
 from finsy.proto import p4r
 
-from switch.engine import Engine
-from switch.p4runtime.bytestring import decode, encode
-from switch.p4runtime.cells import UpdateType
-from switch.p4runtime.p4info import P4Info, ValueSet
-from switch.p4runtime.refusal import Refused, invalid
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.bytestring import decode, encode
+from kofn.switch.p4runtime.cells import UpdateType
+from kofn.switch.p4runtime.p4info import P4Info, ValueSet
+from kofn.switch.p4runtime.refusal import Refused, invalid
 
 
 class ValueSets:
@@ -21,7 +21,6 @@ class ValueSets:
         self._p4info = p4info
 
     def write(self, kind: UpdateType, message: p4r.ValueSetEntry) -> None:
-        """MODIFY replaces the members."""
         values = self._p4info.value_sets.get(message.value_set_id)
         if kind != p4r.Update.MODIFY:
             raise invalid(f"value set {values.name} can only be MODIFIED: it always exists")

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from switch.compiler.expressions import Vector
-from switch.compiler.messages import message_of
-from switch.compiler.program import Primitive
-from switch.entries import Report
-from switch.reference.call import Call, Surroundings
-from switch.reference.header_statements import HEADER_STATEMENTS
-from switch.reference.packet import Packet, undefined, wrap
-from switch.reference.state_statements import STATE_STATEMENTS
+from kofn.switch.compiler.codegen.messages import message_of
+from kofn.switch.compiler.ir.expressions import Vector
+from kofn.switch.compiler.ir.program import Primitive
+from kofn.switch.reference.call import Call, CallContext
+from kofn.switch.reference.header_statements import HEADER_STATEMENTS
+from kofn.switch.reference.packet import Packet, undefined, wrap
+from kofn.switch.reference.state_statements import STATE_STATEMENTS
+from kofn.switch.state.entries import LogReport
 
 
 def execute(
-    around: Surroundings,
+    around: CallContext,
     packet: Packet,
     primitives: Sequence[Primitive],
     arguments: Sequence[int],
@@ -88,7 +88,7 @@ def _log(call: Call) -> None:
 
 def _report(call: Call, values: list[int]) -> None:
     message = message_of(call.statement)
-    call.around.reports.append(Report(text=message.fill(values), failed=message.failed))
+    call.around.reports.append(LogReport(text=message.fill(values), failed=message.failed))
 
 
 PRIMITIVES: Mapping[str, Callable[[Call], None]] = {

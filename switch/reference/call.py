@@ -4,38 +4,37 @@ from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from switch.compiler.expressions import Expression, Object
-from switch.compiler.program import Primitive, Program, Target
-from switch.entries import Report
-from switch.reference.expressions import Scope
-from switch.reference.meters import MeterCell
-from switch.reference.packet import Packet, undefined
+from kofn.switch.compiler.ir.expressions import Expression, Object
+from kofn.switch.compiler.ir.program import Primitive, Program, Target
+from kofn.switch.reference.expressions import Scope
+from kofn.switch.reference.meters import MeterCell
+from kofn.switch.reference.packet import Packet, undefined
+from kofn.switch.state.entries import LogReport
 
 
 @dataclass(slots=True)
-class Cell:
+class StateCell:
     """What a counter counted."""
 
     packets: int = 0
     bytes: int = 0
 
     def count(self, packet: Packet) -> None:
-        """One packet more."""
         self.packets += 1
         self.bytes += packet.counted
 
 
 @dataclass(slots=True, kw_only=True)
-class Surroundings:
+class CallContext:
     """What statements act on beside the packet: the program's arrays, by name, chance, the clock, the log."""
 
     program: Program
     target: Target
     registers: MutableMapping[str, MutableSequence[int]]
-    counters: MutableMapping[str, MutableSequence[Cell]]
+    counters: MutableMapping[str, MutableSequence[StateCell]]
     meters: MutableMapping[str, MutableSequence[MeterCell]]
     now_us: Callable[[], int]
-    reports: list[Report]
+    reports: list[LogReport]
     random: Random = field(default_factory=Random)
 
     def scope(self, packet: Packet, arguments: Sequence[int] = (), ahead: bytes = b"") -> Scope:
@@ -47,14 +46,13 @@ class Surroundings:
 class Call:
     """One statement with what it acts on."""
 
-    around: Surroundings
+    around: CallContext
     packet: Packet
     scope: Scope
     statement: Primitive
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
-        """The statement's."""
         return self.statement.arguments
 
     def value(self, position: int) -> int:

@@ -1,15 +1,15 @@
-"""What the control plane does to the reference; see `switch.engine.Engine` for what each method does and raises."""
+"""What the control plane does to the reference; see `engine.engine.Engine` for what each method does and raises."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from switch.compiler.layout import mask_of
-from switch.compiler.program import Array, Table
-from switch.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
-from switch.errors import EntryNotFound, InvalidEntry, UnknownObject
-from switch.reference.call import Cell, Surroundings
-from switch.reference.pipeline import Controlled
-from switch.reference.tables import ReferenceTable
+from kofn.switch.compiler.codegen.layout import mask_of
+from kofn.switch.compiler.ir.program import Array, Table
+from kofn.switch.errors import EntryNotFound, InvalidEntry, UnknownObject
+from kofn.switch.reference.call import CallContext, StateCell
+from kofn.switch.reference.pipeline import Controlled
+from kofn.switch.reference.tables import ReferenceTable
+from kofn.switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Controls:
     """The methods that change and read tables, cells, groups and sessions."""
 
-    _around: Surroundings
+    _around: CallContext
     _controlled: Controlled
     _groups: dict[int, tuple[Replica, ...]]
     _sessions: dict[int, CloneSession]
@@ -29,7 +29,6 @@ class Controls:
         return _named(self._controlled.tables, "table", name)
 
     def insert(self, entry: Entry) -> None:
-        """Add an entry."""
         table = self._table(entry.table)
         _refuse_const(table.table)
         table.insert(entry)
@@ -41,7 +40,6 @@ class Controls:
         table.modify(entry)
 
     def delete(self, table: str, key: Key, priority: int = 0) -> None:
-        """Remove an entry."""
         known = self._table(table)
         _refuse_const(known.table)
         known.delete(key, priority)
@@ -138,7 +136,6 @@ class Controls:
         self._groups[group] = tuple(replicas)
 
     def delete_group(self, group: int) -> None:
-        """Remove a multicast group."""
         if group not in self._groups:
             raise EntryNotFound(f"there is no multicast group {group}")
         del self._groups[group]
@@ -150,7 +147,6 @@ class Controls:
         return self._groups[group]
 
     def groups(self) -> dict[int, tuple[Replica, ...]]:
-        """All multicast groups."""
         return dict(self._groups)
 
     def set_session(self, number: int, session: CloneSession) -> None:
@@ -158,13 +154,11 @@ class Controls:
         self._sessions[number] = session
 
     def delete_session(self, number: int) -> None:
-        """Remove a clone session."""
         if number not in self._sessions:
             raise EntryNotFound(f"there is no clone session {number}")
         del self._sessions[number]
 
     def sessions(self) -> dict[int, CloneSession]:
-        """All clone sessions."""
         return dict(self._sessions)
 
     # Value sets
@@ -196,11 +190,11 @@ def _cell(cells: Sequence[T], name: str, index: int) -> T:
     return cells[index]
 
 
-def _count(cell: Cell) -> Count:
+def _count(cell: StateCell) -> Count:
     return Count(packets=cell.packets, bytes=cell.bytes)
 
 
-def _set_count(cell: Cell, count: Count) -> None:
+def _set_count(cell: StateCell, count: Count) -> None:
     cell.packets, cell.bytes = count.packets, count.bytes
 
 

@@ -1,20 +1,20 @@
-"""The reference as a switch: the methods of `switch.engine.Engine` that need no interfaces."""
+"""The reference as a switch: the methods of `engine.engine.Engine` that need no interfaces."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from switch.compiler.program import Program, Target
-from switch.compiler.reader import read_program
-from switch.entries import CloneSession, Digest, Replica, Report
-from switch.errors import NoProgram
-from switch.reference.call import Cell, Surroundings
-from switch.reference.controls import Controls
-from switch.reference.meters import MeterCell
-from switch.reference.pipeline import Controlled, Run
-from switch.reference.profiles import ReferenceProfile
-from switch.reference.tables import ReferenceTable
+from kofn.switch.compiler.ir.program import Program, Target
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.errors import NoProgram
+from kofn.switch.reference.call import CallContext, StateCell
+from kofn.switch.reference.controls import Controls
+from kofn.switch.reference.meters import MeterCell
+from kofn.switch.reference.pipeline import Controlled, PacketRun
+from kofn.switch.reference.profiles import ReferenceProfile
+from kofn.switch.reference.tables import ReferenceTable
+from kofn.switch.state.entries import CloneSession, Digest, LogReport, Replica
 
 SWITCH = Target()
 
@@ -24,7 +24,7 @@ def _now_us() -> int:
 
 
 class ReferenceEngine(Controls):
-    """A switch that interprets its program; see `switch.engine.Engine` for what each method does.
+    """A switch that interprets its program; see `engine.engine.Engine` for what each method does.
 
     engine = ReferenceEngine()
     engine.load(Path("p4src/build/kofn.json").read_bytes())
@@ -41,7 +41,7 @@ class ReferenceEngine(Controls):
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         self._digests: list[Digest] = []
-        self._reports: list[Report] = []
+        self._reports: list[LogReport] = []
         self.drops: Counter[str] = Counter()
         self._program: Program | None = None
 
@@ -53,11 +53,11 @@ class ReferenceEngine(Controls):
     def load(self, document: bytes) -> None:
         """Make p4c's JSON the running program, all state reset.  Raises ProgramError."""
         program = read_program(document)
-        self._around = Surroundings(
+        self._around = CallContext(
             program=program,
             target=self._target,
             registers={array.name: [0] * array.size for array in program.registers},
-            counters={array.name: [Cell() for _ in range(array.size)] for array in program.counters},
+            counters={array.name: [StateCell() for _ in range(array.size)] for array in program.counters},
             meters={
                 meter.name: [MeterCell(unit=meter.unit, since_us=self._now_us()) for _ in range(meter.size)]
                 for meter in program.meters
@@ -82,7 +82,7 @@ class ReferenceEngine(Controls):
         """Process one packet as received on `port`; returns (port, packet) of what would be sent."""
         if self._program is None:
             raise NoProgram("no program is loaded")
-        outcome = Run(self._around, self._controlled).run(port, packet)
+        outcome = PacketRun(self._around, self._controlled).run(port, packet)
         self._digests += outcome.digests
         self.drops.update(outcome.drops)
         return outcome.sent
@@ -92,7 +92,7 @@ class ReferenceEngine(Controls):
         taken, self._digests = self._digests, []
         return taken
 
-    def take_reports(self, timeout_s: float = 0) -> list[Report]:
+    def take_reports(self, timeout_s: float = 0) -> list[LogReport]:
         """What the program wrote to the log since the last call, oldest first."""
         taken = self._reports[:]
         self._reports.clear()

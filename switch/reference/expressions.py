@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from switch.compiler.expressions import (
+from kofn.switch.compiler.ir.expressions import (
     Argument,
     Constant,
     Element,
@@ -21,8 +21,8 @@ from switch.compiler.expressions import (
     UnionOf,
     UnionStackOf,
 )
-from switch.compiler.program import Program
-from switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
+from kofn.switch.compiler.ir.program import Program
+from kofn.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
 SHIFT_MAX = 1 << 16  # what is shifted left by more has no bits that a field could hold
 INDEX_BITS = 64  # of what lastIndex of an empty stack is
@@ -53,7 +53,6 @@ class Scope:
         undefined(expression)
 
     def truth(self, expression: Expression) -> bool:
-        """A condition."""
         return self.value(expression) != 0
 
     def header_name(self, expression: Expression) -> str | None:

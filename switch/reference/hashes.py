@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from switch.compiler.expressions import Expression, FieldOf
-from switch.compiler.program import Calculation, Checksum
-from switch.reference.expressions import Scope
-from switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
+from kofn.switch.compiler.ir.expressions import Expression, FieldOf
+from kofn.switch.compiler.ir.program import Calculation, Checksum
+from kofn.switch.reference.expressions import Scope
+from kofn.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
 
 
 def calculate(calculation: Calculation, scope: Scope, packet: Packet) -> int:
@@ -65,7 +65,6 @@ def xor(data: bytes, *, size: int) -> int:
 
 
 def identity(data: bytes) -> int:
-    """The first eight bytes."""
     return int.from_bytes(data[:8], "big")
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from switch.compiler.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
-from switch.reference.call import Call
-from switch.reference.packet import Instance, undefined
+from kofn.switch.compiler.ir.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
+from kofn.switch.reference.call import Call
+from kofn.switch.reference.packet import Instance, undefined
 
 
 def _assign(call: Call) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from switch.entries import MeterConfig
+from kofn.switch.state.entries import MeterConfig
 
 GREEN, YELLOW, RED = 0, 1, 2
 

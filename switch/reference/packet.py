@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from switch.compiler.program import Field, HeaderType, Program
-from switch.errors import SwitchError
+from kofn.switch.compiler.ir.program import Field, HeaderType, Program
+from kofn.switch.errors import SwitchError
 
 META = "standard_metadata"
 VALID = "$valid$"
@@ -16,7 +16,6 @@ class NotDefined(SwitchError):  # noqa: N818 - says what happened
 
 
 def undefined(what: object) -> NoReturn:
-    """Raises NotDefined."""
     raise NotDefined(f"{what} has no meaning in the reference")
 
 
@@ -43,7 +42,6 @@ class Instance:
             self.reset()
 
     def reset(self) -> None:
-        """All fields to zero."""
         self.values = {item.name: 0 for item in self.type.fields}
         self.length = 0
 
@@ -103,7 +101,6 @@ class Headers:
     """The header instances of one packet, by name, and how many headers of each stack are in use."""
 
     def __init__(self, program: Program) -> None:
-        """All invalid, all zero."""
         self._program = program
         self._instances = {
             name: Instance(type=header.type, metadata=header.metadata) for name, header in program.headers.items()
@@ -122,7 +119,6 @@ class Headers:
         return other
 
     def reset_metadata(self) -> None:
-        """All metadata to zero."""
         for instance in self._instances.values():
             if instance.metadata:
                 instance.reset()

@@ -5,12 +5,12 @@ After an error what was extracted stays, and the rest of the packet is payload.
 
 from collections.abc import Mapping, Set
 
-from switch.compiler.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
-from switch.compiler.program import ParserState, Primitive, Program, Transition
-from switch.reference.actions import execute
-from switch.reference.call import Surroundings
-from switch.reference.expressions import Scope
-from switch.reference.packet import Packet, undefined, wrap
+from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
+from kofn.switch.compiler.ir.program import ParserState, Primitive, Program, Transition
+from kofn.switch.reference.actions import execute
+from kofn.switch.reference.call import CallContext
+from kofn.switch.reference.expressions import Scope
+from kofn.switch.reference.packet import Packet, undefined, wrap
 
 INT_MAX = 0x7FFFFFFF  # BMv2 takes a longer length for this one, which is no whole number of bytes
 
@@ -27,7 +27,7 @@ class ParserError(Exception):
 class Parser:
     """One packet's way through the parser."""
 
-    def __init__(self, around: Surroundings, packet: Packet, value_sets: Mapping[str, Set[int]]) -> None:
+    def __init__(self, around: CallContext, packet: Packet, value_sets: Mapping[str, Set[int]]) -> None:
         """`value_sets`: keys by the set's name."""
         self._around = around
         self._program: Program = around.program

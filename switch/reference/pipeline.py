@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from switch.compiler.program import PORTS, Pipeline, Table
-from switch.entries import CloneSession, Digest, Replica, Via
-from switch.errors import SwitchError
-from switch.reference.actions import execute
-from switch.reference.call import Surroundings
-from switch.reference.hashes import is_wrong, update
-from switch.reference.packet import Headers, Packet, undefined, wrap
-from switch.reference.parser import Parser
-from switch.reference.profiles import Chosen, ReferenceProfile
-from switch.reference.tables import ReferenceTable
+from kofn.switch.compiler.ir.program import PORTS, Pipeline, Table
+from kofn.switch.errors import SwitchError
+from kofn.switch.reference.actions import execute
+from kofn.switch.reference.call import CallContext
+from kofn.switch.reference.hashes import is_wrong, update
+from kofn.switch.reference.packet import Headers, Packet, undefined, wrap
+from kofn.switch.reference.parser import Parser
+from kofn.switch.reference.profiles import Chosen, ReferenceProfile
+from kofn.switch.reference.tables import ReferenceTable
+from kofn.switch.state.entries import CloneSession, Digest, Replica, Via
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6  # instance_type
 PASSES_MAX = 1000  # of one packet through ingress
@@ -43,11 +43,10 @@ class Outcome:
     drops: list[str] = field(default_factory=list)
 
 
-class Run:
+class PacketRun:
     """One packet and all that comes of it."""
 
-    def __init__(self, around: Surroundings, controlled: Controlled) -> None:
-        """Nothing yet."""
+    def __init__(self, around: CallContext, controlled: Controlled) -> None:
         self._around = around
         self._program = around.program
         self._controlled = controlled

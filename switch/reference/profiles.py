@@ -1,12 +1,21 @@
 """Action profiles: members and groups by id, and which member a packet is given."""
 
-from switch.compiler.program import ActionProfile
-from switch.entries import ActionSet, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via, WeightedAction
-from switch.errors import EntryExists, EntryNotFound
-from switch.places import Places
-from switch.reference.expressions import Scope
-from switch.reference.hashes import calculate
-from switch.reference.packet import Packet
+from kofn.switch.compiler.ir.program import ActionProfile
+from kofn.switch.errors import EntryExists, EntryNotFound
+from kofn.switch.reference.expressions import Scope
+from kofn.switch.reference.hashes import calculate
+from kofn.switch.reference.packet import Packet
+from kofn.switch.state.entries import (
+    ActionSet,
+    GroupMember,
+    GroupRef,
+    Member,
+    MemberGroup,
+    MemberRef,
+    Via,
+    WeightedAction,
+)
+from kofn.switch.state.places import Places
 
 Chosen = Member | WeightedAction
 
@@ -15,20 +24,17 @@ class ReferenceProfile:
     """Members have places, the lowest free one first; a group is chosen from in the order of its members' places."""
 
     def __init__(self, profile: ActionProfile) -> None:
-        """Empty."""
         self._profile = profile
         self._places = Places(f"action profile {profile.name}", profile.size)
         self._members: dict[int, tuple[int, Member]] = {}  # place and member
         self._groups: dict[int, MemberGroup] = {}
 
     def insert_member(self, member: Member) -> None:
-        """Raises EntryExists, TableFull."""
         if member.id in self._members:
             raise EntryExists(f"there is a member {member.id} already")
         self._members[member.id] = self._places.take(), member
 
     def insert_group(self, group: MemberGroup) -> None:
-        """Raises EntryExists, EntryNotFound."""
         if group.id in self._groups:
             raise EntryExists(f"there is a group {group.id} already")
         for one in group.members:

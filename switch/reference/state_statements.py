@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from switch.reference.call import Call
-from switch.reference.hashes import calculate
-from switch.reference.packet import wrap
+from kofn.switch.reference.call import Call
+from kofn.switch.reference.hashes import calculate
+from kofn.switch.reference.packet import wrap
 
 
 def _register_read(call: Call) -> None:

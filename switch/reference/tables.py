@@ -3,44 +3,44 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from switch.compiler.expressions import FieldOf
-from switch.compiler.program import Action, KeyField, Table
-from switch.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry
-from switch.places import Places
-from switch.reference.call import Cell, Surroundings
-from switch.reference.expressions import Scope
-from switch.reference.meters import MeterCell
-from switch.reference.packet import VALID, wrap
-from switch.reference.profiles import Chosen
-from switch.tables import TableState, const_key
+from kofn.switch.compiler.ir.expressions import FieldOf
+from kofn.switch.compiler.ir.program import Action, KeyField, Table
+from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry
+from kofn.switch.reference.call import CallContext, StateCell
+from kofn.switch.reference.expressions import Scope
+from kofn.switch.reference.meters import MeterCell
+from kofn.switch.reference.packet import VALID, wrap
+from kofn.switch.reference.profiles import Chosen
+from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
+from kofn.switch.state.places import Places
+from kofn.switch.state.tables import TableState, const_key
 
 Run = tuple[Action, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Row:
+class TableRow:
     """An entry with what stands beside it; `rank` orders the entries, the lowest wins, then the lowest place."""
 
     entry: Entry
     rank: int
     place: int
     meter: MeterCell
-    cell: Cell = field(default_factory=Cell)
+    cell: StateCell = field(default_factory=StateCell)
 
 
 class ReferenceTable:
     """The entries of one table and its default.  Checks of what the control plane writes are TableState's."""
 
-    def __init__(self, around: Surroundings, table: Table) -> None:
+    def __init__(self, around: CallContext, table: Table) -> None:
         """With the program's own entries."""
         self.table = table
         self._around = around
         self._state = TableState(table)
         self._places = Places(f"table {table.name}", self._state.capacity)
         self.default = self._own_default()
-        self.rows: dict[tuple[Key, int], Row] = {}
-        self.misses = Cell()
+        self.rows: dict[tuple[Key, int], TableRow] = {}
+        self.misses = StateCell()
         own = table.entries or ()
         top = max((entry.priority for entry in own), default=0) + 1
         for entry in own:
@@ -62,7 +62,7 @@ class ReferenceTable:
             raise EntryExists(f"table {self.table.name} has that entry already")
         unit = "packets" if self.table.meter is None else self.table.meter.unit
         meter = MeterCell(unit=unit, since_us=self._around.now_us())
-        row = Row(entry=entry, rank=self._rank(entry), place=self._places.take(), meter=meter)
+        row = TableRow(entry=entry, rank=self._rank(entry), place=self._places.take(), meter=meter)
         self.rows[key, entry.priority] = row
 
     def _check_action(self, entry: Entry) -> None:
@@ -88,7 +88,7 @@ class ReferenceTable:
         self._places.free(self.row(key, priority).place)
         del self.rows[self._state.key(key, priority)[0], priority]
 
-    def row(self, key: Key, priority: int) -> Row:
+    def row(self, key: Key, priority: int) -> TableRow:
         """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
         normal, _ = self._state.key(key, priority)
         if (normal, priority) not in self.rows:
@@ -110,7 +110,7 @@ class ReferenceTable:
         number = self.table.default_action
         return None if number is None else (self._around.program.actions[number], self.table.default_parameters)
 
-    def look_up(self, scope: Scope) -> Row | None:
+    def look_up(self, scope: Scope) -> TableRow | None:
         """The best entry for a packet; of equally good ones that in the lowest place."""
         values = [key_value(item, scope) for item in self.table.key]
         hits = [row for row in self.rows.values() if self._hits(row.entry.key, values)]
@@ -119,7 +119,7 @@ class ReferenceTable:
     def _hits(self, key: Key, values: Sequence[int]) -> bool:
         return all(matches(item, match, value) for item, match, value in zip(self.table.key, key, values, strict=True))
 
-    def action(self, row: Row | None, choose: Callable[[Via], Chosen | None]) -> Run | None:
+    def action(self, row: TableRow | None, choose: Callable[[Via], Chosen | None]) -> Run | None:
         """What runs and with which parameters; None: nothing.  `choose` is the table's action profile."""
         if row is None:
             return self.default

@@ -1,15 +1,15 @@
-"""Prints the figures that docs/CONTROL.md quotes: `python -m tests.controller.figures`."""
+"""Prints the figures that docs/explanation/control.md quotes: `python -m tests.controller.figures`."""
 
 import numpy as np
 import pytest
 
 from bench.timing import median_ms
-from controller.choose import expected_times
-from controller.draws import _order
-from controller.prediction import Predictor
-from run.late import RULES, RuleName
+from kofn.config.late_rules import RULES, RuleName
+from kofn.controller.policy.choose import expected_times
+from kofn.controller.policy.draws import _order
+from kofn.controller.policy.prediction import Predictor
+from tests.controller.policy.test_process import estimate, predict, settings
 from tests.controller.slow import process, seen
-from tests.controller.test_process import estimate, predict, settings
 
 
 def processes(rule: RuleName, count: int) -> np.ndarray:
@@ -31,9 +31,9 @@ def standing(rule: RuleName, workers: int) -> tuple[float, float]:
     model = estimate(np.random.default_rng(workers).gamma(2.0, 3.0, workers).tolist())
     found = predict(model, rule)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("controller.draws.MANY", "controller.prediction.MANY"):
+        for name in ("kofn.controller.policy.draws.MANY", "kofn.controller.policy.prediction.MANY"):
             patch.setattr(name, workers)
-        patch.setattr("controller.draws.LEAST", 32)
+        patch.setattr("kofn.controller.policy.draws.LEAST", 32)
         _order.cache_clear()
         off = np.abs(found.mean_s / predict(model, rule).mean_s - 1)
     _order.cache_clear()

@@ -9,27 +9,27 @@ from typing import Any
 
 import grpc
 
-from controller.decide import Decider
-from controller.entries import Layout
-from controller.jobs import Jobs
-from controller.journal import Journal
-from controller.program import Program
-from controller.push import SwitchLink
-from controller.service import serve
-from controller.session import Session
-from controller.slots import Slots, unwritten
-from controller.topology import Host
-from rpc import kofn_pb2 as pb
-from rpc import kofn_pb2_grpc
-from rpc.security import CONTROLLER, Credentials, channel
-from run.config import Job, Policy
+from kofn.config.schema import JobSection, PolicySection
+from kofn.controller.job.jobs import Jobs
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.service import serve
+from kofn.controller.job.session import JobSession
+from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.slots import Slots, unwritten
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.controller.policy.decide import Decider
+from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.security import CONTROLLER, Credentials, channel
 
 NO_SWITCH = "127.0.0.1:1"
 
 
-def star(hosts: int) -> tuple[Host, ...]:
+def star(hosts: int) -> tuple[TopologyHost, ...]:
     return tuple(
-        Host(name=f"h{rank + 1}", rank=rank, mac=0x080000000001 + rank, ip=0x0A000001 + rank, port=rank + 1)
+        TopologyHost(name=f"h{rank + 1}", rank=rank, mac=0x080000000001 + rank, ip=0x0A000001 + rank, port=rank + 1)
         for rank in range(hosts)
     )
 
@@ -41,7 +41,7 @@ class Running:
     channel: grpc.aio.Channel
 
     @property
-    def session(self) -> Session:
+    def session(self) -> JobSession:
         return self.jobs.all[0]
 
     @property
@@ -100,7 +100,7 @@ class Worker:
         assert message is not grpc.aio.EOF, f"stream of worker {self.rank} ended"
         return message
 
-    async def expect(self, kind: str) -> Any:
+    async def expect(self, kind: Any) -> Any:
         """The next message that is no news of others (peers, k); it must be of this kind."""
         news = {"peers", "decision"} - {kind}
         while (message := await self.next()).WhichOneof("message") in news:
@@ -109,21 +109,24 @@ class Worker:
         return getattr(message, kind)
 
 
-def setup(job: Job, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> Session:
-    """A session whose slots no switch serves yet; its workers have no gradients, which `accuracy` would go by."""
-    decider = Decider(workers=job.workers, policy=Policy(**{"objective": "round"} | policy))
-    slots = Slots(layout=Layout(job=job, hosts=star(hosts or job.workers)), k=decider.k)
-    return Session(job=job, decider=decider, journal=journal or Journal(None), slots=slots)
+def setup(job: JobSection, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> JobSession:
+    """A session whose slots no switch serves yet; its workers have no gradients, which `progress` would go by."""
+    decider = Decider(workers=job.workers, policy=PolicySection(**{"objective": "throughput"} | policy))
+    slots = Slots(layout=SlotLayout(job=job, hosts=star(hosts or job.workers)), k=decider.k)
+    return JobSession(job=job, decider=decider, journal=journal or Journal(None), slots=slots)
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    *sessions: Session, switch: str | None = None, credentials: Credentials | None = None
+    *sessions: JobSession, switch: str | None = None, credentials: Credentials | None = None
 ) -> AsyncIterator[Running]:
     """A controller of these sessions, with the switch at this address or with none."""
     jobs = Jobs(all=sessions)
     link = SwitchLink(
-        address=switch or NO_SWITCH, device_id=0, program=Program(), jobs=[session.slots for session in sessions]
+        address=switch or NO_SWITCH,
+        device_id=0,
+        program=CompiledProgram(),
+        jobs=[session.slots for session in sessions],
     )
     server, (port,) = serve(jobs, link, ["127.0.0.1:0"], credentials)
     tasks = [asyncio.create_task(work) for work in (jobs.run(), *([link.run()] if switch else []))]
@@ -152,7 +155,7 @@ async def controller(
 ) -> AsyncIterator[Running]:
     """One job's controller without a switch."""
     with Journal(journal) as lines:
-        session = setup(Job(workers=workers, start_workers=start_workers), journal=lines, **policy)
+        session = setup(JobSection(workers=workers, start_workers=start_workers), journal=lines, **policy)
         async with serving(session) as running:
             yield running
 

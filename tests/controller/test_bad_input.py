@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.agreement import Agreement, Said
-from controller.choose import expected_times
-from controller.decide import Decider
-from controller.measure import AHEAD_MAX, Arrival, Report
-from run.config import Policy
-from run.errors import ConfigError
+from kofn.config.errors import ConfigError
+from kofn.config.schema import PolicySection
+from kofn.controller.estimate.measurements import AHEAD_MAX, Arrival
+from kofn.controller.job.agreement import Agreement, AnnouncedK
+from kofn.controller.policy.choose import expected_times
+from kofn.controller.policy.decide import Decider
+from kofn.rpc import kofn_pb2 as pb
 
 WORKERS = 4
 
@@ -25,8 +26,8 @@ durations = st.floats(0, 0.2) | st.floats() | st.sampled_from([0.0, 0.01, 5e-324
 norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 1e100, 5e-324, -0.0, math.nan, math.inf, -1.0])
 numbers = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.5, 4000.0, -0.0, 5e-324, math.nan, math.inf])
 reports = st.builds(
-    Report,
-    iteration=iterations,
+    pb.Report,
+    iteration=iterations.filter(lambda iteration: 0 <= iteration < 2**32),  # as the wire has it
     first_block_s=durations,
     censored=st.booleans(),
     late=st.booleans(),
@@ -34,7 +35,9 @@ reports = st.builds(
     aggregate_norm2=norms,
     gradients=numbers,
     contributors=numbers,
-    products=st.lists(st.sampled_from([0.0, 1.0, -1.0, 1e100, -1e100, 5e-324, math.nan]), max_size=20).map(tuple),
+    aggregate_products=st.lists(st.sampled_from([0.0, 1.0, -1.0, 1e100, -1e100, 5e-324, math.nan]), max_size=20).map(
+        tuple
+    ),
 )
 arrivals = st.builds(
     Arrival,
@@ -52,7 +55,7 @@ steps = st.one_of(
     st.tuples(
         st.just("objective"),
         st.none(),
-        st.sampled_from(["round", "accuracy", "all", "fixed:1", "fixed:4", "fixed:9", ""]),
+        st.sampled_from(["throughput", "progress", "all", "fixed:1", "fixed:4", "fixed:9", ""]),
     ),
     st.tuples(st.just("wait"), st.none(), st.floats(0, 1) | st.sampled_from([1e-9, 3600.0, 1e6])),
     st.tuples(st.just("rounds"), st.none(), st.integers(1, 20)),
@@ -62,7 +65,7 @@ steps = st.one_of(
 class World:
     """A decider and its clock."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: PolicySection) -> None:
         self.decider = Decider(workers=WORKERS, policy=policy)
         self.decider.measurements.begin(0.0)
         self.now_s = 0.0
@@ -75,7 +78,7 @@ class World:
         elif kind == "arrival":
             decider.measurements.arrival(what, self.now_s)
         elif kind == "lose":
-            decider.lose(who, "lost", self.now_s)
+            decider.worker_left(who, "lost", self.now_s)
         elif kind == "gain":
             decider.gain(who, "is back", self.now_s, what)
         elif kind == "objective":
@@ -102,14 +105,14 @@ class World:
             for rank in np.flatnonzero(self.decider.live).tolist():
                 iteration = self.decider.measurements.track[rank].reported + 1
                 seconds = 0.01 + 0.005 * float(self.random.poisson(0.2 + 4 * (rank == 1)))
-                good = Report(
+                good = pb.Report(
                     iteration=iteration,
                     first_block_s=seconds,
                     late=rank == 1,
                     iteration_s=0.02,
                     gradient_norm2=2.0,
                     aggregate_norm2=1.0,
-                    products=(0.9,),
+                    aggregate_products=(0.9,),
                     gradients=3.0,
                     contributors=2.0,
                 )
@@ -140,7 +143,7 @@ class World:
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(steps, max_size=40),
-    st.sampled_from(["round", "accuracy", "all", "fixed:2"]),
+    st.sampled_from(["throughput", "progress", "all", "fixed:2"]),
     st.integers(1, 8),
     st.sampled_from([0, 2]),
 )
@@ -149,7 +152,7 @@ def test_k_stays_within_the_live_workers(
     caplog: pytest.LogCaptureFixture, taken: list[tuple[str, Any, Any]], objective: str, window: int, include_after: int
 ) -> None:
     caplog.clear()
-    world = World(Policy(objective=objective, window=window, warm_up=1, include_after=include_after))
+    world = World(PolicySection(objective=objective, window=window, warm_up=1, include_after=include_after))
     with caplog.at_level(logging.WARNING):
         for item in taken:
             world.step(*item)
@@ -162,13 +165,13 @@ def test_k_stays_within_the_live_workers(
 
 @pytest.mark.parametrize("bad_s", [math.nan, math.inf, -math.inf, -1.0, 3600.1])
 def test_bad_times_change_nothing_and_are_logged_once(bad_s: float, caplog: pytest.LogCaptureFixture) -> None:
-    world = World(Policy(objective="round"))
+    world = World(PolicySection(objective="throughput"))
     world.rounds(10)
     world.decider.decide(world.now_s)
     before = world.decider.measurements.times_s.copy(), world.decider.k
     with caplog.at_level(logging.WARNING):
         for later in range(1, 50):
-            assert not world.decider.measurements.report(2, Report(iteration=10 + later, first_block_s=bad_s), 1.0)
+            assert not world.decider.measurements.report(2, pb.Report(iteration=10 + later, first_block_s=bad_s), 1.0)
     assert len(caplog.messages) == 1
     assert "further ones are only counted" in caplog.messages[0]
     np.testing.assert_array_equal(world.decider.measurements.times_s, before[0])
@@ -178,13 +181,13 @@ def test_bad_times_change_nothing_and_are_logged_once(bad_s: float, caplog: pyte
 
 
 def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
-    world = World(Policy(objective="round"))
+    world = World(PolicySection(objective="throughput"))
     world.rounds(10)
     for rank in range(WORKERS):
         world.step("lose", rank, None)
     assert world.decider.k == 1
     assert world.decider.decide(world.now_s) is None
-    for text in ("all", "fixed:4", "round"):
+    for text in ("all", "fixed:4", "throughput"):
         world.objective(text)
         assert world.decider.k == 1
     world.step("gain", 3, 11)
@@ -202,7 +205,7 @@ def test_whatever_a_report_says_of_k_decides_nothing(
     with caplog.at_level(logging.ERROR):
         for iteration in range(1, 30):
             for rank in live:
-                said = Said(iteration=iteration, decision=decision, least=ks[0], most=ks[1])
+                said = AnnouncedK(iteration=iteration, decision=decision, least=ks[0], most=ks[1])
                 agreement.report(rank, said, live, settled=True)
     assert agreement.k == 2
     assert agreement.certain == (1 if decision == 1 else 0)
@@ -210,9 +213,9 @@ def test_whatever_a_report_says_of_k_decides_nothing(
 
 
 def test_an_iteration_time_that_is_no_time_is_not_measured() -> None:
-    world = World(Policy(objective="round"))
+    world = World(PolicySection(objective="throughput"))
     for iteration, bad_s in enumerate([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0], start=1):
-        report = Report(iteration=iteration, first_block_s=0.01, iteration_s=bad_s)
+        report = pb.Report(iteration=iteration, first_block_s=0.01, iteration_s=bad_s)
         assert world.decider.report(0, report, 0.02 * iteration)
     assert world.decider.pace.overhead_s == 0.0
     world.check()

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import finsy as fy
 import pytest
 
-from controller.entries import Layout
-from controller.measure import Arrival
-from controller.program import Program, push
-from controller.push import SwitchLink
-from controller.slots import Slots
-from host.event_loop import EventLoop
-from run.config import Job
+from kofn.config.schema import JobSection
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.program import CompiledProgram, push
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.host.transport.event_loop import EventLoop
 from tests.controller.harness import star
 from tests.controller.switches import SwitchProcess, running
 from tests.dataplane.frames import GENERATION
@@ -36,9 +36,9 @@ class DataPlane:
     def install(self, k: int, *, slots: int = 4096) -> None:
         """A fresh pipeline (all slots empty) and the entries of one job."""
         self.arrivals.clear()
-        layout = Layout(job=Job(workers=HOSTS, slots=slots), hosts=star(HOSTS))
+        layout = SlotLayout(job=JobSection(workers=HOSTS, slots=slots), hosts=star(HOSTS))
         self._slots = Slots(layout=layout, k=k, on_arrival=self.arrivals.append)
-        self._link = SwitchLink(address=self.switch.address, device_id=0, program=Program(), jobs=[self._slots])
+        self._link = SwitchLink(address=self.switch.address, device_id=0, program=CompiledProgram(), jobs=[self._slots])
         self._task = self.loop.run(self._connect())
 
     def uninstall(self) -> None:
@@ -47,7 +47,7 @@ class DataPlane:
 
     def put_job(self, *, k: int, generation: int, slots: int, workers: int = HOSTS) -> None:
         """Give the job slots of a new generation, whatever is in them, with room for so many workers."""
-        self._slots.layout = Layout(job=Job(workers=workers, slots=slots), hosts=star(workers))
+        self._slots.layout = SlotLayout(job=JobSection(workers=workers, slots=slots), hosts=star(workers))
         self.loop.run(self._slots.admit(generation, k))
 
     def crowd(self, workers: int) -> None:
@@ -78,7 +78,7 @@ class DataPlane:
         async with asyncio.timeout(30):
             while True:
                 try:
-                    return await push(Program(), self.switch.address, 0)
+                    return await push(CompiledProgram(), self.switch.address, 0)
                 except fy.P4ClientError:
                     await asyncio.sleep(0.05)
 

@@ -8,8 +8,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from host import packets, wire
-from host.lanes import pack
+from kofn.host.kernels.lanes import pack
+from kofn.host.wire import packet as wire
+from kofn.host.wire import scapy_layer as packets
 
 GENERATION = 1
 """Of the job's slots in these tests: the program is pushed for each one, so nothing is left of another."""
@@ -21,7 +22,7 @@ def host_mac(port: int) -> str:
     return f"08:00:00:00:00:{port:02x}"
 
 
-def frame(port: int, header: wire.Header, values: bytes) -> bytes:
+def frame(port: int, header: wire.KofnHeader, values: bytes) -> bytes:
     """From the host at `port` to the switch's service address."""
     return raw(
         Ether(dst=SERVICE_MAC, src=host_mac(port))
@@ -35,7 +36,7 @@ def frame(port: int, header: wire.Header, values: bytes) -> bytes:
 class Answer:
     """A kofn packet that a host received."""
 
-    header: wire.Header
+    header: wire.KofnHeader
     values: np.ndarray
     ether: Ether
 
@@ -54,14 +55,14 @@ def parse(received: bytes) -> Answer:
 def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **fields: int) -> tuple[int, bytes]:
     """Port and frame of a contribution of 32-bit values."""
     words = len(values) * 4 // wire.WORD_BYTES
-    base = wire.Header(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
+    base = wire.KofnHeader(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
     header = base._replace(**{"generation": GENERATION, **fields})
     return worker + 1, frame(worker + 1, header, pack(values.astype(np.int32), 32))
 
 
 def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> tuple[int, bytes]:
     """Port and frame of a PULL, padded to the result's length."""
-    header = wire.Header(
+    header = wire.KofnHeader(
         kind=wire.Kind.PULL, job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block
     )
     header = header._replace(**{"generation": GENERATION, **fields})

@@ -7,15 +7,15 @@ left them.
 from collections import Counter
 from typing import Any, ClassVar
 
-from host.slot_rules import Answer, SlotRules
-from host.wire import WORD_BYTES, Header, Kind
+from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import frame, parse
 
 GENERATIONS_EACH = 1000
 
 
-class Mirror(SlotRules):
+class Mirror(SlotModel):
     """The slot model, and a real switch that must answer as it does."""
 
     plane: DataPlane
@@ -41,10 +41,10 @@ class Mirror(SlotRules):
     def _real(self, generation: int) -> int:
         return self._first_generation + generation % GENERATIONS_EACH
 
-    def handle(self, header: Header, values: bytes) -> list[Answer]:
+    def handle(self, header: KofnHeader, values: bytes | memoryview) -> list[Answer]:
         expected = super().handle(header, values)
         port = header.worker + 1
-        body = values.ljust(WORD_BYTES * header.words, b"\0")
+        body = bytes(values).ljust(WORD_BYTES * header.words, b"\0")
         received = self.plane.lab.exchange(
             port, frame(port, header._replace(generation=self._real(header.generation)), body)
         )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from host.wire import EVERYONE, PARTS, WEIGHT_MAX, Header, Kind
+from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.mirror import Mirror
 
@@ -21,7 +21,7 @@ PACKETS = 200
 EACH = 12
 """Packets in the middle of which an iteration is."""
 
-SEEN = {"CLAIMED", "ADDED", "CLOSED", "LATE", "STALE", "REFUSED", "DUPLICATE", "NOT_READY", "FULL"}
+SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL"}
 
 
 class Chance:
@@ -36,14 +36,14 @@ class Chance:
     def below(self, end: int) -> int:
         return int(self._random.integers(end))
 
-    def header(self, number: int, generation: int) -> Header:
+    def header(self, number: int, generation: int) -> KofnHeader:
         """Of the packet of this number."""
         kind = self.usually(Kind.CONTRIBUTE, Kind.PULL)
-        return Header(
+        return KofnHeader(
             kind=kind,
             job=1,
             worker=self.below(HOSTS),
-            owner=self.usually(EVERYONE, *range(HOSTS)),
+            recipient=self.usually(EVERYONE, *range(HOSTS)),
             lanes=self.usually(1, 0, 2, 3, chance=0.03),
             words=self.usually(1, 2, chance=0.03),
             k=self.usually(0, 1, 2, HOSTS, HOSTS + 3, 2**16 - 1),

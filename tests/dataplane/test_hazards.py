@@ -1,12 +1,12 @@
 """The four faults that published k-of-n switches have, packet by packet on real switches.
 
-tests/host/test_hazards.py has the same on the slot model.
+tests/host/agent/test_hazards.py has the same on the slot model.
 """
 
 import numpy as np
 import pytest
 
-from host.wire import Kind
+from kofn.host.wire.packet import Kind
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import Answer, contribution, parse
 
@@ -52,7 +52,7 @@ def test_a_skipped_workers_bit_does_not_reach_the_next_block(plane: DataPlane) -
     assert_sum(contribute(plane, 2, 1), Kind.LATE, {3}, [0, 1])
     assert contribute(plane, 2, 2) == {}
     assert_sum(contribute(plane, 0, 2), Kind.RESULT, EVERYONE, [0, 2])
-    assert plane.count() == {"CLAIMED": 2, "CLOSED": 2, "LATE": 1}
+    assert plane.count() == {"OPENED": 2, "CLOSED": 2, "LATE": 1}
 
 
 def test_a_late_packet_does_not_wipe_a_live_sum(plane: DataPlane) -> None:
@@ -66,7 +66,7 @@ def test_a_late_packet_does_not_wipe_a_live_sum(plane: DataPlane) -> None:
 
 @pytest.mark.parametrize("behind", [2, 4, 256, 65536])
 def test_a_worker_rounds_late_is_not_taken_for_a_current_one(plane: DataPlane, behind: int) -> None:
-    """One-bit versions repeat after two rounds; epochs never do."""
+    """One-bit versions repeat after two rounds; block ids never do."""
     plane.install(k=2)
     assert contribute(plane, 0, 1 + behind) == {}
     assert_stale(contribute(plane, 3, 1), 4)

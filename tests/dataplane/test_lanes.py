@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from host.lanes import WIDTHS, code_of, pack, unpack
-from host.wire import PARTS, WORD_BYTES, Header, Kind, bit_of
+from kofn.host.kernels.lanes import WIDTHS, code_of, pack, unpack
+from kofn.host.wire.packet import PARTS, WORD_BYTES, Kind, KofnHeader, bit_of
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, parse
 
@@ -31,7 +31,7 @@ def addends(draw: st.DrawFn, width: int, signed: bool) -> np.ndarray:
 
 def sent(values: np.ndarray, worker: int, block: int, width: int) -> tuple[int, bytes]:
     """Port and frame of a worker's lanes; the block closes when all have come."""
-    header = Header(
+    header = KofnHeader(
         job=1,
         worker=worker,
         part=worker % PARTS,

@@ -5,7 +5,7 @@ from hypothesis import settings
 
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.mirror import Mirror
-from tests.host.test_protocol_machine import ProtocolMachine
+from tests.host.protocol.test_protocol_machine import ProtocolMachine
 
 pytestmark = pytest.mark.root
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from host.wire import Header
+from kofn.host.wire.packet import KofnHeader
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import GENERATION, frame, parse
 from tests.host.part_rules import PartRules, Told
@@ -24,7 +24,7 @@ class Switch:
     def set_k(self, k: int) -> None:
         self._plane.set_k(k)
 
-    def send(self, header: Header, values: bytes) -> Told:
+    def send(self, header: KofnHeader, values: bytes) -> Told:
         port = header.worker + 1
         received = self._plane.lab.exchange(port, frame(port, header, values))
         answers = {to - 1: parse(one) for to, (one,) in received.items()}

@@ -1,11 +1,11 @@
-"""Every rule of docs/PROTOCOL.md, packet by packet, on a real switch: BMv2 where present, and the embedded one."""
+"""Every rule of docs/explanation/protocol.md, packet by packet, on the embedded switch and on BMv2 where present."""
 
 import numpy as np
 import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from host.wire import WEIGHT_MAX, WEIGHT_UNIT, Flag, Header, Kind
+from kofn.host.wire.packet import WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
@@ -51,7 +51,7 @@ def test_duplicates_add_nothing(plane: DataPlane) -> None:
     assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
     again = exchange(plane, contribution(0, 1, 0, VALUES[0]))
     assert (again[1].kind, again[1].header.count) == (Kind.LATE, 2)
-    assert plane.count() == {"CLAIMED": 1, "DUPLICATE": 2, "CLOSED": 1, "LATE": 1}
+    assert plane.count() == {"OPENED": 1, "DUPLICATE": 2, "CLOSED": 1, "LATE": 1}
 
 
 def test_a_newer_epoch_takes_the_slot_and_older_ones_are_stale(plane: DataPlane) -> None:
@@ -63,7 +63,7 @@ def test_a_newer_epoch_takes_the_slot_and_older_ones_are_stale(plane: DataPlane)
     stale = exchange(plane, pull(3, 1, 0, 4))
     assert stale[4].kind == Kind.STALE
     answers = exchange(plane, contribution(3, 2, 0, VALUES[3]))
-    assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "nothing of the older epoch is left"
+    assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "nothing of the older block_id is left"
 
 
 def test_an_older_block_of_the_same_iteration_is_stale_too(plane: DataPlane) -> None:
@@ -79,7 +79,7 @@ def test_weights_are_added_up_beside_the_workers(plane: DataPlane) -> None:
     assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=WEIGHT_MAX)) == {}
     assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=500)) == {}, "a duplicate"
     refused = exchange(plane, contribution(0, 1, 0, VALUES[0], weight=40, scale=9))[1]
-    assert (refused.kind, refused.header.count, refused.header.weight) == (Kind.REFUSED, 1, WEIGHT_MAX)
+    assert (refused.kind, refused.header.count, refused.header.weight) == (Kind.FORMAT_MISMATCH, 1, WEIGHT_MAX)
     assert exchange(plane, contribution(0, 1, 0, VALUES[0], weight=41)) == {}
     answers = exchange(plane, contribution(3, 1, 0, VALUES[3], weight=7))
     assert answers.keys() == {1, 2, 3, 4}
@@ -90,7 +90,9 @@ def test_weights_are_added_up_beside_the_workers(plane: DataPlane) -> None:
     for worker in (0, 1):
         exchange(plane, contribution(worker, 2, 0, VALUES[worker], weight=1 + worker))
     answers = exchange(plane, contribution(2, 2, 0, VALUES[2]))
-    assert (answers[1].kind, answers[1].header.weight) == (Kind.RESULT, 1 + 2 + WEIGHT_UNIT), "a new epoch begins anew"
+    assert (answers[1].kind, answers[1].header.weight) == (Kind.RESULT, 1 + 2 + WEIGHT_UNIT), (
+        "a new block_id begins anew"
+    )
     plane.set_k(1)
     answers = exchange(plane, contribution(3, 1, 1, VALUES[3], weight=12))
     assert (answers[2].header.count, answers[2].header.weight) == (1, 12)
@@ -110,18 +112,18 @@ def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
 def test_a_packet_may_override_k(plane: DataPlane) -> None:
     plane.install(k=4)
     answers = exchange(plane, contribution(2, 1, 0, VALUES[2], k=1))
-    assert len(answers) == 4, "k = 1 with owner 255 is a broadcast"
+    assert len(answers) == 4, "k = 1 with recipient 255 is a broadcast"
     assert np.array_equal(answers[1].values, VALUES[2])
 
 
 def test_an_owner_alone_gets_the_result(plane: DataPlane) -> None:
     plane.install(k=2)
-    exchange(plane, contribution(0, 1, 0, VALUES[0], owner=3))
-    answers = exchange(plane, contribution(1, 1, 0, VALUES[1], owner=3))
+    exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
+    answers = exchange(plane, contribution(1, 1, 0, VALUES[1], recipient=3))
     assert answers.keys() == {4}
     assert answers[4].kind == Kind.RESULT
-    assert exchange(plane, contribution(0, 1, 1, VALUES[0], owner=77)) == {}
-    assert plane.count()["UNKNOWN_OWNER"] == 1
+    assert exchange(plane, contribution(0, 1, 1, VALUES[0], recipient=77)) == {}
+    assert plane.count()["UNKNOWN_RECIPIENT"] == 1
 
 
 def test_pull_fetches_closed_blocks_only(plane: DataPlane) -> None:
@@ -142,7 +144,7 @@ def test_addends_must_agree(plane: DataPlane, fields: dict[str, int]) -> None:
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
     refused = exchange(plane, contribution(1, 1, 0, VALUES[1], **fields))
     assert refused.keys() == {2}
-    assert (refused[2].kind, refused[2].header.scale, refused[2].header.lanes) == (Kind.REFUSED, 7, 0)
+    assert (refused[2].kind, refused[2].header.scale, refused[2].header.lanes) == (Kind.FORMAT_MISMATCH, 7, 0)
     assert refused[2].header.flags == 0
     answers = exchange(plane, contribution(1, 1, 0, VALUES[1]))
     assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
@@ -152,12 +154,14 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
     refused = exchange(plane, contribution(1, 1, 0, VALUES[1][:64]))[2]
-    assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)
+    assert (refused.kind, refused.header.flags) == (Kind.FORMAT_MISMATCH, Flag.OTHER_WORDS)
     pulled = exchange(plane, contribution(1, 1, 0, VALUES[1][:64], kind=Kind.PULL))[2]
-    assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.REFUSED, 0b1, 1), "host.inquiry asks so"
+    assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.FORMAT_MISMATCH, 0b1, 1), (
+        "host.inquiry asks so"
+    )
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]
-    assert (refused.kind, refused.header.flags) == (Kind.REFUSED, Flag.OTHER_WORDS)
+    assert (refused.kind, refused.header.flags) == (Kind.FORMAT_MISMATCH, Flag.OTHER_WORDS)
 
 
 @pytest.mark.parametrize("words", [1, 2, 31, 32])
@@ -170,8 +174,8 @@ def test_every_length(plane: DataPlane, words: int) -> None:
     assert np.array_equal(answers[1].values, values.sum(axis=0))
 
 
-def header(**fields: int) -> Header:
-    return Header(job=1, generation=GENERATION, worker=0, words=1, iteration=1)._replace(**fields)
+def header(**fields: int) -> KofnHeader:
+    return KofnHeader(job=1, generation=GENERATION, worker=0, words=1, iteration=1)._replace(**fields)
 
 
 def truncated(sent: bytes) -> bytes:
@@ -198,7 +202,7 @@ INTRUDERS = {
         frame(1, header(words=2), bytes(256)),
         with_byte(GOOD, 17, 0),  # IPv4's total length
     ],
-    "BAD_EPOCH": [frame(1, header(iteration=0), bytes(256))],
+    "BAD_ITERATION": [frame(1, header(iteration=0), bytes(256))],
     "BAD_COUNT": [
         frame(1, header(**fields), bytes(256))
         for fields in (
@@ -269,8 +273,8 @@ def test_first_blocks_are_reported(plane: DataPlane) -> None:
     exchange(plane, contribution(1, 3, 2, VALUES[1]))
     arrivals = plane.await_arrivals(7)
     assert [(a.worker, a.iteration, a.verdict) for a in arrivals] == [
-        (2, 1, "CLAIMED"), (0, 1, "CLOSED"), (1, 1, "LATE"),
-        (0, 2, "ADDED"), (2, 2, "CLOSED"), (3, 2, "LATE"), (1, 3, "CLAIMED"),
+        (2, 1, "OPENED"), (0, 1, "CLOSED"), (1, 1, "LATE"),
+        (0, 2, "ADDED"), (2, 2, "CLOSED"), (3, 2, "LATE"), (1, 3, "OPENED"),
     ]  # fmt: skip
     times = [arrival.timestamp_us for arrival in arrivals]
     assert times == sorted(times)
@@ -282,7 +286,7 @@ def test_first_blocks_of_a_new_generation_are_reported(plane: DataPlane) -> None
     exchange(plane, contribution(0, 9, 3, VALUES[0]))
     plane.put_job(k=2, generation=GENERATION + 1, slots=4096)
     exchange(plane, contribution(0, 2, 3, VALUES[0], generation=GENERATION + 1))
-    assert [(a.iteration, a.verdict) for a in plane.await_arrivals(2)] == [(9, "CLAIMED"), (2, "CLAIMED")]
+    assert [(a.iteration, a.verdict) for a in plane.await_arrivals(2)] == [(9, "OPENED"), (2, "OPENED")]
 
 
 def test_other_traffic_is_forwarded(plane: DataPlane) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from controller.cli import main
+from kofn.cli.main import main
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, contribution
 from tests.targets import COMMANDS
@@ -56,7 +56,7 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
         (2, "closed", [2]),
         (5, "open", [0, 1, 2]),
     ]
-    monkeypatch.setattr("controller.slots_command.time.sleep", interrupt)  # it goes on until Ctrl-C
+    monkeypatch.setattr("kofn.cli.slots.time.sleep", interrupt)  # it goes on until Ctrl-C
     watched = kofn_slots(plane.switch.address, "--watch", "--json")
     assert (watched.exit_code, [json.loads(line) for line in watched.output.splitlines()]) == (0, [[job]])
     other = kofn_slots(plane.switch.address, "--job", "9")

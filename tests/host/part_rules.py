@@ -1,6 +1,6 @@
-"""Several contributions of one worker to one block, counted and not: what any slots have to make of them.
+"""Several contributions of one worker to one block, aggregated and not: what any slots have to make of them.
 
-tests/host/test_slot_rules.py has the slot model, tests/dataplane/test_parts.py real switches.
+tests/host/protocol/test_slot_model.py has the slot model, tests/dataplane/test_parts.py real switches.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from host.lanes import pack, unpack
-from host.wire import PARTS, WEIGHT_MAX, Header, Kind, bit_of, members_of
+from kofn.host.kernels.lanes import pack, unpack
+from kofn.host.wire.packet import PARTS, WEIGHT_MAX, Kind, KofnHeader, bit_of, members_of
 
 WORKERS = 4
 LARGEST = (2**31 - 1) // WORKERS
 VALUES = np.random.default_rng(5).integers(-LARGEST, LARGEST + 1, (WORKERS, PARTS, 64))
 VALUES[:, :, 0], VALUES[:, :, 1] = LARGEST, -LARGEST
 
-Told = dict[int, tuple[Header, bytes]]
+Told = dict[int, tuple[KofnHeader, bytes]]
 """Answers by rank."""
 
 
@@ -32,7 +32,7 @@ class Slots(Protocol):
     def set_k(self, k: int) -> None:
         """From now on."""
 
-    def send(self, header: Header, values: bytes) -> Told:
+    def send(self, header: KofnHeader, values: bytes) -> Told:
         """The answers to a worker's packet."""
 
 
@@ -58,7 +58,7 @@ class Block:
     def _send(self, worker: int, values: bytes, **fields: int) -> Told:
         own = {"job": 1, "worker": worker, "generation": self.slots.generation, "iteration": self.iteration}
         place = {"block": self.block, "slot": 0, "scale": 3, "weight": weight(worker, fields.get("part", 0))}
-        return self.slots.send(Header(**(own | place | fields)), values)
+        return self.slots.send(KofnHeader(**(own | place | fields)), values)
 
 
 def weight(worker: int, part: int) -> int:
@@ -74,7 +74,7 @@ def assert_sum(told: Told, addends: set[tuple[int, int]], count: int, kind: Kind
         assert members_of(header.members) == sorted({worker for worker, _ in addends})
         assert header.weight == sum(weight(worker, part) for worker, part in addends)
         assert {name: getattr(header, name) for name in fields} == fields
-        if kind != Kind.REFUSED:
+        if kind != Kind.FORMAT_MISMATCH:
             expected = sum(VALUES[worker, part] for worker, part in addends)
             assert np.array_equal(unpack(values, 32), expected)
 
@@ -219,8 +219,8 @@ class PartRules:
         assert block.merge(3, part=3) == {}
         assert block.give(0, part=2) == {}
         inside = {(3, 3), (0, 2)}
-        assert_sum(block.give(1, part=1, scale=4), inside, 1, Kind.REFUSED, part=1, scale=3, flags=0)
-        assert_sum(block.merge(1, part=2, scale=4), inside, 1, Kind.REFUSED, part=2, scale=3)
+        assert_sum(block.give(1, part=1, scale=4), inside, 1, Kind.FORMAT_MISMATCH, part=1, scale=3, flags=0)
+        assert_sum(block.merge(1, part=2, scale=4), inside, 1, Kind.FORMAT_MISMATCH, part=2, scale=3)
         assert_sum(block.give(2), inside | {(2, 0)}, 2)
         assert_sum(block.merge(1, part=1), inside | {(2, 0)}, 2, Kind.LATE, part=1)
         Block(slots, iteration=2).give(0)

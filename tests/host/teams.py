@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar
 
-from host.collective import Collective
-from host.errors import CollectiveError
-from host.gloo import Gloo
-from host.history import Result
-from host.in_network import InNetwork, Nobody
-from host.ring import Ring
-from host.slot_rules import SlotRules
-from host.transport import Transport
-from host.wire import FORWARDED_PORT, PORT
-from run.compression import Compress
-from run.config import Job
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.collectives.collective import Collective
+from kofn.host.collectives.in_network import InNetwork, Nobody
+from kofn.host.collectives.kinds.gloo import Gloo
+from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.errors import CollectiveError
+from kofn.host.protocol.history import Result
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.udp import Transport
+from kofn.host.wire.packet import FORWARDED_PORT, PORT
 from tests.host.udp_switch import UdpSwitch
 
 T = TypeVar("T")
@@ -118,10 +118,10 @@ class Summed:
         words: int = 4,
         timeout_s: float = 20.0,
         lose: int = 0,
-        compress: Compress = Compress(),  # noqa: B008  # frozen
+        compress: CompressSection = CompressSection(),  # noqa: B008  # frozen
     ) -> Iterator[Team]:
         k = workers if k is None else k
-        described = Job(id=job, workers=workers, words=words, slots=SLOTS, window=WINDOW)
+        described = JobSection(id=job, workers=workers, words=words, slots=SLOTS, window=WINDOW)
         own, others = f"127.0.{80 + job}.{200 + 10 * workers + k}", Others()
         with ExitStack() as stack:
             self._sums(stack, own, job, workers, k, lose)
@@ -134,7 +134,7 @@ class Summed:
                     job=described,
                     transport=transport,
                     compress=compress,
-                    holders=others,
+                    peer_source=others,
                     first_iteration=1000 * self.calls,
                     timeout_s=timeout_s,
                 )
@@ -144,7 +144,7 @@ class Summed:
     def _sums(self, stack: ExitStack, own: str, job: int, workers: int, k: int, lose: int) -> None:
         """Whoever does it: a switch for this team, or a server for all teams like it."""
         if self.port == PORT:
-            rules = SlotRules(workers=workers, k=k, slots=SLOTS)
+            rules = SlotModel(workers=workers, k=k, slots=SLOTS)
             stack.callback(UdpSwitch(rules, own, lambda rank: address(job, rank), lose).close)
         elif (job, workers, k) not in self.served:
             self.served[job, workers, k] = served(own, job, [address(job, rank) for rank in range(workers)], k)
@@ -161,7 +161,18 @@ class Summed:
 def served(own: str, job: int, workers: Sequence[str], k: int) -> subprocess.Popen[str]:
     """A parameter server's process, once it serves."""
     given = [item for worker in workers for item in ("--worker", worker)]
-    command = [sys.executable, "-m", "host.server", "--address", own, "--job", str(job), "--k", str(k), *given]
+    command = [
+        sys.executable,
+        "-m",
+        "kofn.host.collectives.parameter_server",
+        "--address",
+        own,
+        "--job",
+        str(job),
+        "--k",
+        str(k),
+        *given,
+    ]
     process = subprocess.Popen([*command, "--slots", str(SLOTS)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()

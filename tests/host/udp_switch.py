@@ -4,15 +4,15 @@ import socket
 import threading
 from collections.abc import Callable
 
-from host import wire
-from host.slot_rules import SlotRules
-from host.transport import udp_socket
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.udp import udp_socket
+from kofn.host.wire import packet as wire
 
 
 class UdpSwitch:
     """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
 
-    def __init__(self, model: SlotRules, own: str, address: Callable[[int], str], lose: int = 0) -> None:
+    def __init__(self, model: SlotModel, own: str, address: Callable[[int], str], lose: int = 0) -> None:
         self.model, self.own, self.address, self.lose, self.count = model, own, address, lose, 0
         self.socket = udp_socket(self.own, wire.PORT)
         self.thread = threading.Thread(target=self.serve, daemon=True)

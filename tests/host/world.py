@@ -1,30 +1,34 @@
 """Protocol objects, the slot model and a bag of packets between them; whoever drives it decides what happens next.
 
 Nothing happens by itself: no clock, no order, no chance.  Every step goes through a ledger that looks at the values
-in the slots, not at the switch's bitmaps, and asserts docs/PROTOCOL.md's "What always holds".
+in the slots, not at the switch's bitmaps, and asserts docs/explanation/protocol.md's "What always holds".
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from host.age import AgeWeight
-from host.compress import FixedPoint, to_fixed
-from host.history import BlockId, Result
-from host.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
-from host.lanes import width_of
-from host.pages import Pages
-from host.protocol import Protocol
-from host.residual import Residual
-from host.shape import Shape
-from host.slot_rules import SlotRules, to_numbers
-from host.wire import PARTS, WEIGHT_UNIT, Header, Kind, Lanes, bit_of
-from run.late import RULES
+from kofn.config.late_rules import RULES
+from kofn.host.agent.driver import Driver
+from kofn.host.compression.age_weight import AgeWeight
+from kofn.host.compression.codec import Codec, to_fixed
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.kernels.lanes import width_of
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.instructions import Deliver, Packed, Send
+from kofn.host.protocol.slot_model import SlotModel, to_numbers
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
 
 SWITCH = -1
 LANES = 4
@@ -39,7 +43,7 @@ class Packet(NamedTuple):
     """On its way to the switch or to a rank."""
 
     to: int
-    header: Header
+    header: KofnHeader
     values: bytes
 
 
@@ -47,7 +51,8 @@ Key = tuple[int, int]
 """A worker's gradient: the iteration in which it was begun, and which one of the worker's in that."""
 
 NEVER, WITHOUT_AGE = AgeWeight(weight=0.0), AgeWeight()
-"""What is late is thrown away, or weighs as much as ever: tests/host/test_books.py has what lies between."""
+"""What is late is thrown away, or weighs as much as ever: tests/host/compression/test_ledger.py has what lies
+between."""
 
 
 @lru_cache(maxsize=4096)
@@ -72,66 +77,66 @@ Part = tuple[int, int]
 """A contribution to a block: whose it is, and which part of what that worker gives to it."""
 
 
-class Ledger:
+class SwitchAccount:
     """What the switch added, block by block: an account of its own, made from packets and slot values."""
 
     def __init__(self, slots: int) -> None:
         self.added: dict[BlockId, dict[Part, np.ndarray]] = {}
         self.weights: dict[BlockId, dict[Part, int]] = {}
         """Of the gradients that each contribution said that it brought."""
-        self.counted: dict[BlockId, int] = {}
+        self.aggregated: dict[BlockId, int] = {}
         """How many of them count among the k."""
         self.formats: dict[BlockId, tuple[int, int]] = {}
         """Scale and lanes of the first contribution to each block."""
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
 
-    def handle(self, switch: SlotRules, header: Header, values: bytes) -> list[tuple[int, Header, bytes]]:
+    def handle(self, switch: SlotModel, header: KofnHeader, values: bytes) -> list[tuple[int, KofnHeader, bytes]]:
         """Pass a packet to the switch and account for what it did."""
         k = header.k or switch.k
         answers = switch.handle(header, values)
         for index, slot in enumerate(switch.slots):
-            epoch, total = self.slots[index]
-            new_epoch, new_total = slot.epoch, slot.values[:LANES]
-            if new_epoch != epoch or not np.array_equal(new_total, total):
+            block_id, total = self.slots[index]
+            new_id, new_total = slot.block_id, slot.values[:LANES]
+            if new_id != block_id or not np.array_equal(new_total, total):
                 assert index == header.slot % len(switch.slots), "a foreign slot was touched"
-                self._enter(header, to_numbers(values, header.lanes), epoch, total, new_epoch, new_total)
-                self.slots[index] = (new_epoch, new_total.copy())
+                self._enter(header, to_numbers(values, header.lanes), block_id, total, new_id, new_total)
+                self.slots[index] = (new_id, new_total.copy())
         for _, answer, sums in answers:
             self._check_answer(answer, sums, k, switch.workers)
         if answers and answers[0][1].kind == Kind.RESULT:
             self.closed[BlockId(header.iteration, header.block)] = answers[0][1].members
         return answers
 
-    def _enter(self, header, values, epoch, total, new_epoch, new_total) -> None:
+    def _enter(self, header, values, block_id, total, new_id, new_total) -> None:
         """A slot has changed: by this packet's values, once, into its own open block."""
         part, id = (header.worker, header.part), BlockId(header.iteration, header.block)
         addends = self.added.setdefault(id, {})
         assert header.kind == Kind.CONTRIBUTE, "only contributions are added"
-        assert new_epoch[1:] == id, f"{id} was added to the foreign block {new_epoch}"
+        assert new_id[1:] == id, f"{id} was added to the foreign block {new_id}"
         assert id not in self.closed, f"{id} is closed: {part} was added to it, or it was opened again"
         assert part not in addends, f"{part} was added twice to {id}"
         form = (header.scale, header.lanes)
         assert self.formats.setdefault(id, form) == form, f"{part} was added to {id} as something else"
-        if new_epoch == epoch:
+        if new_id == block_id:
             assert np.array_equal(new_total, total + values), "the sum is not the old sum and the contribution"
         else:
-            assert new_epoch > epoch, "a slot went back to an older block"
-            old = epoch[0] < new_epoch[0] or epoch[1:] in self.closed or epoch == (0, 0, 0)
-            assert old, f"the open block {epoch} was wiped"
+            assert new_id > block_id, "a slot went back to an older block"
+            old = block_id[0] < new_id[0] or block_id[1:] in self.closed or block_id == (0, 0, 0)
+            assert old, f"the open block {block_id} was wiped"
             assert not addends, f"{id} was begun again"
             assert np.array_equal(new_total, values), "something of the slot's last block is left"
         addends[part] = values
         self.weights.setdefault(id, {})[part] = header.weight
-        self.counted[id] = self.counted.get(id, 0) + header.count
+        self.aggregated[id] = self.aggregated.get(id, 0) + header.count
 
     def forget(self, held: set[BlockId]) -> None:
         """The slots are lost: what nobody has the result of was never summed."""
         for id in [known for known in self.added if known not in held]:
-            del self.added[id], self.weights[id], self.counted[id], self.formats[id]
+            del self.added[id], self.weights[id], self.aggregated[id], self.formats[id]
             self.closed.pop(id, None)
 
-    def _check_answer(self, answer: Header, sums: bytes, k: int, workers: int) -> None:
+    def _check_answer(self, answer: KofnHeader, sums: bytes, k: int, workers: int) -> None:
         """Members, count, gradients and values say what was added; a closed block's never change."""
         id = BlockId(answer.iteration, answer.block)
         if answer.kind == Kind.STALE:
@@ -139,9 +144,9 @@ class Ledger:
             return
         addends = self.added[id]
         assert answer.members == members_in(addends), "members"
-        assert answer.count == self.counted[id], "count"
+        assert answer.count == self.aggregated[id], "count"
         assert answer.weight == sum(self.weights[id].values()), "weight"
-        if answer.kind == Kind.REFUSED:
+        if answer.kind == Kind.FORMAT_MISMATCH:
             return
         assert np.array_equal(to_numbers(sums, answer.lanes)[:LANES], sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
@@ -159,10 +164,10 @@ def members_in(parts: Iterable[Part]) -> int:
 
 @dataclass
 class Worker:
-    """One rank: the real protocol and books, and what the agent keeps beside them."""
+    """One rank: the real protocol and ledger, and what the agent keeps beside them."""
 
     protocol: Protocol
-    residual: Residual
+    ledger: Ledger
     codec: FixedPoint
     lanes: int
     """That it sends in, and `codec` is for."""
@@ -177,17 +182,133 @@ class Worker:
     delivered: int = 0
     complete: int = 0
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """What the ledger says was counted of this worker in the results it has."""
+    """What the ledger says was aggregated of this worker in the results it has."""
     given: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """The sum of its gradients."""
     thrown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """What was too late of them, where that is to be thrown away."""
     waiting: list[frozenset[Key]] = field(default_factory=list)
-    """Of each block the gradients that are in the books and in no sum that it has."""
+    """Of each block the gradients that are in the ledger and in no sum that it has."""
     summed: list[frozenset[Key]] = field(default_factory=list)
     """And those that are in one."""
+    number: int | None = None
+    """Of its state, among all that were seen."""
     brought: dict[tuple[int, int], frozenset[Key]] = field(default_factory=dict)
     """What is on its way to the current iteration, by block and part."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What a driver needs at a rank: the ledger in place of an encoder, the bag in place of a network."""
+
+    world: "World"
+    rank: int
+    queued: ClassVar[int] = 0
+    slice_blocks: ClassVar[int] = 1
+
+    @property
+    def worker(self) -> Worker:
+        return self.world.workers[self.rank]
+
+    # -- as an encoder
+
+    @property
+    def plan(self) -> SimpleNamespace:
+        return SimpleNamespace(lanes=self.world.planned)
+
+    @property
+    def uses(self) -> int:
+        return self.worker.lanes
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return self.world.selection(self.worker.ledger.begun)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.worker.ledger.waiting.any())
+
+    def waits_since(self, iteration: int) -> bool:
+        return self.worker.ledger.oldest_before(iteration)
+
+    def begin(self, iteration: int) -> None:
+        self.worker.ledger.begin(iteration)
+        self.worker.brought, self.worker.delivered = {}, 0
+
+    def enter_rest(self) -> None:
+        """All has been entered."""
+
+    def slices(self, iteration: int) -> Iterator[list[int]]:
+        """All planned blocks at once; those that are closed by now are not handed over."""
+        self._encode(iteration, np.array(self.worker.protocol.blocks), 0)
+        yield self.worker.protocol.missing
+
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        ledger = self.worker.ledger
+        if (part := ledger.free_part) is None:
+            return 0, []
+        unsent = ledger.unsent(iteration) > 0
+        blocks = [block for block in sorted(open) if unsent[block]]
+        self._encode(iteration, np.array(blocks, int), part)
+        return part, blocks
+
+    def _encode(self, iteration: int, blocks: np.ndarray, part: int) -> None:
+        """What is not on its way already, as this part."""
+        worker = self.worker
+        scales = np.full(self.world.blocks, worker.codec.exponent)
+        worker.ledger.sending(iteration, blocks, worker.lanes, scales, part)
+        for block in blocks.tolist():
+            self._bring(block, part)
+
+    def _bring(self, block: int, part: int) -> None:
+        """Note what a part has in it."""
+        worker = self.worker
+        others = [keys for (of, other), keys in worker.brought.items() if of == block and other != part]
+        worker.brought = worker.brought | {(block, part): worker.waiting[block] - frozenset().union(*others)}
+
+    def all_packed(self, blocks: list[int], part: int = 0) -> list[tuple[int, Packed]]:
+        """What the ledger says that is sent."""
+        ledger = self.worker.ledger
+        values, noted = ledger.noted(np.array(blocks, int), part), ledger.noted_of(blocks, part)
+        return [(block, Packed(values[block], *says)) for block, says in zip(blocks, noted, strict=True)]
+
+    def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> None:
+        scales = np.full(self.world.blocks, scale)
+        self.worker.ledger.send_again(np.array([block]), iteration, lanes, scales, part)
+        self._bring(block, part)
+
+    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
+        """Noted before."""
+
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+        for result, hint in delivered:
+            self.world.hinted(hint)
+            self.world.delivered(self.worker, self.rank, result)
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        return []
+
+    # -- as what is around a driver
+
+    def send(self, packets: Sequence[Send]) -> None:
+        self.world.send(self.rank, packets)
+
+    def delivered(self, results: Sequence[Result]) -> None:
+        """Settled before."""
+
+    def completed(self) -> None:
+        self.world.completed(self.worker)
+
+    def ask_peers(self) -> None:
+        here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
+        assert here & self.world.account.closed.keys(), "peers are asked for what is closed"
+        self.worker.asking = True
+
+    def encoded(self) -> None:
+        """The training of this world asks for nothing meanwhile."""
+
+    def during(self, part: str) -> nullcontext[None]:
+        return nullcontext()
 
 
 class World:
@@ -210,7 +331,7 @@ class World:
         every=1,
         last=1 << 30,
         rule="stash",
-        switch=SlotRules,
+        switch=SlotModel,
     ) -> None:
         self.blocks, self.last, self.rule = blocks, last, RULES[rule]
         self.planned, self.every = planned, every
@@ -218,20 +339,20 @@ class World:
         self.switch = switch(workers=workers, k=k, slots=slots)
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
-        self.ledger = Ledger(slots)
+        self.account = SwitchAccount(slots)
         lanes = lanes or (planned,) * workers
-        shape = Shape(blocks=blocks, words=WORDS, widest=32)
+        shape = BlockLayout(blocks=blocks, words=WORDS, widest=32)
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
         self.generation = 0
         self.uninformed: frozenset[int] = frozenset()  # of the regroup that is going on
         self.resuming: frozenset[int] = frozenset()
-        codecs = {code: codec_in(code, workers) for code in Lanes}
+        codecs: dict[int, Codec] = {code: codec_in(code, workers) for code in Lanes}
         self.workers = [
             Worker(
-                Protocol(job=1, rank=rank, shape=shape, slots=slots, window=window, rto_s=0.05, keep=KEEP),
-                Residual(Pages.in_memory(blocks=blocks, lanes=LANES), rank, codecs, age=self.age),
+                Protocol(job=1, rank=rank, layout=shape, slots=slots, window=window, rto_s=0.05, keep=KEEP),
+                Ledger(LedgerStorage.in_memory(blocks=blocks, lanes=LANES), rank, codecs, age=self.age),
                 codec_in(lanes[rank], workers, scales[rank] if scales else 0),
                 lanes[rank],
                 own=np.zeros((blocks, LANES), np.int64),
@@ -243,7 +364,7 @@ class World:
             for rank in range(workers)
         ]
         for rank in range(workers):
-            self._begin(rank, 1)
+            self.driver(rank).begin(1, self.now)
 
     def selection(self, iteration: int) -> tuple[int, ...]:
         """Each block is sent once in any `every` iterations."""
@@ -255,15 +376,12 @@ class World:
         """What late gradients weigh."""
         return NEVER if self.rule.discards else WITHOUT_AGE
 
-    def _begin(self, rank: int, iteration: int) -> None:
-        """As Agent._begin."""
-        worker = self.workers[rank]
-        protocol, books = worker.protocol, worker.residual
-        books.begin(iteration)
-        worker.brought, worker.delivered = {}, 0
-        self.follow(rank, protocol.begin(iteration, self.now, self.selection(iteration), self.planned))
-        if self._may_merge(worker) and not protocol.over and books.oldest_before(iteration - 1):
-            self._contribute_waiting(rank, counts=False)
+    def driver(self, rank: int) -> Driver:
+        """Of this rank: between two events it keeps nothing that its protocol and its ledger do not."""
+        at: Any = At(self, rank)  # as much of a Sender as is used here
+        driver = Driver(self.workers[rank].protocol, at, at, workers=len(self.workers))
+        driver.rule = self.rule
+        return driver
 
     # -- what may happen
 
@@ -283,31 +401,19 @@ class World:
         worker = self.workers[rank]
         current, late = worker.protocol.iteration, worker.protocol.iteration > worker.working
         self._enter(rank, current)
-        if late and not self.rule.counts:
-            if self._may_merge(worker):
-                self._contribute_waiting(rank, counts=False)
-        elif worker.batch:
-            self._contribute_waiting(rank, counts=True)
-        else:
-            blocks = np.array(worker.protocol.blocks)
-            self._encode(worker, blocks, 0)
-            for block in worker.protocol.missing:
-                self._contribute(rank, block, worker.codec.exponent, worker.lanes, 0, counts=True)
+        counts = self.driver(rank).contribute(worker.working, worker.batch, self.now, whole=True)
         if self.rule.repeats and not late and worker.batch < PARTS - 1:
             worker.batch += 1
             worker.computing = True
         else:
-            worker.beyond, worker.then = 0 if late and not self.rule.counts else current, "hear"
-
-    def _may_merge(self, worker: Worker) -> bool:
-        return self.rule.merges and worker.protocol.k < len(self.workers)
+            worker.beyond, worker.then = current if counts else 0, "hear"
 
     def _enter(self, rank: int, current: int) -> None:
-        """Into the books, and into this account of them."""
+        """Into the ledger, and into this account of them."""
         worker = self.workers[rank]
         key = worker.working, worker.batch
         values = gradient(rank, key, self.blocks * LANES)
-        worker.residual.add(values, worker.working, batch=worker.batch, current=current)
+        worker.ledger.add(values, worker.working, batch=worker.batch, current=current)
         fixed = to_fixed(values).reshape(self.blocks, LANES)
         worker.given += fixed
         for block in range(self.blocks):
@@ -316,53 +422,18 @@ class World:
             else:
                 worker.waiting[block] |= {key}
 
-    def _encode(self, worker: Worker, blocks: np.ndarray, part: int, scale: int | None = None) -> None:
-        """What is not on its way already, as this part."""
-        scales = np.full(self.blocks, worker.codec.exponent if scale is None else scale)
-        worker.residual.sending(worker.protocol.iteration, blocks, worker.lanes, scales, part)
-        for block in blocks.tolist():
-            self._bring(worker, block, part)
-
-    def _bring(self, worker: Worker, block: int, part: int) -> None:
-        """Note what a part has in it."""
-        others = [keys for (of, other), keys in worker.brought.items() if of == block and other != part]
-        worker.brought = worker.brought | {(block, part): worker.waiting[block] - frozenset().union(*others)}
-
-    def _contribute_waiting(self, rank: int, *, counts: bool) -> None:
-        """As Agent._contribute_waiting and Encoder.encode_part."""
-        worker = self.workers[rank]
-        protocol, books = worker.protocol, worker.residual
-        if (part := books.free_part) is None:
-            return
-        unsent = books.unsent(protocol.iteration) > 0
-        blocks = np.array([block for block in protocol.missing if unsent[block]], int)
-        self._encode(worker, blocks, part)
-        for block in blocks.tolist():
-            self._contribute(rank, block, worker.codec.exponent, worker.lanes, part, counts=counts)
-
-    def _contribute(self, rank: int, block: int, scale: int, lanes: int, part: int, *, counts: bool) -> None:
-        """What the books say that is sent."""
-        worker = self.workers[rank]
-        values = worker.residual.noted(np.array([block]), part)[block]
-        ((_, _, weight),) = worker.residual.noted_of([block], part)
-        packed = Packed(values, scale, lanes, weight)
-        says = {"part": part, "counts": counts, "uses": worker.lanes}
-        self.follow(rank, worker.protocol.contribute(block, packed, **says, now=self.now))
-
     def deliver(self, packet: Packet) -> None:
         """A packet (already taken from the bag) arrives."""
         if packet.to == SWITCH:
-            for rank, answer, sums in self.ledger.handle(self.switch, packet.header, packet.values):
+            for rank, answer, sums in self.account.handle(self.switch, packet.header, packet.values):
                 self.bag.append(Packet(rank, answer, sums))
             return
-        worker = self.workers[packet.to]
-        self.follow(packet.to, worker.protocol.packet_in(packet.header, packet.values, self.now))
-        self.advance(packet.to)
+        self.deliver_together(packet.to, [packet])
 
     def deliver_together(self, rank: int, packets: list[Packet]) -> None:
         """A worker takes packets (already taken from the bag) at once."""
         taken = [(packet.header, packet.values) for packet in packets]
-        self.follow(rank, self.workers[rank].protocol.packets_in(taken, self.now))
+        self.driver(rank).packets_in(taken, self.now)
         self.advance(rank)
 
     def time_out(self, rank: int) -> None:
@@ -370,15 +441,14 @@ class World:
         protocol = self.workers[rank].protocol
         if protocol.deadline is not None:
             self.now = max(self.now, protocol.deadline)
-            self.follow(rank, protocol.timer(self.now))
+            self.driver(rank).timer(self.now)
 
     def answer(self, rank: int, peer: int) -> None:
         """A peer answers with what it holds."""
         worker = self.workers[rank]
         worker.asking = False
         first = worker.protocol.iteration
-        for result in list(self.workers[peer].protocol.results(first, first + 16)):
-            self.follow(rank, worker.protocol.result_in(result, self.now))
+        self.driver(rank).results_in(list(self.workers[peer].protocol.results(first, first + 16)), self.now)
         self.advance(rank)
 
     def restart_switch(self) -> None:
@@ -392,7 +462,7 @@ class World:
         self.workers[rank].protocol.regroup(self.generation)
         self.uninformed -= {rank}
         if not self.uninformed:
-            self.ledger.forget({result.id for w in self.workers for result in w.protocol.results(0, self.last)})
+            self.account.forget({result.id for w in self.workers for result in w.protocol.results(0, self.last)})
             self.switch.generation = self.generation
             self.resuming = frozenset(range(len(self.workers)))
 
@@ -400,10 +470,10 @@ class World:
         """A worker takes what all the others have and goes on."""
         worker = self.workers[rank]
         self.resuming -= {rank}
+        driver = self.driver(rank)
         for peer in self.workers:
-            for result in list(peer.protocol.results(worker.protocol.iteration, self.last)):
-                self.follow(rank, worker.protocol.result_in(result, self.now))
-        self.follow(rank, worker.protocol.resume(self.now))
+            driver.results_in(list(peer.protocol.results(worker.protocol.iteration, self.last)), self.now)
+        driver.resume(self.now)
         self.advance(rank)
 
     # -- what the agent does
@@ -412,7 +482,7 @@ class World:
         """Go on to the next iteration when that is waited for, or something waits for it that is late."""
         worker = self.workers[rank]
         protocol = worker.protocol
-        while worker.then or (self.rule.merges and worker.residual.waiting.any()):
+        while worker.then or (self.rule.merges and worker.ledger.waiting.any()):
             if worker.then and protocol.iteration > worker.beyond and not protocol.over:
                 then, worker.then = worker.then, ""
                 if then == "give":
@@ -422,39 +492,28 @@ class World:
             elif protocol.missing or protocol.iteration >= self.last:
                 return
             else:
-                self._begin(rank, protocol.iteration + 1)
+                self.driver(rank).begin(protocol.iteration + 1, self.now)
 
-    def follow(self, rank: int, instructions: list[Instruction]) -> None:
-        """Do what the protocol says."""
-        worker = self.workers[rank]
-        for instruction in instructions:
-            match instruction:
-                case Send(header=header, values=values):
-                    assert (header.worker, header.iteration) == (rank, worker.protocol.iteration)
-                    self.bag.append(Packet(SWITCH, header, values))
-                case Deliver(result=result, hint=hint):
-                    self._hinted(hint)
-                    self._delivered(worker, rank, result)
-                case Complete(iteration=iteration):
-                    assert iteration == worker.complete + 1, "iterations complete one by one, each once"
-                    sent = sum(1 << block for block in self.selection(iteration))
-                    assert worker.delivered == sent, "complete without every block's result"
-                    worker.complete = iteration
-                case EncodeAgain(block=block, part=part, counts=counts, scale=scale, lanes=lanes):
-                    where, scales = np.array([block]), np.full(self.blocks, scale)
-                    worker.residual.send_again(where, worker.protocol.iteration, lanes, scales, part)
-                    self._bring(worker, block, part)
-                    self._contribute(rank, block, scale, lanes, part, counts=counts)
-                case AskPeers(id=id):
-                    assert id in self.ledger.closed, "peers are asked for what is closed"
-                    worker.asking = True
+    def send(self, rank: int, packets: Sequence[Send]) -> None:
+        """Packets are on their way."""
+        for header, values in packets:
+            assert (header.worker, header.iteration) == (rank, self.workers[rank].protocol.iteration)
+            self.bag.append(Packet(SWITCH, header, values))
 
-    def _hinted(self, hint: int | None) -> None:
+    def completed(self, worker: Worker) -> None:
+        """The protocol says that all results of its iteration are there."""
+        iteration = worker.protocol.iteration
+        assert iteration == worker.complete + 1, "iterations complete one by one, each once"
+        sent = sum(1 << block for block in self.selection(iteration))
+        assert worker.delivered == sent, "complete without every block's result"
+        worker.complete = iteration
+
+    def hinted(self, hint: int | None) -> None:
         """What is told of lanes is that somebody uses them, and narrower than planned."""
         assert hint is None or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
         self.hints += hint is not None
 
-    def _delivered(self, worker: Worker, rank: int, result: Result) -> None:
+    def delivered(self, worker: Worker, rank: int, result: Result) -> None:
         """The worker applies a result: the same as all others, and counts what the ledger says is its own."""
         id, block = result.id, result.id.block
         assert not worker.delivered >> block & 1, f"{id} was delivered twice"
@@ -462,10 +521,10 @@ class World:
         worker.delivered |= 1 << block
         same = result._replace(k=0)  # k is the one in force when the answer was sent, not when the block closed
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
-        addends = self.ledger.added[id]
-        assert result.members == self.ledger.closed[id] == members_in(addends)
+        addends = self.account.added[id]
+        assert result.members == self.account.closed[id] == members_in(addends)
         assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
-        worker.residual.settle(result)
+        worker.ledger.settle(result)
         for part in range(PARTS):
             if result.has(rank, part):
                 worker.own[block] += worker.codec.decode(addends[rank, part].astype(np.int32), result.scale, 1)
@@ -479,7 +538,7 @@ class World:
         """What this part brought is in this result, for the first time."""
         block = result.id.block
         brought = worker.brought[block, part[1]]
-        assert self.ledger.weights[result.id][part] == max(WEIGHT_UNIT * len(brought), 1), (
+        assert self.account.weights[result.id][part] == max(WEIGHT_UNIT * len(brought), 1), (
             "the weight of what it brings"
         )
         assert not brought & worker.summed[block], "a gradient is in two sums"
@@ -494,16 +553,16 @@ class World:
             self.check_one(rank)
 
     def check_one(self, rank: int) -> None:
-        """One worker's books, and that it waits for nothing that cannot come."""
+        """One worker's ledger, and that it waits for nothing that cannot come."""
         if rank == SWITCH:
             return
         worker = self.workers[rank]
-        books, protocol = worker.residual.books(), worker.protocol
-        assert books.conserved, "counted + pending + discarded = gradients"
-        assert np.array_equal(books.discarded, worker.thrown.ravel()), "what was too late is discarded, nothing else"
-        assert np.array_equal(books.counted, worker.own.ravel()), "counted is what the switch added"
+        totals, protocol = worker.ledger.totals(), worker.protocol
+        assert totals.conserved, "aggregated + pending + discarded = gradients"
+        assert np.array_equal(totals.discarded, worker.thrown.ravel()), "what was too late is discarded, nothing else"
+        assert np.array_equal(totals.aggregated, worker.own.ravel()), "aggregated is what the switch added"
         pending = [WEIGHT_UNIT * len(gradients) for gradients in worker.waiting]
-        assert worker.residual.waiting.tolist() == pending, "the weight of the gradients that are pending"
+        assert worker.ledger.waiting.tolist() == pending, "the weight of the gradients that are pending"
         waits = worker.then == "hear" and worker.beyond == protocol.iteration
         if not protocol.regrouping and protocol.missing and (protocol.left_behind or waits):
             assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"

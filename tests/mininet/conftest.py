@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from outer_machine import FOLDER, PYTHON, Machine
+
+from tests.mininet.outer_machine import FOLDER, PYTHON, Machine
 
 sys.path.insert(0, str(FOLDER))  # its modules are scripts: no package to install
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 FOLDER = Path(__file__).resolve().parents[2] / "mininet"
 PYTHON = "/usr/bin/python3"
@@ -59,7 +59,7 @@ class Boot:
         self.process.stdin.write(json.dumps(command).encode() + b"\n")
 
     def event(self) -> dict[str, Any]:
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        ready, _, _ = select.select([cast(IO[bytes], self.process.stdout)], [], [], PATIENCE_S)
         assert ready, f"no event for {PATIENCE_S} s"
         line = self.process.stdout.readline()
         assert line, f"boot.py ended with code {self.process.wait()}"

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from rpc import kofn_pb2 as pb
-from rpc import kofn_pb2_grpc
-from rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
+from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
 
 NAME = (("grpc.ssl_target_name_override", "controller.kofn"), ("grpc.enable_http_proxy", 0))
 METHODS = [
@@ -57,8 +57,8 @@ async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
     """All services at an address; what is not made here answers UNIMPLEMENTED."""
     server = grpc_server(credentials)
     kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(), server)
-    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)
-    kofn_pb2_grpc.add_PeerServicer_to_server(kofn_pb2_grpc.PeerServicer(), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)  # type: ignore[abstract]  # on purpose
+    kofn_pb2_grpc.add_PeerServicer_to_server(kofn_pb2_grpc.PeerServicer(), server)  # type: ignore[abstract]
     async with listening(server, credentials) as address:
         yield address
 
@@ -80,7 +80,8 @@ def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[
 
 async def raw_call(line: grpc.aio.Channel, method: str, request: bytes = b"") -> list[bytes]:
     """Call any method with one message of bytes and take all that it answers."""
-    call = line.stream_stream(method)(_once(request), timeout=10)
+    ask: Any = line.stream_stream(method)
+    call = ask(_once(request), timeout=10)
     return [answer async for answer in call]
 
 

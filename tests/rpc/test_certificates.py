@@ -13,11 +13,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rpc import certificates
-from rpc.certificates import make_certificates
-from rpc.errors import SecurityError
-from rpc.names import CONTROLLER, OPERATOR, host_name, identity, worker_name
-from rpc.security import Credentials
+from kofn.rpc import certificates
+from kofn.rpc.certificates import make_certificates
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import CONTROLLER, OPERATOR, host_name, identity, worker_name
+from kofn.rpc.security import Credentials
 
 NAMES = [CONTROLLER, OPERATOR, *(worker_name(1, rank) for rank in range(3)), worker_name(2, 0)]
 
@@ -72,7 +72,14 @@ def test_only_the_authority_signs(own: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
 def test_openssl_finds_nothing_to_complain_about(own: Path) -> None:
-    argv = ["openssl", "verify", "-x509_strict", "-CAfile", own / "ca.pem", *(own / f"{name}.pem" for name in NAMES)]
+    argv: list[str | Path] = [
+        "openssl",
+        "verify",
+        "-x509_strict",
+        "-CAfile",
+        own / "ca.pem",
+        *(own / f"{name}.pem" for name in NAMES),
+    ]
     subprocess.run(argv, check=True, capture_output=True)
 
 

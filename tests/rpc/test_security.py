@@ -4,14 +4,15 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from rpc import kofn_pb2 as pb
-from rpc import kofn_pb2_grpc
-from rpc.failures import refused_handshake
-from rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
+from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.failures import refused_handshake
+from kofn.rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
 from tests.rpc.lab import METHODS, intruders, load, raw_call, serving, tokenless
 
 DENIED, UNAUTHENTICATED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
@@ -34,7 +35,8 @@ async def failure(call: Awaitable[object]) -> grpc.aio.AioRpcError:
 async def attach(line: grpc.aio.Channel, job: int, rank: int) -> pb.ControllerMessage:
     call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)
     await call.write(pb.WorkerMessage(hello=pb.Hello(job=job, rank=rank)))
-    answer: pb.ControllerMessage = await call.read()
+    answer = await call.read()
+    assert isinstance(answer, pb.ControllerMessage)
     return answer
 
 
@@ -149,7 +151,8 @@ def test_some_calls_are_for_some_callers(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
             inspector = kofn_pb2_grpc.InspectorStub(line)
-            assert (await inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10).read()).job == 3
+            watched: Any = inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10)
+            assert (await watched.read()).job == 3
             error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=10))
             assert error.details() == "your certificate is worker 0's of job 1: the operator may ask this"
         async with channel(load(own, worker_name(2, 0), 2), address, CONTROLLER) as line:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from run.config import Config
-from run.folder import JobFolder, RunFolder
+from kofn.config.schema import Config
+from kofn.results.folder import JobFolder, RunFolder
 
 PARAMETERS = 50
 
 
 @dataclass
-class FakePass:
-    """What one pass did; change anything before write()."""
+class FakeTrial:
+    """What one trial did; change anything before write()."""
 
     workers: int
     lines: list[list[dict[str, Any]]]
@@ -26,10 +26,10 @@ class FakePass:
 
 def simulate(
     *, workers: int = 4, iterations: int = 200, k: Callable[[int], int] = lambda i: 4, seed: int = 1
-) -> FakePass:
-    """A pass whose worker workers-1 is slow until half-way, and worker 1 after that; ends at 96 % accuracy."""
+) -> FakeTrial:
+    """A trial whose worker workers-1 is slow until half-way, and worker 1 after that; ends at 96 % accuracy."""
     random = np.random.default_rng(seed)
-    clock, lines = 1_000.0, [[] for _ in range(workers)]
+    clock, lines = 1_000.0, [list[dict[str, Any]]() for _ in range(workers)]
     for iteration in range(1, iterations + 1):
         means = [truth(rank, iteration, iterations, workers) for rank in range(workers)]
         blocking = 5e-3 * random.poisson(np.array(means) / 5e-3)
@@ -57,7 +57,7 @@ def simulate(
                 }
             )
         clock += duration
-    return FakePass(workers, lines, _sums(workers, random), _statuses(lines, iterations))
+    return FakeTrial(workers, lines, _sums(workers, random), _statuses(lines, iterations))
 
 
 def truth(rank: int, iteration: int, iterations: int, workers: int) -> float:
@@ -67,12 +67,12 @@ def truth(rank: int, iteration: int, iterations: int, workers: int) -> float:
 
 
 def _sums(workers: int, random: np.random.Generator) -> list[dict[str, np.ndarray]]:
-    counted = [random.integers(-(1 << 40), 1 << 40, PARAMETERS) for _ in range(workers)]
+    aggregated = [random.integers(-(1 << 40), 1 << 40, PARAMETERS) for _ in range(workers)]
     residual = [random.integers(-1000, 1000, PARAMETERS) for _ in range(workers)]
-    results = np.sum(counted, axis=0)
+    results = np.sum(aggregated, axis=0)
     return [
-        {"gradients": one + rest, "counted": one, "residual": rest, "discarded": 0 * rest, "results": results.copy()}
-        for one, rest in zip(counted, residual, strict=True)
+        {"gradients": one + rest, "aggregated": one, "residual": rest, "discarded": 0 * rest, "results": results.copy()}
+        for one, rest in zip(aggregated, residual, strict=True)
     ]
 
 
@@ -108,7 +108,7 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
     return statuses
 
 
-def compress(fake: FakePass, *, ratio: float = 0.25) -> FakePass:
+def compress(fake: FakeTrial, *, ratio: float = 0.25) -> FakeTrial:
     """As if its workers had sent so much of each gradient, and said so; the error falls, the residual stays."""
     for rank, lines in enumerate(fake.lines):
         for line in lines:
@@ -124,35 +124,35 @@ def compress(fake: FakePass, *, ratio: float = 0.25) -> FakePass:
     return fake
 
 
-def write(folder: RunFolder, passes: list[FakePass]) -> None:
-    """All files of all passes, and the configuration."""
+def write(folder: RunFolder, trials: list[FakeTrial]) -> None:
+    """All files of all trials, and the configuration."""
     (job,) = folder.jobs
     folder.write_record([Config()], driver="netns")
     folder.write_effective([Config()])
-    write_job(job, passes)
+    write_job(job, trials)
 
 
-def write_job(job: JobFolder, passes: list[FakePass]) -> None:
-    """One job's files of all passes."""
+def write_job(job: JobFolder, trials: list[FakeTrial]) -> None:
+    """One job's files of all trials."""
     job.config.write_text('[run]\nname = "fake"\n')
-    for entry, fake in zip(job.passes, passes, strict=True):
+    for entry, fake in zip(job.trials, trials, strict=True):
         entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
         for rank in range(fake.workers):
             summary = {"bytes_sent": 1000, "bytes_received": 2000, "packets_sent": 10, "packets_received": 20}
             ending = {"summary": {**summary, "retransmissions": rank, "reason": "target", "iterations": 7}}
             text = "".join(json.dumps(line) + "\n" for line in [*fake.lines[rank], ending])
             entry.metrics(rank).write_text(text)
-            np.savez(entry.sums(rank), **fake.sums[rank])
+            np.savez(entry.sums(rank), allow_pickle=False, **fake.sums[rank])
 
 
-def two_passes(path: Path) -> RunFolder:
-    """A good run: 'round' with k = 3, then 'all'."""
-    folder = RunFolder.create(path, ["round", "all"])
+def two_trials(path: Path) -> RunFolder:
+    """A good run: 'throughput' with k = 3, then 'all'."""
+    folder = RunFolder.create(path, ["throughput", "all"])
     write(folder, [simulate(k=lambda i: 4 if i < 8 else 3), simulate()])
     return folder
 
 
 def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
-    """Lines of a worker of the first job's first pass, as they come."""
-    with folder.jobs[0].passes[0].metrics(rank).open("a") as file:
+    """Lines of a worker of the first job's first trial, as they come."""
+    with folder.jobs[0].trials[0].metrics(rank).open("a") as file:
         file.write("\n".join(map(json.dumps, lines)) + end)

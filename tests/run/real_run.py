@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from run.objectives import DEFAULT
+from kofn.config.objectives import DEFAULT
 
 CONFIG = """
 [run]
 name = "tiny"
 target_accuracy = {target}
 max_iterations = 5000
-pass_deadline_s = {deadline_s}
+trial_deadline_s = {deadline_s}
 [job]
 workers = 2
 [model]
@@ -44,7 +44,7 @@ sys.exit(subprocess.call(sys.argv[1:]))
 OWN_NETWORK = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
 """What a command line follows that is to have a machine's network to itself."""
 
-KOFN = "from controller.cli import main; main()"
+KOFN = "from kofn.cli.main import main; main()"
 
 
 class RealRun:

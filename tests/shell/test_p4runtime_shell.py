@@ -14,6 +14,7 @@ import finsy as fy
 import pytest
 
 from tests.switch.p4runtime.harness import DEVICE_ID, Target, running
+from tests.targets import read
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "p4src/build"
@@ -50,7 +51,7 @@ def options() -> dict[str, Path]:
 
 
 async def k_in_switch(controller: fy.Switch) -> list[int]:
-    entries = [entry async for entry in controller.read(fy.P4TableEntry("jobs"))]
+    entries = await read(controller, fy.P4TableEntry("jobs"))
     return [int(entry.action.args["k"]) for entry in entries]
 
 

@@ -2,28 +2,29 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from rich.console import Console
 
-from controller.journal import Journal
-from host.metrics import Metrics
-from run.checks import conservation, identity
-from run.config import Config
-from run.folder import PassFolder, RunFolder
-from run.metrics import read_pass
-from sim.clock import Clock
-from sim.costs import Costs
-from sim.learning import Learning
-from sim.pupil import Student
-from sim.runner import simulate_times
-from sim.simulation import Simulation
-from sim.times import Times
+from kofn.config.schema import Config
+from kofn.controller.job.journal import Journal
+from kofn.host.training.metrics import Metrics
+from kofn.report.checks import conservation, identity
+from kofn.results.folder import RunFolder, TrialFolder
+from kofn.results.worker_metrics import read_trial
+from kofn.sim.clock import VirtualClock
+from kofn.sim.costs import Costs
+from kofn.sim.learning import Learning
+from kofn.sim.runner import simulate_times
+from kofn.sim.simulation import Simulation
+from kofn.sim.times import SimulatedTimes
+from kofn.sim.worker_model import Student
 
 SMALL = """
 [run]
 name = "small"
-passes = ["{objective}"]
+trials = ["{objective}"]
 target_accuracy = {target}
 max_iterations = {iterations}
 [job]
@@ -63,7 +64,7 @@ def written(
     folder: Path,
     more: str = "",
     *,
-    objective: str = "round",
+    objective: str = "throughput",
     rule: str = "stash",
     weight: float = 1.0,
     limit: int = 1000,
@@ -79,26 +80,29 @@ def written(
 
 
 class Trained:
-    """A simulation with training, in the first pass's folder."""
+    """A simulation with training, in the first trial's folder."""
 
     def __init__(self, config: Config, out: Path, costs: Costs = COSTS, *, other_scale: int = 0) -> None:
         """`other_scale`: by how much less the last worker's values are scaled than everybody's."""
-        self.config = config = replace(config, policy=replace(config.policy, objective=config.run.passes[0]))
-        (self.entry,) = RunFolder.create(out, config.run.passes[:1]).passes[0]
+        self.config = config = replace(config, policy=replace(config.policy, objective=config.run.trials[0]))
+        (self.entry,) = RunFolder.create(out, config.run.trials[:1]).trials[0]
         self.learning = Learning(config)
         ranks = range(config.job.workers)
-        self.students = [Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks]
+        self.students: list[Any] = [
+            Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks
+        ]
         if other_scale:
-            self.students[-1]._coding.codecs[0].exponent -= other_scale  # type: ignore[attr-defined]
-        clock = Clock()
+            self.students[-1]._coding.codecs[0].exponent -= other_scale
+        clock = VirtualClock()
         journal = Journal(self.entry.decisions, clock.time)
         self.simulation = Simulation(config=config, pupils=self.students, costs=costs, clock=clock, journal=journal)
 
     def run(self) -> "Trained":
         """To the end, and the files written."""
         with ExitStack() as files:
-            for each in (self.simulation.journal, *(student._metrics for student in self.students)):
-                files.enter_context(each)
+            files.enter_context(self.simulation.journal)
+            for student in self.students:
+                files.enter_context(student._metrics)
             self.simulation.run(lambda decider, virtual_s: None)
             for rank, student in enumerate(self.students):
                 student.close(self.simulation.totals(rank))
@@ -113,15 +117,15 @@ class Trained:
         return sum(getattr(worker.protocol.statistics, name) for worker in self.simulation.workers)
 
 
-def checked(entry: PassFolder, workers: int) -> None:
+def checked(entry: TrialFolder, workers: int) -> None:
     """What must hold exactly."""
-    read = read_pass(entry, workers)
+    read = read_trial(entry, workers)
     assert identity(read) is None
     found = conservation(entry, workers)
     assert (found.error, found.unchecked) == (None, None)
     assert {len(worker.iterations) for worker in read} == {read[0].iterations[-1].iteration}
 
 
-def times(config: Config, costs: Costs = FREE) -> Times:
-    """Of the first pass, without training."""
+def times(config: Config, costs: Costs = FREE) -> SimulatedTimes:
+    """Of the first trial, without training."""
     return simulate_times(config, costs, Console(quiet=True))[0]

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from sim.runner import command
+from kofn.sim.runner import command
 from tests.sim.lab import COSTS, written
 
 
@@ -21,21 +22,21 @@ def simulated(folder: Path, *more: str) -> dict[str, object]:
 
 
 def test_a_simulation_against_itself_is_the_same(tmp_path: Path) -> None:
-    """Every figure's ratio is 1: the configuration and the passes are those of the folder."""
+    """Every figure's ratio is 1: the configuration and the trials are those of the folder."""
     config = written(tmp_path, iterations=30, target=0.3)
-    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--pass", "fixed:2", "--pass", "all")
+    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--trial", "fixed:2", "--trial", "all")
     found = simulated(tmp_path, "--against", str(tmp_path / "first"), "--out", str(tmp_path / "second"))
     assert [pair["objective"] for pair in found] == ["fixed:2", "all"]  # type: ignore[index]
     for pair in found:
         for name in ("time_to_target_s", "iterations_to_target", "mean_iteration_s"):
-            figures = pair[name]  # type: ignore[index]
+            figures: Any = pair[name]  # type: ignore[index]
             assert figures["ratio"] == pytest.approx(1.0), name
             assert figures["real"] == figures["simulated"]
 
 
 def test_other_costs_are_another_time(tmp_path: Path) -> None:
     config = written(tmp_path, iterations=30, target=0.3)
-    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--pass", "all")
+    simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--trial", "all")
     slower = tmp_path / "slower.json"
     slower.write_text(json.dumps(json.loads((tmp_path / "costs.json").read_text()) | {"apply_s": 0.02}))
     arguments = [

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from controller.cli import main
-from run.config import Config
-from run.folder import RunFolder
-from run.summarise import summarise
-from sim.costs import Costs, measure
+from kofn.cli.main import main
+from kofn.config.schema import Config
+from kofn.report.summarise import summarise
+from kofn.results.folder import RunFolder
+from kofn.sim.costs import Costs, measure
 from tests.sim.lab import COSTS, checked, written
 
 
@@ -31,31 +31,31 @@ def simulate(*arguments: object) -> Result:
 def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=500)
     out = tmp_path / "out"
-    result = simulate(path, "--pass", "round", "--pass", "all", "--out", out, "--costs", costs, "--json")
+    result = simulate(path, "--trial", "throughput", "--trial", "all", "--out", out, "--costs", costs, "--json")
     assert result.exit_code == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary == json.loads((out / "summary.json").read_text())
     assert (out / "config.toml").read_text() == path.read_text()
-    assert Config.load(out / "effective.toml").run.passes == ("round", "all")
+    assert Config.load(out / "effective.toml").run.trials == ("throughput", "all")
     assert Costs.load(out / "costs.json") == COSTS
     assert "<svg" in (out / "report.html").read_text()
-    folder = RunFolder.at(out, ("round", "all"))
+    folder = RunFolder.at(out, ("throughput", "all"))
     assert folder.record().driver == "simulated"
-    for (entry,) in folder.passes:
+    for (entry,) in folder.trials:
         checked(entry, 3)
     again = summarise(folder.jobs[0], Config.load(out / "effective.toml"))
-    assert [entry.iterations for entry in again.passes] == [entry["iterations"] for entry in _passes(summary)]
-    chosen, everyone = again.passes
+    assert [entry.iterations for entry in again.trials] == [entry["iterations"] for entry in _trials(summary)]
+    chosen, everyone = again.trials
     assert chosen.time_to_target_s is not None and everyone.time_to_target_s is not None
     assert chosen.time_to_target_s < everyone.time_to_target_s, "one of three is ten times as often blocked"
     assert chosen.predicted_iteration_s == pytest.approx(chosen.mean_iteration_s, rel=0.3)
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
 
 
-def _passes(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _trials(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Of the only job."""
-    passes: list[dict[str, Any]] = summary["jobs"][0]["passes"] if "jobs" in summary else summary["passes"]
-    return passes
+    trials: list[dict[str, Any]] = summary["jobs"][0]["trials"] if "jobs" in summary else summary["trials"]
+    return trials
 
 
 def test_a_target_that_is_not_reached_is_told_by_the_exit_code(tmp_path: Path, costs: Path) -> None:
@@ -66,32 +66,32 @@ def test_a_target_that_is_not_reached_is_told_by_the_exit_code(tmp_path: Path, c
 
 def test_what_does_not_end_is_an_error(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, "[[fault]]\ndrop = 1.0\n")
-    path.write_text(path.read_text().replace("[run]", "[run]\npass_deadline_s = 2"))
+    path.write_text(path.read_text().replace("[run]", "[run]\ntrial_deadline_s = 2"))
     for more in (["--out", tmp_path / "out"], ["--times"]):
         result = simulate(path, "--costs", costs, *more)
         assert result.exit_code == 1
-        assert "was not over after 2 s of virtual time (run.pass_deadline_s)" in result.stderr
+        assert "was not over after 2 s of virtual time (run.trial_deadline_s)" in result.stderr
 
 
 def test_times_alone(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, iterations=50)
-    result = simulate(path, "--times", "--json", "--pass", "fixed:2", "--pass", "all", "--costs", costs)
+    result = simulate(path, "--times", "--json", "--trial", "fixed:2", "--trial", "all", "--costs", costs)
     assert result.exit_code == 0, result.stderr
     two, everyone = json.loads(result.stdout)
     assert (two["objective"], two["k"], two["iterations"], two["changes"]) == ("fixed:2", 2, 50, 1 * (two["k"] != 2))
     assert 0.005 < two["mean_iteration_s"] < everyone["mean_iteration_s"]
     assert two["virtual_s"] == pytest.approx(50 * two["mean_iteration_s"])
-    again = json.loads(simulate(path, "--times", "--json", "--pass", "fixed:2", "--costs", costs).stdout)
+    again = json.loads(simulate(path, "--times", "--json", "--trial", "fixed:2", "--costs", costs).stdout)
     assert again[0] | {"wall_s": 0} == two | {"wall_s": 0}
     table = simulate(path, "--times", "--costs", costs, "--quiet").stdout
-    assert table.split()[:3] == ["pass", "n", "iterations"]
+    assert table.split()[:3] == ["trial", "n", "iterations"]
     assert not (tmp_path / "runs").exists()
 
 
 def test_cores_are_those_that_are_asked_for(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, iterations=50)
     one, own = (
-        json.loads(simulate(path, "--times", "--json", "--pass", "all", "--cores", cores, "--costs", costs).stdout)[0]
+        json.loads(simulate(path, "--times", "--json", "--trial", "all", "--cores", cores, "--costs", costs).stdout)[0]
         for cores in (1, 0)
     )
     assert own["mean_iteration_s"] < one["mean_iteration_s"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from run.config import Config
-from run.late import RULES
+from kofn.config.late_rules import RULES
+from kofn.config.schema import Config
 from tests.sim.lab import FREE, Trained, written
 from tests.sim.test_exact import EVENTS, FAULTS
 
@@ -28,13 +28,13 @@ def lines(run: Trained, rank: int = 0) -> list[dict[str, Any]]:
 
 
 CASES = {
-    "int32-selected": ("ratio = 0.3\nevery = 5", 2),
+    "int32-selected": ("ratio = 0.3\nmax_send_interval = 5", 2),
     "int16": ('codec = "int16"', 2),
     "int8": ('codec = "int8"\nrounding = "stochastic"', 1),
-    "int4-thrown-away": ('codec = "int4"\nfeedback = false', 1),
-    "onebit-selected": ('codec = "onebit"\nratio = 0.05\nevery = 4', 1),
+    "int4-thrown-away": ('codec = "int4"\nerror_feedback = false', 1),
+    "onebit-selected": ('codec = "onebit"\nratio = 0.05\nmax_send_interval = 4', 1),
     "auto": ('codec = "auto"\nratio = 0.1', 8),
-    "auto-literal": ('codec = "auto"\nadapt = "literal"', 8),
+    "auto-literal": ('codec = "auto"\nratio_control = "literal"', 8),
 }
 
 
@@ -92,7 +92,7 @@ after_s = 0.012
 def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> None:
     """In mid-iteration; what has not been sent then goes in narrower lanes, and the next iterations altogether."""
     seen = {}
-    for name, compress in (("off", 'codec = "int32"'), ("on", 'codec = "auto"\nadapt = "deliverable"')):
+    for name, compress in (("off", 'codec = "int32"'), ("on", 'codec = "auto"\nratio_control = "deliverable"')):
         folder = tmp_path / name
         folder.mkdir()
         path = written(
@@ -119,7 +119,7 @@ def test_lanes_stay_wider_that_would_leave_over_too_much(tmp_path: Path) -> None
     more = DROP.replace("mbps = 5", "mbps = 2") + "[network]\nlink_mbps = 20\n"
     path = written(
         tmp_path,
-        f'{more}[compress]\ncodec = "auto"\nadapt = "deliverable"\nmax_encoding_error = 0.1\n',
+        f'{more}[compress]\ncodec = "auto"\nratio_control = "deliverable"\nmax_encoding_error = 0.1\n',
         objective="all",
         iterations=12,
     )

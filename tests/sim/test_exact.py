@@ -1,25 +1,26 @@
-"""What is exact in a simulation as in a run: books, replicas, sums; and that nothing depends on chance or machine."""
+"""What is exact in a simulation as in a run: ledger, replicas, sums; and that nothing depends on chance or machine."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from host.aggregate import Aggregate
-from host.instructions import Deliver
-from host.metrics import fingerprint, norm2
-from host.model import Momentum, Perceptron, load_shard
-from host.train import Work
-from host.wire import PARTS, Header
-from run.config import Config
-from run.errors import RunError
-from run.late import RULES
-from run.metrics import read_pass
-from sim.learning import After
-from sim.simulation import Simulation
+from kofn.config.late_rules import RULES
+from kofn.config.schema import Config
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.kernels.sample import fingerprint, norm2
+from kofn.host.protocol.instructions import Deliver
+from kofn.host.training.loop import Work
+from kofn.host.wire.packet import PARTS, KofnHeader
+from kofn.host.workload.model import Momentum, Perceptron, load_shard
+from kofn.results.worker_metrics import read_trial
+from kofn.run.errors import RunError
+from kofn.sim.learning import After
+from kofn.sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
 FAULTS = """
@@ -44,10 +45,10 @@ objective = "fixed:2"
 """
 
 
-def trained(folder: Path, more: str = "", other_scale: int = 0, **given: object) -> Trained:
+def trained(folder: Path, more: str = "", other_scale: int = 0, **given: Any) -> Trained:
     """A small simulation, to its end."""
     folder.mkdir(exist_ok=True)
-    return Trained(Config.load(written(folder, more, **given)), folder / "out", other_scale=other_scale).run()  # type: ignore[arg-type]
+    return Trained(Config.load(written(folder, more, **given)), folder / "out", other_scale=other_scale).run()
 
 
 def lines(run: Trained, rank: int = 0) -> list[dict[str, object]]:
@@ -76,7 +77,7 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
     run.check()
     took_s = {int(str(line["iteration"])): float(str(line["iteration_s"])) for line in lines(run)}
     slow = [took_s[iteration] for iteration in range(12, 20)]
-    assert min(slow) > run.students[0].shape.blocks * 2 * 8 * 256 / 0.4e6
+    assert min(slow) > run.students[0].layout.blocks * 2 * 8 * 256 / 0.4e6
     assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
 
 
@@ -88,10 +89,10 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
     assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
-    books = dict(np.load(run.entry.sums(2)))
-    account = run.students[2].encoder.residual.account()
+    ledger = dict(np.load(run.entry.sums(2)))
+    account = run.students[2].encoder.ledger.account()
     assert account.entered == pytest.approx(account.summed + account.waiting + account.discarded)
-    assert books["discarded"].any() == (account.discarded > 0)
+    assert ledger["discarded"].any() == (account.discarded > 0)
     if FAULTS in more:
         assert run.total("retransmissions") > 10
 
@@ -103,7 +104,7 @@ def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, 
     run.check()
     discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
     assert discarded == [rule == "drop"] * 3
-    accounts = [student.encoder.residual.account() for student in run.students]
+    accounts = [student.encoder.ledger.account() for student in run.students]
     assert [account.discarded > 0 for account in accounts] == discarded
 
 
@@ -121,7 +122,7 @@ def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypat
     monkeypatch.setattr(run.learning, "apply", noted)
     run.run().check()
     assert len(held) == run.config.run.max_iterations
-    accounts = [student.encoder.residual.account() for student in run.students]
+    accounts = [student.encoder.ledger.account() for student in run.students]
     assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
 
 
@@ -132,10 +133,10 @@ mean_ms = 60
 """
 
 
-def with_a_slow_one(folder: Path, rule: str, **given: object) -> Trained:
+def with_a_slow_one(folder: Path, rule: str, **given: Any) -> Trained:
     """Four workers of which three are waited for, one with sixty times as much blocking; all to weigh the same."""
     folder.mkdir(exist_ok=True)
-    text = written(folder, SLOW, rule=rule, objective="fixed:3", iterations=200, **given).read_text()  # type: ignore[arg-type]
+    text = written(folder, SLOW, rule=rule, objective="fixed:3", iterations=200, **given).read_text()
     text = text.replace("workers = 3", "workers = 4").replace("[0, 1]\nmean_ms = 2", "[0, 1, 2]\nmean_ms = 1")
     (folder / "slow.toml").write_text(text.replace("[[straggler]]\nworkers = [2]\nmean_ms = 20\n", ""))
     return Trained(Config.load(folder / "slow.toml"), folder / "out")
@@ -152,7 +153,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
     def settled(delivered: Sequence[Deliver], now: float) -> None:
         settle(delivered, now)
-        oldest = student.encoder.residual.account().oldest
+        oldest = student.encoder.ledger.account().oldest
         found.append(delivered[0].result.id.iteration + 1 - entered[oldest] if oldest else 0)
 
     monkeypatch.setattr(student, "enter", noted)
@@ -166,7 +167,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
     run = with_a_slow_one(tmp_path, rule)
     waited = waits(run, 3, monkeypatch)
     run.run().check()
-    accounts = [student.encoder.residual.account() for student in run.students]
+    accounts = [student.encoder.ledger.account() for student in run.students]
     slow = accounts[3]
     assert slow.summed > 0
     assert slow.discarded == 0
@@ -181,7 +182,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
 def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
-    slow = run.students[3].encoder.residual.account()
+    slow = run.students[3].encoder.ledger.account()
     assert (slow.summed, slow.waiting, slow.oldest) == (0, slow.entered, 1)
     assert slow.entered > 10
 
@@ -191,7 +192,7 @@ def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
     """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
     run = with_a_slow_one(tmp_path, rule, limit=3).run()
     run.check()
-    slow = run.students[3].encoder.residual.account()
+    slow = run.students[3].encoder.ledger.account()
     assert slow.discarded >= slow.entered - 1 > 10
     assert slow.waiting == 0
 
@@ -222,7 +223,7 @@ def test_the_switch_reports_the_first_contribution_that_counts(tmp_path: Path, m
     simulation = trained(tmp_path, iterations=3).simulation
     seen.clear()
     for worker, block, count in ((0, 3, 0), (0, 3, 1), (0, 0, 1), (1, 3, 0), (2, 3, 1), (1, 3, 1), (1, 3, 0)):
-        sent = Header(job=1, worker=worker, iteration=99, block=block, slot=block, count=count, part=1 - count, k=2)
+        sent = KofnHeader(job=1, worker=worker, iteration=99, block=block, slot=block, count=count, part=1 - count, k=2)
         simulation._handle(sent, bytes(256))
     assert seen == [(0, 99, "ADDED"), (2, 99, "ADDED"), (1, 99, "LATE")]
 
@@ -267,7 +268,7 @@ def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
     means = averages(run, monkeypatch)
     run.run().check()
     seen = 0
-    workers = read_pass(run.entry, 3)
+    workers = read_trial(run.entry, 3)
     for iteration, (_, gradients) in enumerate(replayed(run, means)):
         for worker, (loss, gradient) in zip(workers, gradients, strict=True):
             line = worker.iterations[iteration]
@@ -302,7 +303,7 @@ def replayed(
     model = Perceptron(config.model.hidden, config.run.seed)
     optimizer = Momentum(model.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
     shards = [load_shard(rank, 3, config.run.seed) for rank in range(3)]
-    (worker, *_) = read_pass(run.entry, 3)
+    (worker, *_) = read_trial(run.entry, 3)
     for iteration, mean in enumerate(means, 1):
         drawn = [shard.batch(iteration, config.model.batch, each) for shard in shards for each in range(batches)]
         yield mean, [model.gradient(batch) for batch in drawn]
@@ -322,7 +323,7 @@ class Carried:
         self.waiting, self.away, self.held = set[Key](), dict[int, set[Key]](), dict[int, set[Key]]()
         enter, encode, encode_part, settle = (
             student.enter,
-            student.encoder.encode,
+            student.encoder.slices,
             student.encoder.encode_part,
             student.encoder.settle,
         )
@@ -332,9 +333,10 @@ class Carried:
             if not (drops and current > iteration):
                 self.waiting.add((rank, iteration, batch))
 
-        def encoded(iteration: int) -> None:
-            encode(iteration)
+        def encoded(iteration: int) -> Iterator[list[int]]:
+            slices = list(encode(iteration))
             self._send(0)
+            yield from slices
 
         def encoded_part(iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
             part, blocks = encode_part(iteration, open, counts=counts)
@@ -352,7 +354,7 @@ class Carried:
             self.away = {}
 
         monkeypatch.setattr(student, "enter", entered)
-        monkeypatch.setattr(student.encoder, "encode", encoded)
+        monkeypatch.setattr(student.encoder, "slices", encoded)
         monkeypatch.setattr(student.encoder, "encode_part", encoded_part)
         monkeypatch.setattr(student.encoder, "settle", settled)
 
@@ -371,10 +373,10 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
-    assert run.students[0].shape.blocks == 1
+    assert run.students[0].layout.blocks == 1
     carried, means = [Carried(run, rank, monkeypatch) for rank in range(3)], averages(run, monkeypatch)
     run.run().check()
-    (worker, *_), most, several, old = read_pass(run.entry, 3), 0, 0, 0
+    (worker, *_), most, several, old = read_trial(run.entry, 3), 0, 0, 0
     known: dict[Key, np.ndarray] = {}
     for iteration, (mean, gradients) in enumerate(replayed(run, means, PARTS), 1):
         for at, (_, gradient) in enumerate(gradients):
@@ -392,8 +394,8 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
     path = written(tmp_path, "[[fault]]\ndrop = 1.0\nworkers = [1]\n", objective="all")
-    path.write_text(path.read_text().replace("[run]", "[run]\npass_deadline_s = 3"))
-    with pytest.raises(RunError, match=r"pass 'all' was not over after 3 s of virtual time .* is in iteration 1"):
+    path.write_text(path.read_text().replace("[run]", "[run]\ntrial_deadline_s = 3"))
+    with pytest.raises(RunError, match=r"trial 'all' was not over after 3 s of virtual time .* is in iteration 1"):
         Trained(Config.load(path), tmp_path / "out").run()
 
 
@@ -404,7 +406,7 @@ def test_a_target_may_be_a_mean_over_iterations(tmp_path: Path) -> None:
         config = Config.load(written(tmp_path, iterations=300, target=0.8))
         config = replace(config, run=replace(config.run, accuracy_over=over))
         trained = Trained(config, tmp_path / f"over-{over}").run()
-        last = {worker.iterations[-1].iteration for worker in read_pass(trained.entry, config.job.workers)}
+        last = {worker.iterations[-1].iteration for worker in read_trial(trained.entry, config.job.workers)}
         assert len(last) == 1
         (ends[over],) = last
     assert ends[1] + 5 < ends[20] < 300

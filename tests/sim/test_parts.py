@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from controller.decide import Decider
-from controller.journal import Journal
-from controller.lull import DECISION_SHARE, QUIET_S
-from controller.measure import Report
-from controller.session import TICK_S
-from host.faults import Faults
-from host.wire import HEADER_BYTES, Header
-from run.config import Event, Fault, Policy
-from sim.clock import Clock
-from sim.controller import MANAGEMENT_S, PUSH_S, Controller
-from sim.machine import Machine
-from sim.network import FRAME_BYTES, LATENCY_S, Link
+from kofn.config.schema import EventSection, FaultSection, PolicySection
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.session import TICK_S
+from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
+from kofn.rpc import kofn_pb2 as pb
+from kofn.sim.clock import VirtualClock
+from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
+from kofn.sim.machine import Machine
+from kofn.sim.network import FRAME_BYTES, LATENCY_S, Link
 from tests.sim.lab import FREE
 
 
-def ended(clock: Clock, at: float) -> list[Any]:
+def ended(clock: VirtualClock, at: float) -> list[Any]:
     """Let everything before a moment happen."""
     clock.after(at, clock.end)
     assert clock.run()
@@ -31,7 +31,7 @@ def ended(clock: Clock, at: float) -> list[Any]:
 
 
 def test_things_happen_in_order_and_at_one_moment_as_they_were_asked_for() -> None:
-    clock, seen = Clock(), list[tuple[str, float]]()
+    clock, seen = VirtualClock(), list[tuple[str, float]]()
 
     def note(name: str) -> None:
         seen.append((name, clock.time()))
@@ -46,7 +46,7 @@ def test_things_happen_in_order_and_at_one_moment_as_they_were_asked_for() -> No
 
 
 def test_nothing_happens_after_the_end() -> None:
-    clock, seen = Clock(), list[int]()
+    clock, seen = VirtualClock(), list[int]()
     clock.call_at(2.0, seen.append, 2)
     clock.call_at(1.0, clock.end)
     assert clock.run()
@@ -58,7 +58,7 @@ def test_nothing_happens_after_the_end() -> None:
 )
 def test_cores_do_one_thing_after_another(cores: int, done: list[float]) -> None:
     """Third comes something of half a second that nobody waits for."""
-    clock, seen = Clock(), list[float]()
+    clock, seen = VirtualClock(), list[float]()
     machine = Machine(clock, cores)
     machine.work(1.0, lambda: seen.append(clock.time()))
     machine.work(1.0, lambda: seen.append(clock.time()))
@@ -71,12 +71,12 @@ def test_cores_do_one_thing_after_another(cores: int, done: list[float]) -> None
 
 
 def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
-    clock, seen = Clock(), list[tuple[int, float]]()
+    clock, seen = VirtualClock(), list[tuple[int, float]]()
     link = Link(
         clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append((h.block, clock.time()))
     )
     for block in range(3):
-        link.send(Header(block=block), bytes(256))
+        link.send(KofnHeader(block=block), bytes(256))
     clock.run()
     one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
     assert [block for block, _ in seen] == [0, 1, 2]
@@ -93,11 +93,11 @@ def test_a_transfer_takes_as_long_as_the_links_rates_say(
     first_mbps: float, rates: list[tuple[float, float]], packets: int
 ) -> None:
     """A packet arrives when all bytes up to its end have been carried, each at the rate of its time."""
-    clock, seen = Clock(), list[tuple[int, float]]()
+    clock, seen = VirtualClock(), list[tuple[int, float]]()
     faults = Faults((), rank=0, direction="send", seed=1)
     link = Link(clock, first_mbps, faults, lambda header, values: seen.append((header.block, clock.time())))
     for block in range(packets):
-        link.send(Header(block=block), bytes(256))
+        link.send(KofnHeader(block=block), bytes(256))
     moment, steps = 0.0, [(0.0, first_mbps)]
     for gap_s, mbps in rates:
         moment += gap_s
@@ -115,12 +115,12 @@ def test_a_transfer_takes_as_long_as_the_links_rates_say(
 
 
 def test_a_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
-    clock, seen = Clock(), list[float]()
+    clock, seen = VirtualClock(), list[float]()
     link = Link(clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append(clock.time()))
     one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
-    link.send(Header(), bytes(256))
+    link.send(KofnHeader(), bytes(256))
     clock.after(one_s / 2, link.shape, 4.0)
-    clock.after(one_s, link.send, Header(), bytes(256))
+    clock.after(one_s, link.send, KofnHeader(), bytes(256))
     clock.run()
     assert seen == pytest.approx([1.5 * one_s + LATENCY_S, 3.5 * one_s + LATENCY_S])
 
@@ -128,11 +128,11 @@ def test_a_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
 @pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])
 def test_faults_are_those_of_a_run(fault: dict[str, float], arrive: int) -> None:
     """A damaged packet is dropped by its receiver."""
-    clock, seen = Clock(), list[bytes]()
-    faults = Faults((Fault(**fault),), rank=0, direction="receive", seed=1)  # type: ignore[arg-type]
+    clock, seen = VirtualClock(), list[bytes]()
+    faults = Faults((FaultSection(**fault),), rank=0, direction="receive", seed=1)  # type: ignore[arg-type]
     link = Link(clock, None, faults, lambda header, values: seen.append(values))
     for number in range(20):
-        link.send(Header(), bytes([number]) * 256)
+        link.send(KofnHeader(), bytes([number]) * 256)
     clock.run()
     assert len(seen) == arrive
     assert all(values in [bytes([number]) * 256 for number in range(20)] for values in seen)
@@ -141,11 +141,11 @@ def test_faults_are_those_of_a_run(fault: dict[str, float], arrive: int) -> None
 class Driven:
     """A controller of three workers that all report at given moments."""
 
-    def __init__(self, *events: Event, decide_s: float = 0.01) -> None:
-        self.clock, self.pushed = Clock(), list[tuple[float, int]]()
+    def __init__(self, *events: EventSection, decide_s: float = 0.01) -> None:
+        self.clock, self.pushed = VirtualClock(), list[tuple[float, int]]()
         self.controller = Controller(
             clock=self.clock,
-            decider=Decider(workers=3, policy=Policy(objective="round")),
+            decider=Decider(workers=3, policy=PolicySection(objective="throughput")),
             journal=Journal(None),
             job=1,
             events=events,
@@ -161,7 +161,7 @@ class Driven:
         for rank in range(3):
             first_block_s = 0.2 if rank == 2 else 0.01
             self.clock.call_at(
-                at, self.controller.report, rank, Report(iteration=iteration, first_block_s=first_block_s)
+                at, self.controller.report, rank, pb.Report(iteration=iteration, first_block_s=first_block_s)
             )
 
 
@@ -205,7 +205,7 @@ class _With:
 
 
 def test_an_objective_of_an_event_is_set_once_after_its_iteration() -> None:
-    driven = Driven(Event(at_iteration=4, objective="fixed:1", after_s=0.1))
+    driven = Driven(EventSection(at_iteration=4, objective="fixed:1", after_s=0.1))
     for iteration in range(1, 9):
         driven.report(iteration, at=0.3 * iteration)
     ended(driven.clock, 3.0)

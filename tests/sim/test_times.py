@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from host.stragglers import Blocking
-from run.config import Config
-from run.late import RULES
-from sim.costs import Costs
+from kofn.config.late_rules import RULES
+from kofn.config.schema import Config
+from kofn.host.workload.stragglers.drawn import Drawn
+from kofn.sim.costs import Costs
 from tests.controller.slow import process, seen
 from tests.sim.lab import COSTS, FREE, times
 
@@ -18,9 +18,8 @@ WAY_MS = 0.1
 
 CONFIG = """
 [run]
-passes = ["{objective}"]
+trials = ["{objective}"]
 max_iterations = {iterations}
-event_ms = 1
 [network]
 link_mbps = 100000
 [job]
@@ -36,7 +35,9 @@ def blocked(
     folder: Path, means: list[float], *, objective: str, compute_ms: float = 40, iterations: int = 1500
 ) -> Config:
     """Workers with these mean numbers of 1 ms events: on a coarser lattice much would happen at once."""
-    stragglers = "".join(f"[[straggler]]\nworkers = [{rank}]\nmean_ms = {mean}\n" for rank, mean in enumerate(means))
+    stragglers = "".join(
+        f"[[straggler]]\nworkers = [{rank}]\nmean_ms = {mean}\nevent_ms = 1\n" for rank, mean in enumerate(means)
+    )
     path = folder / "blocked.toml"
     text = CONFIG.format(objective=objective, workers=len(means), compute_ms=compute_ms, iterations=iterations)
     path.write_text(text + stragglers)
@@ -75,7 +76,7 @@ def test_after_a_first_block_everyone_who_is_late_goes_on_meanwhile(tmp_path: Pa
 def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
     """k = n, one worker blocked more than the others: the sum of the longest, iteration by iteration."""
     config = blocked(tmp_path, [10.0, 20.0, 60.0], objective="all", iterations=200)
-    blocking = [Blocking(config, rank) for rank in range(3)]
+    blocking = [Drawn(config, rank) for rank in range(3)]
     longest = [max(worker.blocking_s(i) for worker in blocking) for i in range(1, 201)]
     expected = 0.040 + float(np.mean(longest))
     assert times(config).mean_iteration_s == pytest.approx(expected, abs=3e-4)
@@ -83,7 +84,7 @@ def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
 
 def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
     config = blocked(tmp_path, [10.0, 10.0, 300.0], objective="fixed:2", iterations=400)
-    blocking = [Blocking(config, rank) for rank in range(3)]
+    blocking = [Drawn(config, rank) for rank in range(3)]
     second = [sorted(worker.blocking_s(i) for worker in blocking)[1] for i in range(1, 401)]
     gives_up = times(replace(config, policy=replace(config.policy, late_gradient="abort")))
     assert gives_up.mean_iteration_s == pytest.approx(0.040 + float(np.mean(second)), abs=1e-3)
@@ -140,7 +141,7 @@ def test_slow_links_take_time(tmp_path: Path) -> None:
 
 
 def test_one_iteration_and_one_worker(tmp_path: Path) -> None:
-    found = times(blocked(tmp_path, [10.0], objective="round", iterations=1))
+    found = times(blocked(tmp_path, [10.0], objective="throughput", iterations=1))
     assert found.iterations == 1
     assert 0.040 < found.mean_iteration_s < 0.120
     assert found.predicted_s == pytest.approx(found.mean_iteration_s), "from one report"
@@ -149,7 +150,7 @@ def test_one_iteration_and_one_worker(tmp_path: Path) -> None:
 def test_many_decisions_take_the_time_that_they_may(tmp_path: Path) -> None:
     """A decision of 50 ms leaves a second to the others."""
     means = [2.0, 2.0, 2.0, 90.0]
-    config = blocked(tmp_path, means, objective="round", iterations=300)
+    config = blocked(tmp_path, means, objective="throughput", iterations=300)
     quick, slow = (times(config, replace(FREE, decide_s=decide_s)) for decide_s in (0.001, 0.5))
     assert quick.k == slow.k == 3
     assert quick.mean_iteration_s < slow.mean_iteration_s, "it finds the k later"

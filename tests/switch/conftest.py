@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from switch.engine import Engine
+from kofn.switch.engine.engine import Engine
 from tests.switch.every_table import PROGRAM
 
 

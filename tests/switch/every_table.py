@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from switch.engine import Engine
-from switch.entries import Entry, Exact, Key, Via
+from kofn.switch.engine.engine import Engine
+from kofn.switch.state.entries import Entry, Exact, Key, Via
 
 PROGRAM = Path(__file__).parent / "suite" / "programs" / "tables.json"
 MISS, NOTHING = 0xEE, 0

@@ -1,4 +1,5 @@
-"""Injected faults at real ports: as often, as late and as reproducible as switch/faults.py and host/faults.py say."""
+"""Injected faults at real ports: as often, as late and as reproducible as switch/engine/faults.py and
+host/transport/fault_injection.py say."""
 
 import resource
 import signal
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from switch.engine import Engine
-from switch.entries import FaultCounts
-from switch.errors import FaultError
-from switch.faults import FaultRule, parse_rule
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.faults import FaultRule, parse_rule
+from kofn.switch.errors import FaultError
+from kofn.switch.state.entries import FaultCounts
 from tests.switch.test_ports import PROGRAM, alone, links
 from tests.switch.test_rules import LENGTH, request
 
@@ -214,7 +215,7 @@ def test_a_packet_of_the_controller_wakes_the_switch_in_time() -> None:
 @in_network
 def test_the_switch_says_at_its_end_what_it_injected() -> None:
     one, _ = Lab._hosts()
-    command = [sys.executable, "-m", "switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
+    command = [sys.executable, "-m", "kofn.switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
     address = ["--", "--grpc-server-addr", "127.0.0.1:50051"]
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with subprocess.Popen([*command, *address], stdout=subprocess.PIPE, text=True) as process:

@@ -9,14 +9,15 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scapy.utils import RawPcapReader
 
-from switch.engine import Engine
-from switch.entries import Replica
-from switch.errors import PortError
-from switch.faults import FaultRule
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.faults import FaultRule
+from kofn.switch.errors import PortError
+from kofn.switch.state.entries import Replica
 from tests.switch.test_rules import LENGTH, answer, request
 
 pytestmark = pytest.mark.root
@@ -129,7 +130,7 @@ def test_vlan_tags_are_kept() -> None:
         expected = engine.inject(1, tagged)
         one.send(tagged)
         two.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)  # as a host sees it, the tag is beside the packet
-        data, ancillary = b"", []
+        data, ancillary = b"", list[Any]()
         while not data.startswith(b"\x23"):  # the kernel's own come, too
             data, ancillary, _, _ = two.recvmsg(65536, 256)
         assert len(expected[0][1]) == len(tagged)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from switch.engine import Engine
-from switch.entries import (
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, SwitchError, TableFull
+from kofn.switch.state.entries import (
     ActionSet,
     Entry,
     GroupMember,
@@ -14,7 +15,6 @@ from switch.entries import (
     MemberRef,
     WeightedAction,
 )
-from switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, SwitchError, TableFull
 from tests.switch.every_table import NOTHING, entry, exact, probe
 
 

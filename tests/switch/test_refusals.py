@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from switch.compiler.compile import compile_program
-from switch.engine import Engine
-from switch.errors import CompileError, CompilerMissing, ProgramError
+from kofn.nativebuild.errors import CompileError, CompilerMissing
+from kofn.switch.compiler.build import compile_program
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import ProgramError
 from tests.switch.build import Tree, const, document, field, op, place
 
 METER = {"name": "m", "rate_count": 2, "type": "bytes", "size": 4, "is_direct": False, "source_info": place(7)}
@@ -103,7 +104,10 @@ def test_what_older_compilers_wrote() -> None:
     root = json.loads(program(primitive("assign", field("h", "b"), field("standard_metadata", "parser_error"))))
     root["errors"] = [["NoError", 1], ["PacketTooShort", 2]]
     more = state(root) | {"name": "more", "id": 1, "transition_key": [], "transitions": []}
-    cases = [{"value": "0x00000007", "next_state": None}, {"value": "default", "next_state": "more"}]
+    cases: list[dict[str, Any]] = [
+        {"value": "0x00000007", "next_state": None},
+        {"value": "default", "next_state": "more"},
+    ]
     state(root).update(transition_key=[field("h", "a")], transitions=[case | {"mask": None} for case in cases])
     root["parsers"][0]["parse_states"].append(more)
     engine = Engine({})
@@ -142,7 +146,7 @@ def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
     monkeypatch.setenv("KOFN_KEEP_C", "1")
-    monkeypatch.setattr("switch.compiler.compile.KEPT", 2)
+    monkeypatch.setattr("kofn.nativebuild.library.KEPT", 2)
     first, second = compile_program("int x = 1;"), compile_program("int x = 2;")
     compile_program("int x = 1;")
     third = compile_program("int x = 3;")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapReader
 
-from switch.engine import Engine
-from switch.errors import ReplayError
-from switch.replay import Input, Replay, open_inputs
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.pcap_replay import Input, PcapReplay, open_inputs
+from kofn.switch.errors import PcapError
 from tests.switch.test_rules import LENGTH, PROGRAM, request
 from tests.targets import COMMANDS, TARGETS
 
@@ -156,7 +156,7 @@ def test_a_damaged_file_ends_the_switch(tmp_path: Path) -> None:
 )
 def test_damage_is_told(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "x_in.pcap").write_bytes(content)
-    with pytest.raises(ReplayError) as error:
+    with pytest.raises(PcapError) as error:
         list(opened(tmp_path)[0].packets())
     assert words in str(error.value)
 
@@ -181,7 +181,7 @@ def test_packets_wait_for_the_program_then_as_long_as_asked(tmp_path: Path) -> N
     engine = Engine({1: str(tmp_path / "x")}, files=True)
     engine.start()
     waited: list[float] = []
-    replay = Replay(engine, opened(tmp_path), 7)
+    replay = PcapReplay(engine, opened(tmp_path), 7)
 
     class Told(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

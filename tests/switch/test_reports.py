@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from switch.__main__ import write_reports
-from switch.engine import Engine
-from switch.entries import Entry, Exact, Replica, Report
-from switch.errors import ProgramError
+from kofn.switch.__main__ import write_reports
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import ProgramError
+from kofn.switch.state.entries import Entry, Exact, LogReport, Replica
 from tests.switch.build import const, document, field
 
 PROGRAM = (Path(__file__).parent / "programs" / "reports.json").read_bytes()
@@ -74,7 +74,7 @@ def test_messages_that_nobody_takes_are_dropped_and_counted(engine: Engine) -> N
 
 def test_the_log_has_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    write_reports([Report(text="100 %s", failed=False), Report(text="no", failed=True)])
+    write_reports([LogReport(text="100 %s", failed=False), LogReport(text="no", failed=True)])
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "100 %s"),
         ("ERROR", "no"),

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from switch.engine import Engine
-from switch.entries import Count, Digest, Entry, Exact, Key, Lpm, Optional, Range, Replica, Ternary
-from switch.errors import (
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import (
     EntryExists,
     EntryNotFound,
     InvalidEntry,
@@ -18,6 +17,7 @@ from switch.errors import (
     TableFull,
     UnknownObject,
 )
+from kofn.switch.state.entries import Count, Digest, Entry, Exact, Key, Lpm, Optional, Range, Replica, Ternary
 
 PROGRAM = (Path(__file__).parent / "programs" / "rules.json").read_bytes()
 LENGTH = 1 + 4 + 4 + 16

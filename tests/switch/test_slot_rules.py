@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switch.engine import Engine
-from switch.entries import Digest, Entry, Exact, Replica
+from kofn.switch.engine.engine import Engine
+from kofn.switch.state.entries import Digest, Entry, Exact, Replica
 
 PROGRAM = Path(__file__).parent / "programs" / "slot_rules.json"
-CONTRIBUTE, PULL, RESULT, LATE, STALE, REFUSED = range(6)
+CONTRIBUTE, PULL, RESULT, LATE, STALE, FORMAT_MISMATCH = range(6)
 HEADER = ">BBBBBBHIIIHHQ"
 
 
@@ -99,7 +99,7 @@ def test_the_script(engine: Engine, values: list[NDArray[np.int64]]) -> None:
     assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}
     assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}, "a duplicate"
     refused = send(engine, 1, packet(CONTRIBUTE, 1, 1, v[1], scale=9))
-    assert {port: (a.kind, a.scale) for port, a in refused.items()} == {1: (REFUSED, 7)}
+    assert {port: (a.kind, a.scale) for port, a in refused.items()} == {1: (FORMAT_MISMATCH, 7)}
     closed = send(engine, 1, packet(CONTRIBUTE, 1, 1, v[1]))
     assert sorted(closed) == [0, 1]
     for port, answer in closed.items():

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from switch.compiler.codegen import generate
-from switch.compiler.reader import read_program
-from switch.engine import Engine, Trace
-from switch.entries import Entry, Range, Replica, Ternary
-from switch.errors import SwitchError
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.engine.engine import Engine, Trace
+from kofn.switch.errors import SwitchError
+from kofn.switch.state.entries import Entry, Range, Replica, Ternary
 from tests.switch.suite.runner import Run
-from tests.switch.suite.stf import Packet, parse
-from tests.switch.suite.targets import Injected, ports_of
+from tests.switch.suite.stf import Packet, parse, ports_of
+from tests.switch.suite.targets import Injected
 from tests.switch.suite.test_suite import SCRIPTS
 from tests.switch.test_rules import BIG, PROGRAM, entry, exact, request
 
@@ -145,7 +145,7 @@ def test_a_trace_that_cannot_be_written_stops_no_packet() -> None:
 
 def test_generated_c_has_its_p4_lines_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rules.c"
-    with caplog.at_level(logging.DEBUG, "switch.engine"):
+    with caplog.at_level(logging.DEBUG, "kofn.switch.engine.engine"):
         Engine({}, dump_c=path).load(PROGRAM)
     text = path.read_text()
     lines = [line.strip() for line in text.splitlines()]

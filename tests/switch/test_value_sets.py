@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from switch.engine import Engine
-from switch.errors import InvalidEntry, TableFull, UnknownObject
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import InvalidEntry, TableFull, UnknownObject
 
 PROGRAM = Path(__file__).parent / "suite" / "programs" / "value_sets.json"
 ONE, TWO = "TestParser.one_field", "TestParser.two_fields"

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from switch.compiler.codegen import generate
-from switch.compiler.reader import read_program
-from switch.engine import Engine
-from switch.errors import ProgramError, SwitchError
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import ProgramError, SwitchError
 from tests.switch.fuzz.mutations import changed_document
 from tests.switch.fuzz.programs import Subject
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-from switch.compiler.compile import compile_file, compile_runtime
+from kofn.nativebuild.library import compile_file
+from kofn.switch.compiler.build import RUNTIME, compile_runtime
 from tests.switch.fuzz.programs import Subject
 
 SOURCE = Path(__file__).with_name("frames.c")
@@ -17,7 +18,7 @@ BATCH = 10_000
 def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -> None:
     """Each program for its share of the time.  A finding ends the process."""
     ctypes.CDLL(str(compile_runtime()), mode=ctypes.RTLD_GLOBAL)  # what frames.c calls
-    library = ctypes.CDLL(str(compile_file(SOURCE)))
+    library = ctypes.CDLL(str(compile_file(SOURCE, include=RUNTIME)))
     library.fuzz_frames.restype = c_uint64
     library.fuzz_frames.argtypes = [c_void_p, c_char_p, c_void_p, c_void_p, c_uint32, c_uint64, c_uint64]
     for subject in subjects:

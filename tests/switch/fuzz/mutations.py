@@ -9,6 +9,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 INTEGERS = (0, 1, 2, -1, 255, 65_536, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+Field = Any
+"""A FieldDescriptor, of which protobuf has two kinds."""
+
 LEAVES: tuple[Any, ...] = (None, True, 0, 1, -1, 1000, 2**31, 2**64, 0.5, "", "x", "0x", "0xffffffffff", [], {}, [None])
 
 
@@ -23,7 +26,7 @@ def changed_message(message: Message, chance: random.Random, changes: int) -> Me
 
 def _change_message(message: Message, chance: random.Random) -> None:
     """One field: of this message, or of one that is in it."""
-    field = chance.choice([each for each in message.DESCRIPTOR.fields if not _is_map(each)])
+    field: Field = chance.choice([each for each in message.DESCRIPTOR.fields if not _is_map(each)])
     inner = [(each, value) for each, value in message.ListFields() if each.message_type and not _is_map(each)]
     if inner and chance.random() < 0.75:
         each, value = chance.choice(inner)
@@ -38,11 +41,11 @@ def _change_message(message: Message, chance: random.Random) -> None:
         setattr(message, field.name, _scalar(field, chance))
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def _is_map(field: Field) -> bool:
     return bool(field.message_type and field.message_type.GetOptions().map_entry)
 
 
-def _change_list(items: Any, field: FieldDescriptor, chance: random.Random) -> None:
+def _change_list(items: Any, field: Field, chance: random.Random) -> None:
     if items and chance.random() < 0.5:
         del items[chance.randrange(len(items))]
     elif field.message_type:
@@ -53,7 +56,7 @@ def _change_list(items: Any, field: FieldDescriptor, chance: random.Random) -> N
         items.append(_scalar(field, chance))
 
 
-def _scalar(field: FieldDescriptor, chance: random.Random) -> Any:
+def _scalar(field: Field, chance: random.Random) -> Any:
     kind = field.cpp_type
     if kind == FieldDescriptor.CPPTYPE_STRING:
         if field.type == FieldDescriptor.TYPE_BYTES:

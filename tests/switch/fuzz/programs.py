@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from switch.engine import Engine
-from switch.entries import Entry, Exact, Replica
+from kofn.switch.engine.engine import Engine
+from kofn.switch.state.entries import Entry, Exact, Replica
 from tests.switch.suite.runner import Run
 from tests.switch.suite.stf import Packet, parse, ports_of
 from tests.switch.suite.targets import Injected

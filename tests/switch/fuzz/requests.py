@@ -43,8 +43,8 @@ def _arrays(info: p4i.P4Info, chance: random.Random) -> Iterator[p4r.Entity]:
         index = p4r.Index(index=chance.randint(0, register.size))
         yield p4r.Entity(register_entry=p4r.RegisterEntry(register_id=register.preamble.id, index=index, data=data))
     for digest in info.digests:
-        config = p4r.DigestEntry.Config(max_timeout_ns=1, max_list_size=1, ack_timeout_ns=1)
-        yield p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id, config=config))
+        often = p4r.DigestEntry.Config(max_timeout_ns=1, max_list_size=1, ack_timeout_ns=1)
+        yield p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id, config=often))
     for value_set in info.value_sets:
         member = p4r.ValueSetMember(match=[_match(field, chance) for field in value_set.match])
         yield p4r.Entity(value_set_entry=p4r.ValueSetEntry(value_set_id=value_set.preamble.id, members=[member]))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.switch.fuzz.sanitized import environment
 
@@ -10,7 +11,7 @@ FAULTY = "#include <stdlib.h>\nchar read_beyond(int at) { char *two = calloc(2, 
 CALL = """
 import ctypes, sys
 from pathlib import Path
-from switch.compiler.compile import compile_file
+from kofn.nativebuild.library import compile_file
 ctypes.CDLL(str(compile_file(Path(sys.argv[1])))).read_beyond(int(sys.argv[2]))
 """
 
@@ -18,7 +19,8 @@ ctypes.CDLL(str(compile_file(Path(sys.argv[1])))).read_beyond(int(sys.argv[2]))
 def test_a_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     source = tmp_path / "faulty.c"
     source.write_text(FAULTY)
-    command, started = [sys.executable, "-c", CALL, str(source)], {"env": environment(tmp_path), "text": True}
+    command = [sys.executable, "-c", CALL, str(source)]
+    started: dict[str, Any] = {"env": environment(tmp_path), "text": True}
     assert subprocess.run([*command, "1"], check=False, **started).returncode == 0
     found = subprocess.run([*command, "2"], check=False, stderr=subprocess.PIPE, **started)
     assert found.returncode != 0

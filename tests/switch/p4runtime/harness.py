@@ -62,7 +62,12 @@ class Target:
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[fy.Switch]:
         """A finsy controller that has pushed the test program anew, and left nothing of it in the switch before."""
-        chosen = {"p4info": P4INFO, "p4blob": PROGRAM, "device_id": DEVICE_ID, "p4force": True} | options
+        chosen: dict[str, Any] = {
+            "p4info": P4INFO,
+            "p4blob": PROGRAM,
+            "device_id": DEVICE_ID,
+            "p4force": True,
+        } | options
         async with fy.Switch("test", self.address, fy.SwitchOptions(**chosen)) as switch:
             yield switch
 
@@ -129,8 +134,8 @@ def _without_ports(target: Target, command: list[str], environment: Environment)
 def _with_ports(target: Target, command: list[str], environment: Environment) -> Iterator[Process]:
     relay = ["unshare", "-n", sys.executable, str(Path(__file__).parent / "relay.py"), str(PORTS), str(target.log)]
     target.outputs = {port: queue.Queue() for port in range(1, PORTS + 1)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([*relay, *command], **pipes, env=environment) as process:
+    argv, pipe = [*relay, *command], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         target.packets_in = process.stdin
@@ -208,7 +213,7 @@ def batch_errors(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
     for detail in status.details:
         unpacked = p4r.Error()
         assert detail.Unpack(unpacked)
-        errors.append((rpc_code.Code.Name(unpacked.canonical_code), unpacked.message))
+        errors.append((rpc_code.Code.Name(rpc_code.Code.ValueType(unpacked.canonical_code)), unpacked.message))
     return errors
 
 

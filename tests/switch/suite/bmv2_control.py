@@ -8,8 +8,8 @@ from typing import Any
 
 from finsy.proto import U128, p4i, p4r
 
-from switch.compiler.program import Program
-from switch.entries import (
+from kofn.switch.compiler.ir.program import Program
+from kofn.switch.state.entries import (
     CloneSession,
     Count,
     Digest,

@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from google.protobuf import text_format
 
-from switch.compiler.program import Program
-from switch.engine import Engine
-from switch.entries import Digest
-from switch.executor import Executor
-from switch.reference import ReferenceEngine
+from kofn.switch.compiler.ir.program import Program
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.executor import Executor
+from kofn.switch.reference import ReferenceEngine
+from kofn.switch.state.entries import Digest
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.stf import Statement, ports_of
 from tests.targets import BMV2
@@ -74,7 +75,7 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
     with running() as switch:
         text_format.Parse(json.with_suffix(".p4info.txtpb").read_text(), switch.info)
         switch.load(json.read_bytes())
-        yield Injected(control=switch, ports=ports_of(statements), ordered=False)
+        yield Injected(control=cast(Executor, switch), ports=ports_of(statements), ordered=False)
 
 
 TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}

@@ -1,12 +1,13 @@
 """Random programs and packets do the same natively, in the reference, and (some of them) on BMv2."""
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switch.reference import ReferenceEngine
+from kofn.switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.random_programs.compare import differences, sent
 from tests.switch.suite.random_programs.p4info import p4info_of
@@ -36,7 +37,8 @@ def test_native_does_as_the_reference(program: RandomProgram, packets: list[tupl
 
 @pytest.mark.parametrize("_target", BMV2)
 def test_reference_does_as_bmv2(_target: str) -> None:
-    with running() as switch:
+    with running() as bmv2:
+        switch: Any = bmv2
         for seed in range(300 if NIGHTLY else 8):
             program = RandomProgram(seed=seed, tame=True)
             reference = ReferenceEngine()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from switch.engine import Engine
-from switch.entries import Ternary
-from switch.executor import Executor
-from switch.reference import ReferenceEngine
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.executor import Executor
+from kofn.switch.reference import ReferenceEngine
+from kofn.switch.state.entries import Ternary
 from tests.switch.suite.names import entry
 from tests.switch.suite.runner import Run
 from tests.switch.suite.script import run_script

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from switch.compiler.program import Table
-from switch.engine import Engine
-from switch.entries import Count
-from switch.executor import Executor
-from switch.reference import ReferenceEngine
+from kofn.switch.compiler.ir.program import Table
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.executor import Executor
+from kofn.switch.reference import ReferenceEngine
+from kofn.switch.state.entries import Count
 from tests.switch.suite.random_programs.actions import CELLS
 from tests.switch.suite.random_programs.program import RandomProgram
 

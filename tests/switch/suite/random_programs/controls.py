@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from switch.entries import Entry, Exact, Lpm, Match, Range, Ternary
+from kofn.switch.state.entries import Entry, Exact, Lpm, Match, Range, Ternary
 from tests.switch.suite.random_programs.actions import Action
 from tests.switch.suite.random_programs.expressions import truth
 from tests.switch.suite.random_programs.shape import META, Headers, hexadecimal
@@ -202,3 +202,4 @@ def _const_match(match: Match, part: KeyPart) -> dict[str, Any]:
             return {"match_type": "range", "start": text(low), "end": text(high)}
         case Ternary(value=value, mask=mask):
             return {"match_type": "ternary", "key": text(value), "mask": text(mask)}
+    raise AssertionError(f"{match}: not among the keys of random programs")

@@ -1,0 +1,1 @@
+"""What is measured: run with `python -m bench.NAME` in a checkout."""

@@ -1,0 +1,1 @@
+"""The `kofn` command: arguments in, text or JSON out."""

@@ -1,0 +1,101 @@
+"""One call to a controller for a command: with which certificates, and in words what went wrong."""
+
+import asyncio
+import functools
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import grpc
+
+from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.failures import refused_handshake
+from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn.run.state import running
+
+Answer = TypeVar("Answer")
+
+EXIT_REFUSED = 2
+EXIT_NO_CONTROLLER = 3
+TIMEOUT_S = 3.0
+
+CERTS_HELP = "Folder of certificates (kofn certs).  [env: KOFN_CERTS; default: those of the run that is going on]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Whom a command asks about which job, and how the answer is printed."""
+
+    address: str
+    certs: Path | None
+    job: int  # 0: the controller's first one
+    as_json: bool
+
+    def ask(self, call: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Make a call of the Inspector; end with one line and an exit code where it fails."""
+        try:
+            return asyncio.run(self._call(call))
+        except SecurityError as error:
+            _end(str(error), EXIT_REFUSED)
+        except grpc.aio.AioRpcError as error:
+            _end(*self._explain(error))
+
+    async def _call(self, call: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
+        credentials = Credentials.load(self._folder, OPERATOR, [self.job] if self.job else [])
+        async with channel(credentials, self.address, CONTROLLER) as line:
+            return await call(kofn_pb2_grpc.InspectorStub(line))
+
+    @property
+    def _folder(self) -> Path | None:
+        """The certificates' folder; None: there are none, so plaintext."""
+        if self.certs is not None or (run := running()) is None:
+            return self.certs
+        folder = Path(run.folder) / "certs"
+        return folder if folder.is_dir() else None
+
+    def _explain(self, error: grpc.aio.AioRpcError) -> tuple[str, int]:
+        """What happened and what to do, and the exit code."""
+        folder = self._folder
+        used = f"{folder}" if folder else "none"
+        if reason := refused_handshake(error, secure=folder is not None):
+            advice = "--certs DIR names the folder of its certificates, a run has it in RUNFOLDER/certs"
+            return f"{self.address} answers, but {reason} (certificates: {used}): {advice}", EXIT_REFUSED
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            advice = "`make run` or `kofn run` starts one"
+            return f"no controller answers at {self.address}: {advice}", EXIT_NO_CONTROLLER
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            advice = "--certs DIR names the folder that this controller was started with"
+            return f"{self.address} refuses the token ({error.details()}; certificates: {used}): {advice}", EXIT_REFUSED
+        return error.details() or error.code().name, EXIT_REFUSED
+
+
+def _end(message: str, code: int) -> NoReturn:
+    click.echo(f"kofn: {message}", err=True)
+    sys.exit(code)
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that asks a controller; the command gets an `Asking` first."""
+
+    @click.option(
+        "--controller",
+        "address",
+        default="127.0.0.1:50052",
+        envvar="KOFN_CONTROLLER",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="The controller to ask.",
+    )
+    @click.option("--certs", type=click.Path(path_type=Path), envvar="KOFN_CERTS", metavar="DIR", help=CERTS_HELP)
+    @click.option("--job", type=click.IntRange(1, 255), metavar="N", help="Which job.  [default: the first one]")
+    @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+    @functools.wraps(command)
+    def wrapper(*, address: str, certs: Path | None, job: int | None, as_json: bool, **options: Any) -> None:
+        command(Asking(address=address, certs=certs, job=job or 0, as_json=as_json), **options)
+
+    return wrapper

@@ -1,0 +1,297 @@
+"""What the command line prints: a Status message as text. No calls, no arguments."""
+
+import io
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kofn.results.account import STARVED
+from kofn.rpc import kofn_pb2 as pb
+
+CHANGES_SHOWN = 5
+
+WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
+"""Columns that do not fit a terminal of 80."""
+
+DISAGREEING = 0.05
+"""Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
+
+ADMITTED = frozenset(
+    ("ADMITTED", "OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL")
+)
+"""Verdicts (p4src/headers.p4) on packets of workers that may speak; every other one is a reason for a drop."""
+
+PIPE_WIDTH = 100_000
+"""Columns where no terminal sets a limit: nothing is wrapped."""
+
+
+def line(status: pb.Status) -> str:
+    """The status in one line, for logs."""
+    lambdas = " ".join(f"{1e3 * worker.lambda_s:.1f}" for worker in status.worker)
+    return (
+        f"iteration {status.iteration}: k = {status.k} of {status.live} live ({status.objective}), "
+        f"lambda [{lambdas}] ms" + (f"; waiting: {status.waiting}" if status.waiting else "")
+    )
+
+
+def output(file: TextIO, rendered: RenderableType) -> None:
+    """Print for a person; where there is no terminal as wide as it is, without the tables' padding."""
+    if file.isatty():
+        Console(file=file, highlight=False).print(rendered)
+        return
+    plain = io.StringIO()
+    Console(file=plain, width=PIPE_WIDTH, highlight=False).print(rendered)
+    file.writelines(f"{line.rstrip()}\n" for line in plain.getvalue().splitlines())
+
+
+def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
+    """The job at a glance."""
+    parts: list[RenderableType] = [_headline(answer), _switch(answer), lambdas(answer, wide=wide)]
+    if answer.changes:
+        parts.append(_changes(answer))
+    return Group(*parts)
+
+
+def lambdas(answer: pb.Status, *, wide: bool = False) -> RenderableType:
+    """A row a worker, within 80 columns unless `wide`; then where report and switch disagree."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
+    for name in (*columns, *(WIDE if wide else ())):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for worker in answer.worker:
+        table.add_row(*_numbers(worker), *(_counts(worker) if wide else ()), _remark(worker))
+    return Group(_model(answer), table, *(_disagreement(worker) for worker in answer.worker if _matters(worker, wide)))
+
+
+def k_choice(answer: pb.Status) -> RenderableType:
+    """Every k with its forecast and cost, and the reason for the present one."""
+    if not answer.expected:
+        return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    own = _has_costs(answer)
+    worth = answer.objective == "progress"
+    for name in ("k", "E_k[T]", "x n/k", "predicted", "measured", *["worth"] * worth, *["cost"] * own):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    best = min(answer.expected, key=lambda entry: entry.objective_cost if own else entry.cost).k
+    for entry in answer.expected:
+        times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
+        times = (_milliseconds(time_s) if time_s else "-" for time_s in times_s)
+        costs = [_milliseconds(entry.objective_cost) if worth else f"{entry.objective_cost:.4g}"] * own
+        table.add_row(str(entry.k), *times, *[f"{entry.worth:.2f}"] * worth, *costs, _mark(entry, best))
+    return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)), *_force(answer))
+
+
+def _force(answer: pb.Status) -> list[Text]:
+    """Since when it holds, where a switch has confirmed it."""
+    return [Text(in_switch(answer))] if answer.switch_k else []
+
+
+def _has_costs(answer: pb.Status) -> bool:
+    """Whether the objective's costs are other ones than the column x n/k, and mean something."""
+    return answer.objective not in ("throughput", "all") and not answer.objective.startswith("fixed:")
+
+
+def _legend(answer: pb.Status) -> str:
+    """What the columns are, and which one decides."""
+    overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
+    deciding = "decides" if answer.objective == "throughput" else "decides under objective 'throughput'"
+    return (
+        f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
+        "predicted: late workers first finish their gradient, where they do not give it up. "
+        f"measured: from iteration to iteration, with {overhead}transfer and step."
+        + (_worth(answer) if answer.objective == "progress" else "")
+        + (f" cost: objective {answer.objective!r}'s own; it decides." if _has_costs(answer) else "")
+    )
+
+
+def _worth(answer: pb.Status) -> str:
+    """What the worth of an iteration rests on."""
+    words = " worth: what an iteration brings, 1 with exact and fresh gradients"
+    if not answer.noise_scale:
+        return f"{words}; still measuring."
+    left = ", ".join(f"{100 * answer.alignment[age]:.0f} % after {age}" for age in (1, 2, 4, 8))
+    return f"{words}. Noise scale {answer.noise_scale:.1f} batches; of a gradient is left {left} iterations."
+
+
+def reason(answer: pb.Status, best: int) -> str:
+    """Why the k in force is the one, in one or two sentences."""
+    if answer.objective == "all":
+        why = f"k = {answer.k}: objective 'all' waits for every live worker.{_cheaper(answer, best)}"
+    elif answer.objective.startswith("fixed:"):
+        bound = "" if answer.objective == f"fixed:{answer.k}" else f", as far as {answer.live} live workers allow"
+        why = f"k = {answer.k}: set by you (objective '{answer.objective}'){bound}.{_cheaper(answer, best)}"
+    else:
+        why = f"k = {answer.k}: {_chosen(answer, best)}."
+    if not answer.changes:
+        return f"{why} It has not been changed yet."
+    last = answer.changes[-1]
+    return f"{why} Last change: iteration {last.iteration}, {last.previous_k} -> {last.k} ({last.reason})."
+
+
+def _chosen(answer: pb.Status, best: int) -> str:
+    """Why an objective that goes by costs left k where it is."""
+    if answer.objective_fault:
+        return f"the last one stays in force, because {answer.objective_fault}"
+    if answer.k == best and _has_costs(answer):
+        return f"the least cost by objective {answer.objective!r}"
+    if answer.k == best:
+        return f"the least expected time for one round of all {answer.live} workers' blocks"
+    unsure = [entry.in_force for entry in answer.expected if entry.in_force.endswith("not sure")]
+    if unsure:
+        return f"{unsure[0]} yet (it must be three standard errors)"
+    return f"k = {best} is cheaper, but by less than the margin that a change must gain"
+
+
+def _mark(entry: pb.Expected, best: int) -> str:
+    """What is said beside a k: that it is in force and why, that it is the cheapest."""
+    reasons = [entry.in_force] if entry.in_force else []
+    if entry.k == best and entry.in_force != "cheapest":
+        reasons.append("cheapest")
+    return " ".join(["<- in force"] * bool(entry.in_force) + [f"({reason})" for reason in reasons])
+
+
+def _cheaper(answer: pb.Status, best: int) -> str:
+    """What 'throughput' would choose, where that is another k."""
+    return "" if answer.k == best else f" The cheapest is k = {best}; `kofn set-k throughput` chooses it."
+
+
+def _headline(answer: pb.Status) -> Text:
+    """Job, k, iteration; then what it waits for, if it does."""
+    lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
+    line = Text(
+        f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
+        f"objective {answer.objective}, iteration {answer.iteration}, up {answer.uptime_s:.0f} s",
+        style="bold",
+    )
+    if answer.late_gradient:
+        weight = f", each iteration of age leaves {answer.age_weight:g} of their weight" * (answer.age_weight < 1)
+        line.append(f"\nlate gradients: {answer.late_gradient}{weight}", style="none")
+    others = [str(job) for job in answer.jobs if job != answer.job]
+    if others:
+        line.append(
+            f"\nother job{'s' * (len(others) > 1)} of this controller (--job): {', '.join(others)}", style="none"
+        )
+    if answer.waiting:
+        line.append(f"\nwaiting: {answer.waiting}", style="bold yellow")
+    if answer.objective_fault:
+        line.append(f"\nk stays {answer.k}: {answer.objective_fault}", style="bold yellow")
+    return line
+
+
+def _switch(answer: pb.Status) -> Text:
+    """The switch, the job's generation, and the packets of all jobs by what became of them."""
+    state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
+    lines = [f"switch {answer.switch_address}: {state}" + _generation(answer)]
+    lines += [in_switch(answer)] if answer.switch_k else []
+    admitted = {name: count for name, count in answer.counters.items() if name in ADMITTED}
+    dropped = {name: count for name, count in answer.counters.items() if name not in ADMITTED}
+    lines += [f"packets: {_counters(admitted)}"] if any(admitted.values()) else []
+    lines += [f"dropped: {_counters(dropped)}"] if any(dropped.values()) else []
+    return Text("\n".join(lines))
+
+
+def in_switch(answer: pb.Status) -> str:
+    """The k in force in the switch, since when, from which iteration on for certain; why it is not the wanted one."""
+    line = f"k = {answer.switch_k} in the switch since {answer.switch_k_age_s:.0f} s"
+    if answer.switch_differs:
+        return f"{line}, not {answer.k}: {answer.switch_differs}"
+    if answer.k_torn:
+        return f"{line}; {answer.k_torn} reports of blocks that closed under another one"
+    return f"{line}, every block from iteration {answer.k_certain} on" if answer.k_certain else line
+
+
+def _generation(answer: pb.Status) -> str:
+    """Since when the job's slots hold, and how often they were begun anew."""
+    if not answer.generation:
+        return ""
+    times = f", regrouped {answer.regroups} time{'s' * (answer.regroups > 1)}" if answer.regroups else ""
+    return f", generation {answer.generation}{times}"
+
+
+def _counters(counters: dict[str, int]) -> str:
+    """Those that are not 0."""
+    return " ".join(f"{name}={count:,}" for name, count in sorted(counters.items()) if count)
+
+
+def _model(answer: pb.Status) -> Text:
+    """s and tau, and what else predicted times rest on."""
+    if not answer.service_s:
+        return Text("no reports yet")
+    lines = [
+        f"s (block time without blocking) {1e3 * answer.service_s:.2f} ms, "
+        f"tau (one blocking event) {1e3 * answer.event_s:.2f} ms"
+    ]
+    if answer.hidden_s:
+        lines.append(f"up to {1e3 * answer.hidden_s:.2f} ms of s may be blocking that is always there")
+    if answer.time_model:
+        lines.append(f"time model: {answer.time_model}")
+    return Text("\n".join(lines))
+
+
+def _interval(worker: pb.WorkerStatus) -> str:
+    """Of lambda; without an upper end where nothing is known of it yet."""
+    high = _milliseconds(worker.lambda_high_s) if worker.lambda_high_s else "?"
+    return f"{_milliseconds(worker.lambda_low_s)} .. {high}"
+
+
+def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
+    """The cells of one worker."""
+    known = worker.samples > 0
+    return (
+        str(worker.rank),
+        _milliseconds(worker.lambda_s) if known else "-",
+        _interval(worker) if known else "-",
+        f"{worker.dispersion:.2f}" if worker.dispersion else "-",
+        str(worker.late),
+        f"{100 * worker.share:.1f} %",
+    )
+
+
+def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
+    """The cells of one worker under WIDE."""
+    pending = f"{worker.waiting:.2f}", str(worker.oldest_age)
+    return str(worker.samples), str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
+
+
+def _milliseconds(value_s: float) -> str:
+    """At most five characters up to 100 s."""
+    return f"{1e3 * value_s:.2f}" if value_s < 0.1 else f"{1e3 * value_s:.0f}"
+
+
+def _matters(worker: pb.WorkerStatus, wide: bool) -> bool:
+    """One disagreement now and then is scheduling, on one side or the other; a share of the iterations is not."""
+    return worker.disagreements > (0 if wide else max(1, DISAGREEING * worker.reports))
+
+
+def _disagreement(worker: pb.WorkerStatus) -> Text:
+    """How often the two views of a worker differ, and the latest case."""
+    times = "1 disagreement" if worker.disagreements == 1 else f"{worker.disagreements} disagreements"
+    return Text(f"worker {worker.rank}: {times} with the switch in {worker.reports} reports; {worker.disagreement}")
+
+
+def _remark(worker: pb.WorkerStatus) -> str:
+    """What a person should notice about a worker: the one thing that matters most."""
+    if not worker.live:
+        return worker.state or "not live"
+    if worker.state in ("attached", "joining"):
+        return worker.state
+    if worker.unheard >= STARVED:
+        return f"STARVED: {worker.unheard} in no sum"
+    if worker.silent_s:
+        return f"silent {1e3 * worker.silent_s:.0f} ms"
+    if worker.not_poisson:
+        return "not Poisson"
+    return f"attached {worker.attachments} times" if worker.attachments > 1 else ""
+
+
+def _changes(answer: pb.Status) -> RenderableType:
+    return Group(
+        *(
+            Text(f"iteration {change.iteration}: k {change.previous_k} -> {change.k} ({change.reason})")
+            for change in answer.changes[-CHANGES_SHOWN:]
+        )
+    )

@@ -1,0 +1,101 @@
+"""The TOML file's [compress]: how gradients become lanes, how much of them is sent, and how fast."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from kofn.config.errors import ConfigError
+from kofn.config.plugins import CODECS
+from kofn.config.section import MBPS, Section
+
+RatioControl = Literal["off", "deliverable", "literal"]
+
+Rounding = Literal["nearest", "stochastic"]
+
+INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
+"""Bits of a lane of the codecs with one width whatever the number of workers, widest first."""
+
+FIXED_POINT = (*INTEGERS, "auto")
+"""Codecs whose lanes are known without loading them."""
+
+ERROR_MAX = {True: 0.9, False: 0.5}
+"""Default of max_encoding_error, with error feedback and without: below these the iterations that narrower lanes cost
+are fewer than those that half the bytes are worth (measured in docs/explanation/compression.md)."""
+
+
+def limit_of(width: int, workers: int) -> int:
+    """Largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: they have no room."""
+    most: int = (1 << (width - 1)) - 1
+    return most // workers
+
+
+class CompressSection(Section, frozen=True):
+    """What of a gradient goes over the network (docs/explanation/compression.md)."""
+
+    codec: str = "int32"  # int16, int8, int4, onebit, auto, or module:Name for a codec of your own
+    rounding: Rounding = "nearest"
+    error_feedback: bool = True  # what rounding and clipping leave over is sent later; false: it is thrown away
+    ratio: Annotated[float, Meta(gt=0, le=1)] = (
+        1.0  # of the float32 gradient's bytes; below what the lanes give, blocks are selected
+    )
+    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # each block is sent at least every so many iterations
+    ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
+    rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
+        0.1  # share by which successive rates may differ for the rate to count as stable
+    )
+    max_encoding_error: Annotated[float, Meta(gt=0, le=1)] | None = (
+        None  # share of the gradient's squared norm that narrowed lanes may leave over; None: error_max
+    )
+    pace_mbps: float | None = None  # packets leave at this rate; 0: as they come; None: network.link_mbps
+
+    @property
+    def compresses(self) -> bool:
+        """Whether fewer bytes may be sent than a gradient has in float32."""
+        return self.codec != "int32" or self.ratio < 1
+
+    @property
+    def error_max(self) -> float:
+        """Share of the gradient's squared norm that narrowed lanes may leave over."""
+        return ERROR_MAX[self.error_feedback] if self.max_encoding_error is None else self.max_encoding_error
+
+    def widths(self, workers: int) -> tuple[int, ...]:
+        """Bits of the lanes that a codec of FIXED_POINT may use among so many workers, widest first; may be empty.
+
+        The sum of all workers' lanes must fit a lane: one of w bits holds (2**(w-1) - 1) // workers steps of each.
+        """
+        fitting = {name: width for name, width in INTEGERS.items() if limit_of(width, workers)}
+        return tuple(width for name, width in fitting.items() if self.codec in (name, "auto"))
+
+    def check(self, *, workers: int, words: int) -> None:
+        """What spans keys; ConfigError names the key, its value and what is allowed."""
+        CODECS.check(self.codec, "compress.codec")
+        if self.ratio_control != "off" and self.codec != "auto":
+            raise ConfigError(
+                f"compress.ratio_control is {self.ratio_control!r}, compress.codec is {self.codec!r}: 'auto' is needed,"
+                " or ratio_control = 'off'"
+            )
+        if self.pace_mbps is not None and self.pace_mbps != 0 and not MBPS[0] <= self.pace_mbps <= MBPS[1]:
+            raise ConfigError(f"compress.pace_mbps is {self.pace_mbps}: 0, or {MBPS[0]:g} to {MBPS[1]:g}, is allowed")
+        if self.codec in FIXED_POINT:
+            self._check_widths(workers, words)
+
+    def _check_widths(self, workers: int, words: int) -> None:
+        """Lanes that hold the sum of all workers, and whole words."""
+        widths = self.widths(workers)
+        if not widths:
+            enough = [name for name, width in INTEGERS.items() if limit_of(width, workers)]
+            raise ConfigError(
+                f"compress.codec is {self.codec!r}: its {INTEGERS[self.codec]}-bit lanes leave no bits for the sum of"
+                f" {workers} workers (job.workers); {', '.join(enough)}, onebit or auto is allowed"
+            )
+        self.check_words(widths, words)
+
+    def check_words(self, widths: Sequence[int], words: int) -> None:
+        """Blocks of so many words in the widest of these lanes are whole words in the narrowest."""
+        whole = widths[0] // widths[-1]
+        if words % whole:
+            raise ConfigError(
+                f"job.words is {words}: a multiple of {whole} is allowed with compress.codec = {self.codec!r}, as a"
+                f" block in {widths[-1]}-bit lanes takes {widths[-1]} / {widths[0]} of its words"
+            )

@@ -1,0 +1,40 @@
+"""The names of objectives: what a configuration may say, without loading any of them (docs/howto/objective.md)."""
+
+from typing import NamedTuple
+
+from kofn.config.errors import ConfigError
+from kofn.config.late_rules import RULES, RuleName
+from kofn.config.plugins import Registry
+
+DEFAULT = "progress"
+"""What chooses k where nothing else is said (docs/explanation/experiments.md says why)."""
+
+OBJECTIVES = Registry(kind="objective", folder="controller/policy/objectives", reserved=("auto", "fixed", *RULES))
+"""An Objective, or the costs of one (controller/policy/choose.py)."""
+
+
+class Fixed(NamedTuple):
+    """An objective that chooses nothing: k, and the rule for late gradients where it has one."""
+
+    k: int
+    rule: RuleName | None
+
+
+def check_objective(text: str, workers: int, field: str) -> Fixed | None:
+    """What 'fixed:K' or 'RULE:K' say, None for the other objectives; ConfigError for anything else."""
+    name, colon, number = text.partition(":")
+    if colon and (name == "fixed" or name in RULES):
+        if not (number.isdecimal() and 1 <= int(number) <= workers):
+            raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
+        return Fixed(int(number), RULES[name].name if name in RULES else None)
+    if OBJECTIVES.find(text) is None:
+        raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
+    return None
+
+
+def allowed(workers: int) -> str:
+    """The objectives that there are, for people."""
+    rules = ", ".join(f"{rule}:K" for rule in RULES)
+    return (
+        f"{', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, {rules} with 1 <= K <= workers = {workers} is allowed"
+    )

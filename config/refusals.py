@@ -1,0 +1,125 @@
+"""A refusal of msgspec in the words of the file: table, key, what is there, what is allowed.
+
+msgspec alone decides what is valid, and stops at the first value that is not; its message has the place of that value.
+Here the value and its type are looked up there.  Knows none of the schema's names; bounds that span keys are theirs.
+
+>>> import kofn
+>>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
+Traceback (most recent call last):
+kofn.config.errors.ConfigError: straggler[0].workers[1] is -1: 0 or more is allowed
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from kofn.config.errors import ConfigError
+from kofn.config.section import LARGEST
+
+Number = inspect.IntType | inspect.FloatType
+
+WORDS: dict[type[inspect.Type], str] = {
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.BoolType: "true or false",
+    inspect.StructType: "a table",
+}
+"""TOML's own names of types; everything else is a string there."""
+
+
+MESSAGE = re.compile(r"(?P<what>.*?)( - at `\$\.?(?P<place>.*)`)?")
+"""Of a msgspec.ValidationError: "Expected `int`, got `str` - at `$.straggler[0].workers[1]`"."""
+
+KEY = re.compile(r"Object (contains unknown|missing required) field `(?P<name>.*)`")
+
+
+def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: type) -> ConfigError:
+    """Why `msgspec.convert(document, kind)` failed: a key unknown or missing, a wrong type, a value out of bounds."""
+    message = MESSAGE.fullmatch(str(error))
+    assert message
+    place = message["place"] or ""
+    value, found = _look_up(document, inspect.type_info(kind), place)
+    if key := KEY.fullmatch(message["what"]):
+        assert isinstance(found, inspect.StructType)
+        return ConfigError(_key(key["name"], found, place, missing="missing" in key[1]))
+    if isinstance(found, inspect.IntType | inspect.FloatType) and _is_number(value, found):
+        finite = ", and finite," if value == float("inf") and found.le == LARGEST else ""
+        return ConfigError(f"{place} is {value}: {bounds(found)}{finite} is allowed")
+    return ConfigError(f"{place} is {_shown(value)}: {allowed(found)} is allowed")
+
+
+def allowed(kind: inspect.Type) -> str:
+    """What a value may be: "a whole number (1 to 64)", "'fast' or 'scapy'"."""
+    if isinstance(kind, inspect.UnionType):
+        return allowed(_something(kind))
+    if isinstance(kind, inspect.LiteralType):
+        return " or ".join(map(repr, kind.values))
+    if isinstance(kind, inspect.VarTupleType):
+        tables = isinstance(kind.item_type, inspect.StructType)
+        return "an array of tables" if tables else f"an array, each entry {allowed(kind.item_type)}"
+    name = WORDS.get(type(kind), "a string")
+    limits = bounds(kind) if isinstance(kind, Number) else ""
+    return f"{name} ({limits})" if limits else name
+
+
+def bounds(kind: Number) -> str:
+    """Both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
+    low = "" if kind.ge is None else f"{kind.ge:g}"
+    low = low if kind.gt is None else f"more than {kind.gt:g}"
+    high = "" if kind.le in (None, LARGEST) else f"{kind.le:g}"
+    high = high if kind.lt is None else f"less than {kind.lt:g}"
+    if kind.gt is not None and high:
+        return f"{low}, at most {high}" if kind.lt is None else f"{low}, {high}"
+    if low and high:
+        return f"{low} to {high}"
+    if high:
+        return f"at most {high}"
+    return f"{low} or more" if kind.ge is not None else low
+
+
+def _something(kind: inspect.UnionType) -> inspect.Type:
+    """The type of an optional key's value: TOML has no null."""
+    return next(entry for entry in kind.types if not isinstance(entry, inspect.NoneType))
+
+
+def _look_up(value: Any, kind: inspect.Type, place: str) -> tuple[Any, inspect.Type]:
+    """The value at a place like straggler[0].mean_ms, and its type."""
+    for name, index in re.findall(r"(\w+)|\[(\d+)\]", place):
+        if index:
+            assert isinstance(kind, inspect.VarTupleType)
+            value, kind = value[int(index)], kind.item_type
+        else:
+            assert isinstance(kind, inspect.StructType)
+            value, kind = value[name], _fields(kind)[name].type
+        kind = _something(kind) if isinstance(kind, inspect.UnionType) else kind
+    return value, kind
+
+
+def _fields(kind: inspect.StructType) -> dict[str, inspect.Field]:
+    return {field.encode_name: field for field in kind.fields}
+
+
+def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> str:
+    """What is wrong with a key, or a table of the document itself."""
+    fields = _fields(table)
+    if missing:
+        return f"{f'{place}.' if place else ''}{name} is missing: {allowed(fields[name].type)} is needed"
+    where = f"{place} has the unknown key" if place else "unknown table or key"
+    return f"{where} {name!r}: {', '.join(fields)} are allowed"
+
+
+def _is_number(value: Any, kind: Number) -> bool:
+    """Whether a value has the type, so that only a bound can be wrong."""
+    numbers = (int,) if isinstance(kind, inspect.IntType) else (int, float)
+    return isinstance(value, numbers) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list):
+        return "an array"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)

@@ -1,0 +1,450 @@
+"""The run's TOML file as typed, checked values.
+
+Every key has a default, so an empty file is the default run.  A wrong key, type or bound raises ConfigError with one
+line that names the field and says what is allowed.  This module knows nothing of processes, sockets or training.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import force_setattr, replace
+
+from kofn.config.compress import CompressSection
+from kofn.config.errors import ConfigError
+from kofn.config.late_rules import AGE_WEIGHT, Treatment
+from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
+from kofn.config.late_rules import RuleChoice as LateGradient
+from kofn.config.objectives import DEFAULT, check_objective
+from kofn.config.overrides import override
+from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS
+from kofn.config.refusals import refusal
+from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
+
+WORKERS_MAX = 64
+"""A result's member bitmap has 64 bits for each part (docs/explanation/protocol.md)."""
+
+WORDS_MAX = 32
+"""256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
+
+SLOTS = 4096
+"""Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+"""A run's name is part of a folder's name."""
+
+CLASSES = 10
+"""Of the images that workers train on: the ten digits."""
+
+Average = Literal["gradients", "contributors"]
+
+SWITCH = "switch"
+"""The job.collective whose k a controller chooses."""
+
+
+class NetworkSection(Section, frozen=True):
+    """Where the run happens: topology, driver, switch."""
+
+    topology: Path | None = None  # None: a star of job.workers hosts
+    driver: Literal["auto", "mininet", "netns"] = "auto"
+    target: Literal["embedded", "bmv2"] = "embedded"
+    link_mbps: Mbps | None = 200.0  # for the default star; None: not shaped
+    management: str = "172.30.255.0/24"
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
+    controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
+    pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
+    tls: bool = True  # workers, peers, controller and commands prove who they are (docs/explanation/security.md)
+
+    def check(self) -> None:
+        """Ports that differ, a network that processes on this machine can have for themselves, what BMv2 cannot."""
+        if self.trace and self.target == "bmv2":
+            raise ConfigError(
+                f"network.trace is {self.trace}, network.target is 'bmv2': only 'embedded' traces packets"
+            )
+        if self.p4runtime_port == self.controller_port:
+            raise ConfigError(
+                f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "
+                "two different ports are needed"
+            )
+        try:
+            network = IPv4Network(self.management)
+        except ValueError as error:
+            raise ConfigError(
+                f"network.management is {self.management!r}: an IPv4 network is needed, "
+                f"172.30.255.0/24 for example ({error})"
+            ) from error
+        if network.is_loopback or network.is_multicast or network.is_reserved or network.is_unspecified:
+            raise ConfigError(f"network.management is {self.management!r}: a network that hosts can have is needed")
+
+
+class JobSection(Section, frozen=True):
+    """What is aggregated: who takes part, in which packets, through which slots."""
+
+    id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
+    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, or module:Name for one of your own
+    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
+    words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
+    start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
+    slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
+    window: PositiveInt = 64  # blocks in flight, at most slots / 2
+    rto_ms: Positive = 50.0  # first retransmission timeout
+    packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
+    gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
+        64.0  # largest magnitude of one addend; more is clipped into the residual
+    )
+
+
+class PolicySection(Section, frozen=True):
+    """How k is chosen."""
+
+    objective: str = (
+        DEFAULT  # a run's first trial, where run.trials does not say; a controller's that is started by hand
+    )
+    margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
+    window: PositiveInt = 16  # blocks that an estimate rests on
+    decide_every: PositiveInt = 1  # iterations between decisions
+    warm_up: PositiveInt = 1  # reports from every live worker before the first decision
+    include_after: Annotated[int, Meta(ge=0)] = (
+        0  # wait for a worker that was too late so many times in a row; 0: never
+    )
+    late_gradient: LateGradient = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
+    age_weight: Probability | None = None  # what each iteration of age leaves of its weight; None: as late_gradient
+    age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
+
+    @property
+    def treatment(self) -> Treatment:
+        """Of late gradients, as long as nobody chooses another one."""
+        rule = DEFAULT_RULE if self.late_gradient == "auto" else self.late_gradient
+        return Treatment(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)
+
+
+class ModelSection(Section, frozen=True):
+    """The multilayer perceptron on 8 x 8 images of digits."""
+
+    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (64,)  # [960, 960]: a million parameters
+    workload: str | None = None  # digits, replay, or module:Name of your own; None: replay where that is given
+    replay: str | None = None  # a folder of .npy files that are the gradients, from the TOML file on; None: train
+    stragglers: str | None = None  # drawn, trace, or module:Name of your own; None: trace where that is given
+    trace: str | None = None  # a file of blocking times, from the TOML file on; None: [[straggler]] and [[shock]]
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    average: Average = "gradients"  # what a sum is divided by (docs/explanation/control.md)
+    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
+    dirichlet: Positive | None = (
+        None  # how alike the workers' classes are, alpha: 0.1 hardly, 100 much; None: dealt evenly
+    )
+
+    @property
+    def workload_name(self) -> str:
+        return self.workload or ("digits" if self.replay is None else "replay")
+
+    @property
+    def straggler_source(self) -> str:
+        """Where blocking times come from."""
+        return self.stragglers or ("drawn" if self.trace is None else "trace")
+
+    def check(self) -> None:
+        """That there are plug-ins of these names, and nothing is given that another one than these reads."""
+        WORKLOADS.check(self.workload_name, "model.workload")
+        STRAGGLERS.check(self.straggler_source, "model.stragglers")
+        if self.replay is not None and self.workload_name == "digits":
+            raise ConfigError("model.replay is given, and model.workload = 'digits': one of them is allowed")
+        if self.trace is not None and self.straggler_source == "drawn":
+            raise ConfigError("model.trace is given, and model.stragglers = 'drawn': one of them is allowed")
+
+
+Law = Literal["poisson", "exponential", "pareto"]
+"""Of blocking times: a Poisson number of events of event_ms, exponential, or Pareto (shape 2, from 0 on)."""
+
+
+class StragglerSection(Section, frozen=True):
+    """Blocking of some workers from an iteration on, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
+    law: Law = "poisson"
+    event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
+    compute_ms: NotNegative | None = None  # other hardware: in place of model.compute_ms
+    from_iteration: PositiveInt = 1
+
+
+class ShockSection(Section, frozen=True):
+    """Times at which every gradient that some workers begin takes longer; several entries add up."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    blocking_ms: Positive  # so much longer
+    for_ms: Positive  # length of such a time
+    share: Probability  # of all times
+    common: bool = True  # at the same time for all of these workers; false: for each at times of its own
+
+
+class ShardSection(Section, frozen=True):
+    """One worker that alone holds all training images of some classes, and no others."""
+
+    worker: Annotated[int, Meta(ge=0)]
+    classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
+
+    def check(self, owners: dict[int, int]) -> None:
+        """Enter its classes among those that have an owner already."""
+        if not self.classes:
+            raise ConfigError(f"shard.classes of worker {self.worker} is empty: one or more classes are needed")
+        for label in self.classes:
+            if label in owners:
+                raise ConfigError(
+                    f"shard.classes of worker {self.worker} has {label}, which worker {owners[label]} holds:"
+                    " each class can be given once"
+                )
+            owners[label] = self.worker
+
+
+class FaultSection(Section, frozen=True):
+    """What the network does to some workers' packets, for as long as it is in force; several entries add up."""
+
+    where: Literal["host", "switch"] = "host"  # the worker's transport, or its port of the embedded switch
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
+    direction: Literal["send", "receive", "both"] = "both"  # as the worker sees it
+    packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
+    drop: Probability = 0.0
+    duplicate: Probability = 0.0
+    corrupt: Probability = 0.0  # one bit flips, anywhere
+    reorder: Probability = 0.0  # held back until the next one has passed, 20 ms at most
+    delay_ms: NotNegative = 0.0  # of every packet
+    jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
+    from_s: NotNegative = 0.0  # since the worker started; at the switch: since the first packet of the worker's port
+    until_s: Annotated[float, Meta(ge=0)] = math.inf
+
+    def check(self, target: str) -> None:
+        """That something can happen, and that somebody makes it happen."""
+        if self.until_s <= self.from_s:
+            raise ConfigError(f"fault.until_s is {self.until_s}: more than fault.from_s = {self.from_s} is allowed")
+        effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
+        if not any(getattr(self, effect) for effect in effects):
+            raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
+        for field in ("workers", "packets"):
+            if getattr(self, field) == ():
+                raise ConfigError(f"fault.{field} is empty: one or more numbers are allowed, or no {field} for all")
+        if self.where == "switch" and target == "bmv2":
+            raise ConfigError(
+                "fault.where is 'switch', network.target is 'bmv2': BMv2's ports have no fault layer; "
+                "where = 'host' is allowed"
+            )
+
+
+ACTIONS = ("kill", "start", "objective")
+
+CONTROL_PLANE = ("switch", "controller")
+"""The processes that all jobs share."""
+
+
+class EventSection(Section, frozen=True):
+    """Something that happens in mid-run: exactly one of kill, start and objective.
+
+    A worker whose first event is a start is not started with the others: a late joiner (see job.start_workers).
+    """
+
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    kill: str | None = None  # "switch", "controller" or "worker-R": SIGKILL
+    start: str | None = None  # the same names: again, or late
+    after_s: NotNegative = 0.0  # so much later
+    objective: str | None = None  # what `kofn set-k` would set
+
+    def actions(self) -> dict[str, str]:
+        """What is given of the three."""
+        return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
+
+
+class LinkSection(Section, frozen=True):
+    """Another rate of some workers' links, in both directions, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    mbps: Mbps
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    after_s: NotNegative = 0.0  # so much later, in the middle of an iteration for instance
+
+    def check(self) -> None:
+        """That there is something to change."""
+        if not self.workers:
+            raise ConfigError("link.workers is empty: one or more numbers are allowed")
+
+
+class RunSection(Section, frozen=True):
+    """What is done: trials over the same seed and stragglers, one after another."""
+
+    name: str = "default"
+    seed: Annotated[int, Meta(ge=0)] = 1
+    trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
+    # that where job.collective is not "switch"
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that an accuracy is the mean of
+    evaluate_every: PositiveInt = 1  # iterations; the accuracy of those between is not known
+    max_iterations: PositiveInt = 1000
+    shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
+    record: bool = False  # keep every contribution and result of every worker, for checking (large)
+    trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
+
+
+class Config(Section, frozen=True):
+    """One run, complete and checked."""
+
+    run: RunSection = RunSection()
+    network: NetworkSection = NetworkSection()
+    job: JobSection = JobSection()
+    compress: CompressSection = CompressSection()
+    policy: PolicySection = PolicySection()
+    model: ModelSection = ModelSection()
+    straggler: tuple[StragglerSection, ...] = ()
+    shock: tuple[ShockSection, ...] = ()
+    shard: tuple[ShardSection, ...] = ()
+    fault: tuple[FaultSection, ...] = ()
+    link: tuple[LinkSection, ...] = ()
+    event: tuple[EventSection, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Passes are always known: where the switch does not sum, nothing chooses k."""
+        if not self.run.trials:
+            chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
+            force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        later = [event.objective for event in self.event if event.objective is not None]
+        return (self.policy.objective, *self.run.trials, *later)
+
+    @property
+    def owned(self) -> list[int]:
+        """The classes that only one worker holds."""
+        return [label for shard in self.shard for label in shard.classes]
+
+    def pace_mbps(self, sharing: int = 1) -> float:
+        """At which rate a worker's packets leave, in Mbit/s; 0: as they come.
+
+        `sharing`: workers whose packets go over one link (source: the rate-adaptive compression document, B / n).
+        The links of a topology of your own are known to that alone, so without compress.pace_mbps nothing is paced.
+        """
+        if self.compress.pace_mbps is not None:
+            return self.compress.pace_mbps
+        return (self.network.link_mbps or 0.0) / sharing if self.network.topology is None else 0.0
+
+    @classmethod
+    def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
+        """Read and check a TOML file, a command line's `settings` in it; ConfigError names the field that is wrong."""
+        try:
+            return cls.parse(path.read_text(), settings)._at(path.parent)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not TOML: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    @classmethod
+    def parse(cls, text: str, settings: Sequence[str] = ()) -> Self:
+        """The same of a file's text."""
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"not TOML: {error}") from error
+        return cls.of(document, settings)
+
+    @classmethod
+    def of(cls, document: dict[str, Any], settings: Sequence[str] = ()) -> Self:
+        """What a TOML file says, checked, with `settings` as above; ConfigError names the field that is wrong."""
+        override(document, settings)
+        try:
+            config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
+        except msgspec.ValidationError as error:
+            raise refusal(error, document, cls) from error
+        config.check()
+        return config
+
+    def _at(self, folder: Path) -> Self:
+        """With the paths in it that every process needs, from this folder on."""
+        model = self.model
+        paths = {"replay": model.replay, "trace": model.trace}
+        there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
+        return replace(self, model=replace(model, **there))
+
+    def check(self) -> None:
+        """Bounds that types cannot say, or that span fields."""
+        if not NAME.fullmatch(self.run.name):
+            raise ConfigError(f"run.name is {self.run.name!r}: up to 64 letters, digits, '.', '_' and '-' are allowed")
+        self.network.check()
+        COLLECTIVES.check(self.job.collective, "job.collective")
+        if self.job.slots & (self.job.slots - 1):
+            raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
+        if self.job.window > self.job.slots // 2:
+            raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
+        self.model.check()
+        self.compress.check(workers=self.job.workers, words=self.job.words)
+        check_objective(self.policy.objective, self.job.workers, "policy.objective")
+        for objective in self.run.trials:
+            check_objective(objective, self.job.workers, "run.trials")
+        if (self.job.start_workers or 1) > self.job.workers:
+            raise ConfigError(
+                f"job.start_workers is {self.job.start_workers}: 1 to {self.job.workers} (job.workers) is allowed"
+            )
+        for event in self.event:
+            self._check_event(event)
+        for entry in self.straggler:
+            self._check_ranks(entry.workers, "straggler.workers")
+        for shock in self.shock:
+            self._check_ranks(shock.workers, "shock.workers")
+        self._check_shards()
+        for fault in self.fault:
+            self._check_ranks(fault.workers or (), "fault.workers")
+            fault.check(self.network.target)
+        for link in self.link:
+            self._check_ranks(link.workers, "link.workers")
+            link.check()
+
+    def _check_event(self, event: EventSection) -> None:
+        """One action, on something that is there."""
+        given = event.actions()
+        if len(given) != 1:
+            raise ConfigError(
+                f"event has {', '.join(given) or 'no action'}: exactly one of {', '.join(ACTIONS)} is allowed"
+            )
+        if event.objective is not None:
+            check_objective(event.objective, self.job.workers, "event.objective")
+            return
+        action, name = given.popitem()
+        processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
+        if name not in processes:
+            raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
+
+    def _check_shards(self) -> None:
+        """One shard a worker, one owner a class; and the other workers have the other classes."""
+        if self.shard and self.model.replay is not None:
+            raise ConfigError(
+                "shard is given, and model.replay: one of them is allowed, no image is looked at in a replay"
+            )
+        if self.shard and self.model.dirichlet is not None:
+            raise ConfigError("shard is given, and model.dirichlet: one of them is allowed, each deals the images out")
+        owners: dict[int, int] = {}
+        sharing = set(range(self.job.workers))
+        for shard in self.shard:
+            self._check_ranks((shard.worker,), "shard.worker")
+            if shard.worker not in sharing:
+                raise ConfigError(f"shard.worker {shard.worker} is there twice: one shard a worker is allowed")
+            sharing.remove(shard.worker)
+            shard.check(owners)
+        left = [label for label in range(CLASSES) if label not in owners]
+        if left and not sharing:
+            raise ConfigError(f"shard leaves no worker for the classes {left}: give them to one, or leave one without")
+        if sharing and not left:
+            raise ConfigError(f"shard leaves no class for the workers {sorted(sharing)}: leave one, or give them some")
+
+    def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
+        """Every rank is a worker's."""
+        for rank in ranks:
+            if rank >= self.job.workers:
+                raise ConfigError(f"{field} has {rank}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed")

@@ -1,0 +1,120 @@
+"""How fast gradients turn, and how noisy they are: from the aggregates' norms and products. No clock, no I/O.
+
+The *correlation length* L is the lag, in iterations, at which the product of two aggregates has fallen to half of that
+of an aggregate without noise with itself. The step size is in it: with a small learning rate gradients keep their
+direction for 10 or 20 iterations, with a large one for about one. phi, the *noise scale*, is the noise of a worker's
+gradient in units of its signal (McCandlish et al., An empirical model of large-batch training, 2018).
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.host.compression.alignment import LAGS
+
+MEMORY = 256
+"""Iterations after which a measured product counts for 1 / e."""
+
+LENGTH_MIN, LENGTH_MAX = 0.5, 10.0
+"""Lags, where the product falls to half within those that are known."""
+
+FARTHEST = 3.0
+"""Times LENGTH_MAX, where it does not over all LAGS: as much longer as the loss over these is less than a half."""
+
+UNKNOWN = 2.0
+"""L and phi while nothing is known."""
+
+SIGNAL_MIN = 0.05
+"""Least share of an aggregate's squared length that is taken to be signal: below it cannot be told from noise."""
+
+SEVERAL = 1.2
+"""Gradients in a sum from which on its noise can be told from a single one's."""
+
+KNOWN = 0.2
+"""Iterations' weight from which on a product is known."""
+
+DECAY = math.exp(-1 / MEMORY)
+
+
+@dataclass(slots=True)
+class Correlation:
+    """Means over iterations that forget exponentially."""
+
+    _sums: FloatArray = field(default_factory=lambda: np.zeros(LAGS))  # of cosines, for lags 1..LAGS
+    _weights: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
+    _norms: dict[int, float] = field(default_factory=dict)  # squared lengths of the latest aggregates, by iteration
+    _signal: float = 0.0  # of the share of an aggregate's squared length that is signal
+    _known: float = 0.0
+    _gradients: float = 1.0  # in a sum
+
+    def add(
+        self, iteration: int, *, gradients: float, gradient_norm2: float, norm2: float, products: tuple[float, ...]
+    ) -> None:
+        """An iteration's aggregate, of so many gradients: |a|^2, and products with those 1, 2, ... iterations older.
+
+        `gradient_norm2`: the mean |g|^2 of single ones. An aggregate that is mostly noise says little of turning.
+        """
+        if not 0 < norm2 < math.inf:
+            return
+        self._sums *= DECAY
+        self._weights *= DECAY
+        trust = float(np.clip(self.signal, SIGNAL_MIN, 1.0)) if self._known else 0.5
+        for lag, product in enumerate(products[:LAGS], 1):
+            before = self._norms.get(iteration - lag)
+            if before:
+                self._sums[lag - 1] += trust * product / math.sqrt(norm2 * before)
+                self._weights[lag - 1] += trust
+        self._norms[iteration] = norm2
+        for old in [known for known in self._norms if known < iteration - LAGS]:
+            del self._norms[old]
+        self._gradients += 0.1 * (gradients - self._gradients) if self._known else gradients - self._gradients
+        if gradients > SEVERAL and gradient_norm2 > 0:  # |a|^2 = G^2 + S / m, |g|^2 = G^2 + S
+            share = (gradients - gradient_norm2 / norm2) / (gradients - 1)
+            self._signal = self._signal * DECAY + min(max(share, -1.0), 1.0)
+            self._known = self._known * DECAY + 1
+
+    @property
+    def signal(self) -> float:
+        """The share of an aggregate's squared length that is signal; 0 while nothing is known."""
+        return self._signal / self._known if self._known else 0.0
+
+    @property
+    def curve(self) -> FloatArray:
+        """What is left of a gradient's direction after 0, 1, 2, ... iterations, as far as it is known; 1 first."""
+        known = int((self._weights > KNOWN).sum())
+        if not known:
+            return np.ones(1)
+        cosines = self._sums[:known] / self._weights[:known]
+        return np.append(1.0, cosines / self._signal_of(cosines[0]))
+
+    @property
+    def length(self) -> float:
+        curve = self.curve
+        if len(curve) == 1:
+            return UNKNOWN
+        below = np.flatnonzero(curve < 0.5)
+        if not below.size:
+            lost = 1.0 - float(curve[-1])
+            farther = min(0.5 / max(lost, 1e-9), FARTHEST) if len(curve) > LAGS else 1.0
+            return min(float(len(curve)), LENGTH_MAX) * farther
+        at = int(below[0])
+        length = at - 1 + (curve[at - 1] - 0.5) / max(curve[at - 1] - curve[at], 1e-9)
+        return float(np.clip(length, LENGTH_MIN, LENGTH_MAX))
+
+    @property
+    def noise_scale(self) -> float:
+        """phi, in units of a worker's batch."""
+        if not (self._weights[0] > KNOWN):
+            return UNKNOWN
+        signal = self._signal_of(self._sums[0] / self._weights[0])
+        return self._gradients * (1 - signal) / signal
+
+    @property
+    def known(self) -> bool:
+        return bool(self._weights[0] > KNOWN)
+
+    def _signal_of(self, next_cosine: float) -> float:
+        """The aggregate's share of signal: by its norm, and no less than what it has in common with the next."""
+        return float(np.clip(max(self.signal, next_cosine), SIGNAL_MIN, 1.0))

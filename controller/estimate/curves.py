@@ -1,0 +1,120 @@
+"""Workers' own distributions of blocking, where none is taken for granted: Kaplan and Meier's, many at once.
+
+E. L. Kaplan, P. Meier, Nonparametric estimation from incomplete observations, JASA 53 (1958). Beyond the largest lower
+bound nothing is known: there the fitted Poisson distribution's tail goes on. Pure functions of arrays in units of tau.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from kofn.controller.estimate.grouped import CountGroups
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.poisson import TINY, farthest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Of m workers, in ascending order of rank; the arrays of whole observations are (m, window), sorted by row."""
+
+    rank: NDArray[np.int64]  # (m,) whose they are
+    counts: FloatArray  # finite also where there is no mass
+    masses: FloatArray  # probabilities; 0 for lower bounds, and where nothing is
+    left: FloatArray  # (m,) probability beyond `bound`
+    bound: FloatArray  # (m,); -1 where nothing is known
+    rate: FloatArray  # (m,) of the tail
+
+    @classmethod
+    def of(cls, rank: NDArray[np.int64], counts: FloatArray, cut: BoolArray, rate: FloatArray) -> Self:
+        """From counts (m, window), NaN where there is none; of equal ones the whole come first."""
+        order = np.argsort(cut, axis=1, kind="stable")
+        order = np.take_along_axis(order, np.argsort(np.take_along_axis(counts, order, axis=1), kind="stable"), axis=1)
+        counts, cut = np.take_along_axis(counts, order, axis=1), np.take_along_axis(cut, order, axis=1)
+        known = ~np.isnan(counts)
+        at_risk = np.maximum(known.sum(axis=1, keepdims=True) - np.arange(counts.shape[1]), 1)
+        survival = np.cumprod(1 - (known & ~cut) / at_risk, axis=1)
+        counts = np.where(known, counts, 0.0)
+        return cls(
+            rank=rank,
+            counts=counts,
+            masses=-np.diff(survival, prepend=1.0, axis=1),
+            left=survival[:, -1],
+            bound=np.where(known.any(axis=1), counts.max(axis=1, initial=0.0), -1.0),
+            rate=rate,
+        )
+
+    @classmethod
+    def none(cls) -> Self:
+        nothing = np.empty((0, 1))
+        return cls.of(np.empty(0, np.int64), nothing, nothing.astype(np.bool_), np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def at(self, rows: NDArray[np.int64] | BoolArray) -> "Curves":
+        """Those of some of the m."""
+        return Curves(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+    @property
+    def longest(self) -> FloatArray:
+        """The largest that each reaches (m,): observed, or to be expected beyond the largest lower bound."""
+        seen = np.max(self.counts, axis=1, where=self.masses > 0, initial=0.0)
+        return np.asarray(np.maximum(seen, (self.bound + self.rate) * (self.left > 0)))
+
+    def done(self, events: FloatArray, groups: CountGroups | None = None) -> FloatArray:
+        """P(N <= m) (m, points) at ascending whole `events` m; a count between two of them is shared, its mean kept.
+
+        Of `groups` of them: the mean of each group (groups, points).
+        """
+        first = np.searchsorted(events, self.counts - 1, side="right")
+        share = np.clip(np.append(events, np.inf)[first] + 1 - self.counts, 0.0, 1.0) * self.masses
+        return self._summed(events, groups, (first, share), (first + 1, self.masses - share))
+
+    def reached(self, points: FloatArray, groups: CountGroups | None = None) -> FloatArray:
+        """P(N <= x) (m, points) at ascending `points` x, whole or not; likewise of groups."""
+        return self._summed(points, groups, (np.searchsorted(points, self.counts), self.masses))
+
+    def _summed(
+        self, points: FloatArray, groups: CountGroups | None, *parts: tuple[NDArray[np.int64], FloatArray]
+    ) -> FloatArray:
+        """From masses and the index of the point from which on each counts, and the tails beyond the bounds.
+
+        A group has one tail: of its members' means, each weighted by what is left of it.
+        """
+        group, sizes = (groups.group, groups.sizes) if groups else (np.arange(len(self)), np.ones(len(self), np.int64))
+        bins = len(points) + 2
+        at = np.zeros(len(sizes) * bins)
+        for first, mass in parts:
+            at += np.bincount((group[:, None] * bins + first).ravel(), mass.ravel(), minlength=len(at))
+        seen = np.cumsum(at.reshape(len(sizes), bins), axis=1)[:, : len(points)]
+        left = np.bincount(group, self.left, minlength=len(sizes))
+        rows = np.flatnonzero(left > 0)
+        weighed = (np.bincount(group, self.left * each, minlength=len(sizes)) for each in (self.bound, self.rate))
+        bound, rate = (np.asarray(each[rows] / left[rows], dtype=np.float64)[:, None] for each in weighed)
+        tail = np.minimum(_above(points, rate) / np.maximum(_above(bound, rate), TINY), 1.0)
+        seen[rows] += left[rows, None] * np.where(points <= bound, 0.0, 1 - tail)
+        return np.asarray(np.clip(seen / sizes[:, None], 0.0, 1.0))
+
+    def quantiles(self, row: int, levels: FloatArray) -> FloatArray:
+        """Counts below which a share of `levels` (any,), 0 to 1, of one of the distributions lies."""
+        summed = np.cumsum(self.masses[row])
+        last = int(np.flatnonzero(self.masses[row])[-1]) if self.masses[row].any() else 0
+        seen = self.counts[row][np.minimum(np.searchsorted(summed, levels - 1e-12), last)]
+        if self.left[row] <= 0:
+            return np.asarray(seen)
+        return np.where(levels <= 1 - self.left[row], seen, self._tail(row, (1 - levels) / self.left[row]))
+
+    def _tail(self, row: int, above: FloatArray) -> FloatArray:
+        """Counts beyond the bound which a share of `above` of those exceed."""
+        bound, rate = self.bound[row], self.rate[row]
+        events = np.floor(bound) + np.arange(1, 2 + farthest(rate))
+        tail = _above(events, rate) / np.maximum(_above(bound, rate), TINY)
+        return np.asarray(events[np.minimum(np.searchsorted(-tail, -above), len(events) - 1)])
+
+
+def _above(counts: FloatArray, rates: FloatArray) -> FloatArray:
+    """P(N > count) of Poisson counts."""
+    return np.where(counts < 0, 1.0, special.pdtrc(np.maximum(counts, 0.0), rates))

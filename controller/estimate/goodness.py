@@ -1,0 +1,121 @@
+"""Whether a worker's blocking events are Poisson's as the others' are; and its own distribution where they are not.
+
+A Poisson count's variance is its mean. Each worker's ratio of the two is held against that of all others together: the
+ratio of two such ratios follows an F distribution. (Whether all together are Poisson's: `shape`.) Pure functions of
+arrays; a row is a worker, counts are in units of tau.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from kofn.controller.estimate.curves import Curves
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.poisson import poisson_rates
+from kofn.controller.estimate.units import variances
+
+FALSE_ALARMS = 0.01
+"""Most of the truly Poisson windows, as a share, in which any worker is called something else."""
+
+EXCESS_MIN = 0.05
+"""Least variance, as a share of Poisson's, that an interval rests on."""
+
+ONE_BY_ONE = 64
+"""Most workers of which the worst is taken out first, and the rest tested again."""
+
+LIKE = 4.0
+"""Standard deviations from the median within which one of more workers is like the others."""
+
+NEAR = 2.5
+"""Standard deviations within which nobody looks closer: of so many workers some are always further out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fits:
+    """What the check found of n workers."""
+
+    rate: FloatArray  # (n,) events a block
+    blocks: FloatArray  # (n,) information in it, in whole observations
+    dispersion: FloatArray  # (n,) variance / mean in units of tau: 1 where Poisson fits, NaN where unknown
+    poisson: BoolArray  # (n,) True too where too little is known
+    curves: Curves  # of the others
+
+    @property
+    def excess(self) -> FloatArray:
+        """Variance (n,) as a multiple of Poisson's, where that does not fit: its interval is as much wider, squared."""
+        own = np.maximum(np.nan_to_num(self.dispersion, nan=1.0), EXCESS_MIN)
+        return np.where(self.poisson, 1.0, own)
+
+
+def check(counts: FloatArray, cut: BoolArray, aside: BoolArray, start: FloatArray | None = None) -> Fits:
+    """Test each worker of (n, window); those set `aside` (n,) are tested, but no one is held against them.
+
+    `start` (n,): where to begin looking for rates.
+    """
+    return _fits(counts, cut, None, aside, start)
+
+
+def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: FloatArray) -> Fits:
+    """The same in another unit, for what was found in the first one."""
+    return _fits(counts, cut, poisson, ~poisson, start)
+
+
+def _fits(
+    counts: FloatArray, cut: BoolArray, poisson: BoolArray | None, aside: BoolArray, start: FloatArray | None
+) -> Fits:
+    """The numbers of (n, window), and the curves of those that are not `poisson`; tested where that is None."""
+    rate, blocks = poisson_rates(counts, cut, start)
+    variance, weight = variances(counts, cut, rate, blocks)
+    if poisson is None:
+        poisson = poisson_fits(variance, rate, weight, aside)
+    dispersion = np.full(len(rate), np.nan)
+    np.divide(variance, rate, out=dispersion, where=(weight > 0) & (rate > 0))
+    odd = np.flatnonzero(~poisson)
+    curves = Curves.of(odd, counts[odd], cut[odd], rate[odd])
+    return Fits(rate=rate, blocks=blocks, dispersion=dispersion, poisson=poisson, curves=curves)
+
+
+def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, aside: BoolArray) -> BoolArray:
+    """False (n,) where a worker's variance / mean is not the others', True also where it is not known."""
+    known = (weight * rate > 0) & np.isfinite(variance)
+    if known.sum() > ONE_BY_ONE:
+        return _at_once(variance, rate, weight, known)
+    fits = np.ones(len(rate), dtype=np.bool_)
+    for _ in range(len(rate) // 2):  # so that one worker does not make all others look odd
+        among = np.where(known & fits & ~aside, weight, 0.0)
+        others = np.sum(among * rate) - among * rate  # half the degrees of freedom
+        squares = np.sum(among * variance) - among * variance
+        tested = known & fits & (others > 1e-9) & (squares > 1e-12)
+        if not tested.any():
+            break
+        ratio = (variance[tested] / rate[tested]) / (squares[tested] / others[tested])
+        chance = _chance(ratio, 2 * (weight * rate)[tested], 2 * others[tested])
+        if chance.min() * tested.sum() >= FALSE_ALARMS:
+            break
+        fits[np.flatnonzero(tested)[np.argmin(chance)]] = False
+    return fits
+
+
+def _chance(ratio: FloatArray, freedom: FloatArray, against: FloatArray) -> FloatArray:
+    """That an F distribution's value is as far out as this."""
+    below = special.fdtr(freedom, against, ratio)
+    return np.asarray(2 * np.minimum(below, special.fdtrc(freedom, against, ratio)))
+
+
+def _at_once(variance: FloatArray, rate: FloatArray, weight: FloatArray, known: BoolArray) -> BoolArray:
+    """Of many workers: against all that are like the median, on the scale on which ratios are normal.
+
+    The cube root of a chi-squared variable over its freedom (E. B. Wilson, M. M. Hilferty, PNAS 17 (1931)).
+    """
+    spread = 1 / (9 * np.where(known, weight * rate, 1.0))  # 2 / (9 freedom)
+    root = np.cbrt(np.where(known, variance / np.maximum(rate, 1e-300), 1.0))
+    middle = np.median((root / (1 - spread))[known & (spread < 0.5)])  # of one ratio, for all
+    like = known & (np.abs(root / middle - 1 + spread) < LIKE * np.sqrt(spread))
+    ratio = np.sum((weight * variance)[like]) / np.sum((weight * rate)[like])
+    apart = np.flatnonzero(known & (np.abs(root / np.cbrt(ratio) - 1 + spread) > NEAR * np.sqrt(spread)))
+    against = np.full(len(apart), 2 * np.sum((weight * rate)[like]))
+    fits = np.ones(len(rate), dtype=np.bool_)
+    chance = _chance(root[apart] ** 3 / ratio, 2 * (weight * rate)[apart], against)
+    fits[apart[chance * known.sum() < FALSE_ALARMS]] = False
+    return fits

@@ -1,0 +1,249 @@
+"""What is known of each worker: its reports, and its silence. Bounded memory; no clock, no I/O.
+
+A report gives the first-block time T_i of an iteration, or a lower bound of it where the iteration ended first.
+A worker that has said nothing while others went on is itself a lower bound: the time since it began.
+Bad input is refused, counted, and logged once for each worker and reason.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kofn.controller.estimate.views import Views
+from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
+from kofn.results.account import Account
+from kofn.rpc import kofn_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+AHEAD_MAX = 1000
+"""Iterations that a report may be ahead of all that is known: k fastest workers go on alone, but not that far."""
+
+GRACE_S = 0.020
+"""A worker is silent only when others have been ahead of it for so long: its own message may be on its way."""
+
+FRONTS_KEPT = 64
+"""Latest iterations of which it is known when anyone first reached them."""
+
+FIRST_BLOCK_MAX_S = 3600.0
+"""A longer first-block time is no measurement."""
+
+NORM2_MAX = 1e100
+"""A larger sum of squares, or product, is none of float32 values either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/headers.p4)."""
+
+    worker: int
+    iteration: int
+    verdict: str
+    timestamp_us: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Track:
+    """Counts and latest facts of one worker."""
+
+    reported: int = 0  # latest iteration that it reported
+    arrived: int = 0  # latest iteration of which the switch saw its first block
+    arrivals: int = 0
+    late: int = 0
+    late_in_a_row: int = 0
+    last_first_block_s: float = 0.0
+    account: Account = field(default_factory=Account)
+    unheard: int = 0  # of its latest gradients in a row so many are in no sum
+
+    @property
+    def reached(self) -> int:
+        """The latest iteration of which its first block is known to be done."""
+        return max(self.reported, self.arrived)
+
+
+@dataclass(slots=True, kw_only=True)
+class Measurements:
+    """The latest `window` first-block times of each of `workers` workers.
+
+    `times_s`, `cut` and `iterations`, all (workers, window), hold the oldest first; times are NaN and iterations, in
+    which each was begun, 0 where nothing is known yet. `cut` marks lower bounds.
+    """
+
+    workers: int
+    window: int
+    times_s: FloatArray = field(init=False)
+    cut: BoolArray = field(init=False)
+    iterations: NDArray[np.int64] = field(init=False)
+    reports: NDArray[np.int64] = field(init=False)  # (workers,) so far
+    track: tuple[Track, ...] = field(init=False)
+    views: Views = field(init=False)
+    iteration: int = 0  # the latest that any worker reported
+    refused: int = 0
+    _front: int = 0  # the latest that any worker reached
+    _reached: NDArray[np.int64] = field(init=False)  # by each worker
+    _began_s: FloatArray = field(init=False)  # its present iteration began no earlier: its last sign of life; NaN: none
+    _first_s: dict[int, float] = field(init=False, default_factory=dict)  # when anyone first reached an iteration
+    _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of anyone."""
+        self.times_s = np.full((self.workers, self.window), np.nan)
+        self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
+        self.iterations = np.zeros((self.workers, self.window), dtype=np.int64)
+        self.reports, self._reached = np.zeros((2, self.workers), np.int64)
+        self._began_s = np.full(self.workers, np.nan)
+        self.track = tuple(Track() for _ in range(self.workers))
+        self.views = Views(workers=self.workers)
+
+    def begin(self, now_s: float) -> None:
+        self._began_s[:] = now_s
+
+    def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
+        """A worker begins in mid-job, in this iteration: it has been silent, or late in a row, since now only."""
+        self._began_s[rank], self.track[rank].late_in_a_row = now_s, 0
+        if not self._front:  # nothing is known yet, but the job goes on: reports of that iteration are not absurd
+            self._front = self.iteration = max(iteration - 1, 0)
+            self._first_s[self._front] = now_s
+
+    def report(self, rank: int, report: pb.Report, now_s: float) -> bool:
+        """Take a report; False where it was refused."""
+        if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
+            return self._refuse(rank, "report", *fault)
+        self._push(rank, report)
+        track = self.track[rank]
+        self.reports[rank] += 1
+        track.reported = report.iteration
+        self._has_reached(rank, now_s)
+        track.last_first_block_s = report.first_block_s
+        track.late += report.late
+        track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
+        if (account := account_of(report)) is not None:
+            track.unheard = 0 if account.summed > track.account.summed else track.unheard + 1
+            track.account = account
+        self.iteration = max(self.iteration, report.iteration)
+        self.views.report(
+            rank,
+            report.iteration,
+            first_block_s=report.first_block_s,
+            sent=not report.censored,
+            late=report.late,
+        )
+        return True
+
+    def arrival(self, arrival: Arrival, now_s: float) -> bool:
+        """Take an arrival from a digest; False where it was refused. A block sent again tells nothing new."""
+        if fault := self._fault(arrival.worker, arrival.iteration):
+            return self._refuse(arrival.worker, "digest", *fault)
+        track = self.track[arrival.worker]
+        if arrival.iteration > track.arrived:
+            track.arrivals += 1
+            track.arrived = arrival.iteration
+            self._has_reached(arrival.worker, now_s)
+            self.views.arrival(
+                arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
+            )
+        return True
+
+    @property
+    def shares(self) -> FloatArray:
+        """Of the gradients in all sums so far each worker's part (workers,); 0 while nothing is known."""
+        summed = np.array([track.account.summed for track in self.track])
+        return np.asarray(summed / max(float(summed.sum()), 1e-300))
+
+    def silent_s(self, now_s: float) -> FloatArray:
+        """For each worker (workers,): time since it began where others went on without it, else 0.
+
+        This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
+        """
+        behind = np.flatnonzero((self._reached < self._front) & ~np.isnan(self._began_s))
+        silent_s = np.zeros(self.workers)
+        if behind.size:
+            iterations, firsts_s = np.array(list(self._first_s)), np.array(list(self._first_s.values()))
+            passed_s = firsts_s[np.searchsorted(iterations, self._reached[behind], side="right")]
+            since_s = np.maximum(now_s - self._began_s[behind], 0.0)
+            silent_s[behind] = np.where(now_s - passed_s >= GRACE_S, since_s, 0.0)
+        return silent_s
+
+    def _has_reached(self, rank: int, now_s: float) -> None:
+        """A sign of life: what a worker does next begins now or later."""
+        self._began_s[rank] = now_s
+        self._reached[rank] = reached = self.track[rank].reached
+        if reached > self._front:
+            self._front = reached
+            self._first_s[reached] = now_s
+            if len(self._first_s) > FRONTS_KEPT:
+                del self._first_s[next(iter(self._first_s))]
+
+    def _push(self, rank: int, report: pb.Report) -> None:
+        """Append one observation to a worker's row, dropping its oldest."""
+        for row in (self.times_s[rank], self.cut[rank], self.iterations[rank]):
+            row[:-1] = row[1:]
+        self.times_s[rank, -1] = report.first_block_s
+        self.cut[rank, -1], self.iterations[rank, -1] = report.censored, report.iteration
+
+    def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
+        """What is wrong with who and when, if anything: (kind, sentence)."""
+        if not 0 <= rank < self.workers:
+            return "rank", f"ranks 0 to {self.workers - 1} are allowed"
+        highest = self._front + AHEAD_MAX
+        if not 1 <= iteration <= highest:
+            return "iteration", f"iteration {iteration}: 1 to {highest} is allowed"
+        return None
+
+    def _report_fault(self, rank: int, report: pb.Report) -> tuple[str, str] | None:
+        """What is wrong with a report's content, if anything."""
+        if report.iteration <= self.track[rank].reported:
+            return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
+        for name in ("first_block_s", "catch_up_s"):
+            if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
+                return "time", f"{name} {time_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
+        for name in ("gradient_norm2", "aggregate_norm2"):
+            if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
+                return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
+        if not abs(report.gradient_agreement) <= NORM2_MAX:
+            return "norm", f"gradient_agreement {report.gradient_agreement}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
+        if not all(abs(product) <= NORM2_MAX for product in report.aggregate_products):
+            return "norm", f"aggregate_products {report.aggregate_products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
+        return self._number_fault(report.gradients, report.contributors) or self._account_fault(account_of(report))
+
+    def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
+        """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
+        if contributors != 0 and not 1 <= contributors <= self.workers:
+            return "number", f"contributors {contributors}: 0, or 1 to {self.workers} is allowed"
+        least, most = (1 / WEIGHT_UNIT, WEIGHT_MAX / WEIGHT_UNIT * PARTS * self.workers) if contributors else (0, 0)
+        if not least <= gradients <= most:
+            return (
+                "number",
+                f"gradients {gradients} of {contributors:g} contributors: {least:g} to {most:g} is allowed",
+            )
+        return None
+
+    @staticmethod
+    def _account_fault(account: Account | None) -> tuple[str, str] | None:
+        """What is wrong with what a worker says of its gradients: all numbers are finite and none is below 0."""
+        numbers = (account.entered, account.summed, account.waiting, account.discarded) if account else ()
+        if not all(0 <= number < math.inf for number in numbers):
+            return "account", f"{account}: 0 or more gradients are allowed"
+        return None
+
+    def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:
+        """Count; log the first of its kind. Ranks outside share one entry: the memory stays bounded."""
+        self.refused += 1
+        key = (rank if 0 <= rank < self.workers else -1, source + kind)
+        if key not in self._logged:
+            self._logged.add(key)
+            _LOG.warning("refused a %s of worker %d: %s (further ones are only counted)", source, rank, sentence)
+        return False
+
+
+def account_of(report: pb.Report) -> Account | None:
+    """What became of the worker's gradients; None where it has entered none, or keeps no ledger."""
+    if not report.entered:
+        return None
+    return Account(**{name: getattr(report, name) for name in Account.__dataclass_fields__})

@@ -1,0 +1,115 @@
+"""What iterations really took, for each k and beyond the workers' first blocks. Bounded memory; no clock, no I/O."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+KEPT = 256
+"""Latest iterations of each k that its mean is over."""
+
+OVERHEAD_KEPT = 32
+"""Latest iterations that the overhead is the mean of: it depends on k, and the first ones take longer."""
+
+OVERHEAD_MAX_S = 60.0
+"""A longer time after a first block is no measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredIterations:
+    """The mean time of an iteration while a k was in force, and of how many."""
+
+    mean_s: float  # 0 where there are none
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """One worker's way through an iteration that it was in, from parameters ready to parameters ready, seconds."""
+
+    first_block_s: float
+    iteration_s: float
+    said_s: float  # when its report came, on the controller's clock
+    together: bool  # it was in the iteration before as well, so it started this one with the others
+
+    @property
+    def after_s(self) -> float:
+        """From its first block to its new parameters."""
+        return self.iteration_s - self.first_block_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """The time from the first report of one iteration to that of the next; one in which k changes counts for no k."""
+
+    _times_s: dict[int, deque[float]] = field(default_factory=dict)
+    _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
+
+    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
+    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # an iteration
+    _iteration: int = 0  # the one that is reported now
+    _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
+    _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank
+
+    def ended(self, iteration: int, k: int, now_s: float) -> None:
+        """An iteration has ended; `k` is in force now. Where several ended unseen each gets the same share."""
+        if self._last is not None:
+            before, k_before, then_s = self._last
+            if k == k_before:
+                times_s = self._times_s.setdefault(k, deque(maxlen=KEPT))
+                times_s.extend([(now_s - then_s) / (iteration - before)] * min(iteration - before, KEPT))
+        self._last = iteration, k, now_s
+
+    def measured(self, k: int) -> MeasuredIterations:
+        """What is known of this k."""
+        times_s = self._times_s.get(k, ())
+        return MeasuredIterations(mean_s=float(np.mean(times_s)) if times_s else 0.0, iterations=len(times_s))
+
+    def followed(
+        self, rank: int, iteration: int, k: int, *, first_block_s: float, iteration_s: float, now_s: float
+    ) -> None:
+        """A worker was in an iteration that needed `k`: its times from parameters ready to first block, and to the end.
+
+        When all k have said so, the iteration counts.
+        """
+        together = self._in.get(rank, 0) == iteration - 1
+        cycle = Cycle(first_block_s=first_block_s, iteration_s=iteration_s, said_s=now_s, together=together)
+        if not 0 < cycle.after_s < OVERHEAD_MAX_S or iteration < self._iteration:
+            return
+        if iteration > self._iteration:
+            self._iteration, self._cycles = iteration, []
+        self._in[rank] = iteration
+        self._cycles.append(cycle)
+        if len(self._cycles) == k:
+            self._overhead_s.append(overhead_s(self._cycles))
+
+    def caught_up(self, age: int, catch_up_s: float) -> None:
+        """A late gradient of this age, in iterations, had to wait for its worker to apply what it had missed."""
+        if age > 0 and catch_up_s > 0:
+            self._catch_up_s.append(catch_up_s / age)
+
+    @property
+    def catch_up_s(self) -> float:
+        """What each missed iteration takes a worker, on average, before its late gradient counts; 0 while unknown."""
+        return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
+
+    @property
+    def overhead_s(self) -> float:
+        """What an iteration takes beyond its k-th first block, on average: transfer, sum, step; 0 while unknown."""
+        return max(0.0, float(np.mean(self._overhead_s))) if self._overhead_s else 0.0
+
+
+def overhead_s(cycles: Sequence[Cycle]) -> float:
+    """What one iteration took beyond the k-th first block; `cycles`: of all k that were in it.
+
+    All k started together: the overhead is their mean time after the longest first block. This includes the delay of a
+    worker that got its parameters late and so became the k-th. Not all started together: nobody knows when the others
+    began. The k-th is then the worker with the shortest wait, corrected by how much earlier or later than the average
+    it got its parameters.
+    """
+    if all(cycle.together for cycle in cycles):
+        mean_s = sum(cycle.iteration_s for cycle in cycles) / len(cycles)
+        return mean_s - max(cycle.first_block_s for cycle in cycles)
+    said_s = sum(cycle.said_s for cycle in cycles) / len(cycles)
+    return min(cycle.after_s - (cycle.said_s - said_s) for cycle in cycles)

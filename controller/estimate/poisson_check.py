@@ -1,0 +1,131 @@
+"""Whether blocking times are Poisson's at all: an absolute test of all workers together, by parametric bootstrap.
+
+The share of blocks that have blocked for at most x events is held against the fitted model's, for some x. What is left
+between the two, D(x), is no mere noise of counting: s, tau and every mu were fitted to the same blocks. So windows are
+drawn from the fitted model and fitted likewise, and D's distance from theirs is Mahalanobis's: what a wrong tau does to
+D, it does to theirs. What was cut off is drawn from the worker's own distribution beyond. Pure functions; the draws
+are fixed.
+"""
+
+import numpy as np
+from scipy import special
+
+from kofn.controller.estimate.aligned import completed
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.units import low_time
+
+SEED = 1
+
+REPLICAS = 99
+"""Windows that are drawn: a Poisson window is farther than all of them once in 100 times."""
+
+WORKERS = 16
+"""Most workers that are looked at, evenly spread from the fastest to the slowest."""
+
+EVENTS = np.array([0.25, 0.5, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0, 12.0])
+"""Values of x: between whole counts, as tau is not known exactly. One more is NEAR s, and none is less."""
+
+RATES = np.array([0.5, 1.0, 1.5, 2.5])
+"""More values of x, as multiples of the mean of all mu."""
+
+NEAR = 0.05
+"""Share of s below which times are not told apart."""
+
+IMMATERIAL = 0.02
+"""Standard deviation of D that does not matter: each window that is drawn gets it."""
+
+LEAST = 8
+"""Whole observations of a worker below which it is not looked at."""
+
+NOISE_MOST = 0.6
+"""Mean of the clocks' noise, as a share of the times that are not told apart."""
+
+SEEN = 0.8
+"""Share of a worker's observations that are whole, below which it is not looked at: the fit rests on the model."""
+
+FIT_STEPS = 3
+"""Towards a drawn window's tau."""
+
+
+def shape_chance(counts: FloatArray, cut: BoolArray, rates: FloatArray, service: float) -> float:
+    """The share of Poisson windows, at least 1 / (REPLICAS + 1), that are as far out as this one.
+
+    `counts` (n, window), in which lower bounds are marked by `cut`, `rates` (n,) and `service` (s) are in units of tau.
+    1 where too little is known.
+    """
+    known = ~np.isnan(counts)
+    whole = np.sum(known & ~cut, axis=1)
+    usable = np.flatnonzero((whole >= LEAST) & (whole >= SEEN * known.sum(axis=1)) & (rates > 0))
+    if not usable.size:
+        return 1.0
+    by_rate = usable[np.argsort(rates[usable], kind="stable")]
+    chosen = by_rate[np.linspace(0, len(by_rate) - 1, min(len(by_rate), WORKERS)).round().astype(np.int64)]
+    made = completed(counts[chosen], cut[chosen], rates[chosen])
+    found = _measured(made, rates[chosen], _levels(np.array([service]), rates[None, chosen])[0])
+    noise = _noise(counts[chosen][~cut[chosen]], NEAR * service)
+    return _share_beyond(found, _drawn(rates[chosen], int(np.median(whole[chosen])), service, noise))
+
+
+def _noise(counts: FloatArray, near: float) -> float:
+    """Mean of exponential noise, from the counts (any,) up to `near` that nothing else has made, at most NOISE_MOST of
+    that."""
+    below = counts[counts <= near]
+    if not below.size or not near > 0:
+        return 0.0
+    mean, noise = float(below.mean()), near / 2
+    for _ in range(FIT_STEPS):  # the mean up to `near` is less than that of all
+        noise = min(mean + near / np.expm1(near / max(noise, 1e-3 * near)), NOISE_MOST * near)
+    return noise
+
+
+def _levels(services: FloatArray, rates: FloatArray) -> FloatArray:
+    """All x (windows, levels), for s / tau (windows,) and mu (windows, n)."""
+    near = NEAR * services[:, None]
+    means = rates.mean(axis=1)[:, None]
+    fixed = np.broadcast_to(np.append(0.0, EVENTS), (len(services), 1 + len(EVENTS)))
+    return np.asarray(np.maximum(np.concatenate((fixed, means * RATES), axis=1), near))
+
+
+def _measured(counts: FloatArray, rates: FloatArray, levels: FloatArray) -> FloatArray:
+    """D (levels,) of what was measured."""
+    share = np.sum(counts[..., None] <= levels, axis=1) / np.sum(~np.isnan(counts), axis=1)[:, None]
+    return np.asarray(np.mean(share - special.pdtr(np.floor(levels), rates[:, None]), axis=0))
+
+
+def _drawn(rates: FloatArray, window: int, service: float, noise: float) -> FloatArray:
+    """D (REPLICAS, levels) of windows that are Poisson's, each under the model that is fitted to it.
+
+    `noise`: mean of what the clocks add to a time.
+    """
+    random, shape = np.random.default_rng(SEED), (REPLICAS, len(rates), window)
+    times = service + random.poisson(rates[:, None], shape) + noise * random.standard_exponential(shape)
+    lowest = low_time(times.reshape(REPLICAS, -1))
+    blocking = np.maximum(times - lowest[:, None, None], 0.0)
+    event = _event(blocking)
+    means = blocking.mean(axis=2) / event[:, None]
+    levels = _levels(lowest / event, means)
+    expected = np.mean(special.pdtr(np.floor(levels)[:, None], means[..., None]), axis=1)
+    limits = levels * event[:, None]
+    seen = np.stack([np.mean(blocking <= limit[:, None, None], axis=(1, 2)) for limit in limits.T], axis=1)
+    slack = random.standard_normal(seen.shape) + random.standard_normal((REPLICAS, 1))  # of each x, and of all
+    return np.asarray(seen - expected + IMMATERIAL * np.sqrt(0.5) * slack)
+
+
+def _event(blocking: FloatArray) -> FloatArray:
+    """tau (windows,) of blocking times (windows, workers, window): as model.estimate_event, of whole observations."""
+    mean, variance = blocking.mean(axis=2), 0.5 * np.mean(np.diff(blocking, axis=2) ** 2, axis=2)
+    event = variance.sum(axis=1) / np.maximum(mean.sum(axis=1), 1e-9)
+    for _ in range(FIT_STEPS):
+        weight = 1 / (3 * mean / np.maximum(event, 1e-9)[:, None] + 1)
+        event = np.sum(weight * variance, axis=1) / np.maximum(np.sum(weight * mean, axis=1), 1e-9)
+    return np.asarray(np.maximum(event, 1e-3))
+
+
+def _share_beyond(found: FloatArray, drawn: FloatArray) -> float:
+    """The rank of one vector's distance among those of others, each from the rest of them, as a share."""
+    count = len(drawn)
+    inverse = np.linalg.pinv(np.cov(drawn.T))
+    off, own = drawn - drawn.mean(axis=0), found - drawn.mean(axis=0)
+    within = np.einsum("wi,ij,wj->w", off, inverse, off)
+    outside = count**2 * (count - 2) / (count - 1) ** 3 * within / (1 - count * within / (count - 1) ** 2)
+    return float((1 + np.sum(outside >= own @ inverse @ own)) / (count + 1))

@@ -1,0 +1,193 @@
+"""The model's units: s, the block time when nothing blocks, and tau, the duration of one blocking event.
+
+A Poisson count's variance equals its mean, so var / mean of the blocking times tau * N is tau: the unit is measured,
+not chosen. Pure functions of times (n, window), NaN where unknown; `cut` marks lower bounds.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.poisson import CONFIDENCE, TIE, imputed, poisson_rates
+
+NOISE = 0.02
+"""Share of the smallest time by which s may be above it: timer and scheduler noise, no blocking."""
+
+LOW_QUANTILE = 0.05
+
+EVENT_MIN_S = 1e-4
+"""Smallest tau: below it lies the noise of the clocks, and the lattice of times would only grow."""
+
+OUTLIER = 10.0
+"""A worker's largest blocking time counts for tau only when below this many times its second largest, or below this
+many times what tau is without blocking."""
+
+PAIRS_MIN = 3
+"""Differences of successive times that a worker must have for its variance to count."""
+
+ENOUGH = 256
+"""Most workers that tau is estimated from."""
+
+ROUNDS, SETTLED = 8, 0.02
+"""Most steps towards tau, and the relative change that ends them."""
+
+BISECTIONS = 12
+"""Between nothing and all of s that may be hidden blocking."""
+
+ROUGHLY = 0.02
+"""Relative step that ends the search for rates that are only on the way to tau."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredUnit:
+    """tau, and how well it is known."""
+
+    event_s: float
+    freedom: float  # degrees of freedom of its estimate; infinite where it was not estimated
+
+
+def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
+    """s; 0 while nothing is known."""
+    whole = times_s[~cut & ~np.isnan(times_s)]
+    return float(low_time(whole[None, :])[0]) if whole.size else 0.0
+
+
+def low_time(times: FloatArray) -> FloatArray:
+    """A low quantile of each row of (rows, times), at most NOISE above its smallest.
+
+    The quantile lets a single odd report move s by little; the bound keeps it from rising when everyone is blocked.
+    """
+    at = int(LOW_QUANTILE * (times.shape[1] - 1))
+    return np.asarray(np.minimum(np.partition(times, at, axis=1)[:, at], (1 + NOISE) * times.min(axis=1)))
+
+
+def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
+    """Blocking times in units of tau; who was cut off after c units had blocked for more, or equally long."""
+    return np.asarray(blocking_s / event_s + TIE * cut)
+
+
+def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> MeasuredUnit:
+    """tau: variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without blocking.
+
+    The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
+    large difference, not a second level. What was cut off enters by its mean and variance given that it was, under
+    the tau that comes out: the fixed point is looked for by the secant method in log tau. One event lasts no longer
+    than the longest blocking that was seen to its end.
+    """
+    some = enough(len(blocking_s))
+    blocking_s, cut = blocking_s[some], cut[some]
+    blocking_s = np.where(outliers(blocking_s, cut, fallback_s), np.nan, blocking_s)
+    whole = ~cut & ~np.isnan(blocking_s)
+    rows = whole.sum(axis=1) > PAIRS_MIN
+    blocking_s, cut, whole = blocking_s[rows], cut[rows], whole[rows]
+    unit = MeasuredUnit(event_s=max(fallback_s, EVENT_MIN_S), freedom=np.inf)
+    longest_s = float(np.max(blocking_s, where=whole, initial=0.0))
+    if longest_s <= 0:
+        return unit
+    found = _fixed_point(blocking_s, cut, unit)
+    return replace(found, event_s=min(found.event_s, max(longest_s, EVENT_MIN_S)))
+
+
+def enough(workers: int) -> slice:
+    """So many of them that tau is known."""
+    return slice(None, None, -(-workers // ENOUGH) or 1)
+
+
+def _fixed_point(blocking_s: FloatArray, cut: BoolArray, unit: MeasuredUnit) -> MeasuredUnit:
+    """The tau that the variances confirm."""
+    logs: list[float] = []
+    gaps: list[float] = []
+    rate = None
+    for _ in range(ROUNDS):
+        found, rate = _pooled(blocking_s, cut, unit.event_s, rate)
+        logs.append(float(np.log(unit.event_s)))
+        gaps.append(float(np.log(found.event_s)) - logs[-1])
+        if abs(gaps[-1]) < SETTLED:
+            return found
+        slope = (gaps[-1] - gaps[-2]) / (logs[-1] - logs[-2]) if len(logs) > 1 else -1.0
+        step = np.clip(-gaps[-1] / min(slope, -0.2), -1.5, 1.5)
+        unit = MeasuredUnit(event_s=max(float(np.exp(logs[-1] + step)), EVENT_MIN_S), freedom=found.freedom)
+        rate = rate * np.exp(logs[-1]) / unit.event_s
+        if np.log(unit.event_s) == logs[-1]:
+            break
+    return unit
+
+
+def _pooled(
+    blocking_s: FloatArray, cut: BoolArray, event_s: float, start: FloatArray | None
+) -> tuple[MeasuredUnit, FloatArray]:
+    """Variance over mean, pooled over workers so that each counts for what its variance tells; and the rates."""
+    counts = in_events(blocking_s, cut, event_s)
+    rate, blocks = poisson_rates(counts, cut, start, ROUGHLY)
+    variance, weight = variances(counts, cut, rate, blocks)
+    total = float(weight @ rate)
+    if not weight @ variance > 0 or not total > 0:
+        return MeasuredUnit(event_s=event_s, freedom=np.inf), rate
+    ratio = float(weight @ variance) / total  # its relative variance is 1 / total
+    return MeasuredUnit(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
+
+
+def variances(
+    counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Each worker's variance (n,), and the weight of its ratio to the mean; 0 where that is not known.
+
+    The variance is half the mean square of successive differences; what was cut off enters by its mean and variance
+    given that it was. A Poisson variance so estimated has the variance mu (3 mu + 1) / pairs.
+    """
+    mean, spread = imputed(counts, cut, rate)
+    squares = np.diff(mean, axis=1) ** 2 + spread[:, 1:] + spread[:, :-1]
+    pairs = np.sum(~np.isnan(squares), axis=1)
+    variance = 0.5 * np.nansum(squares, axis=1) / np.maximum(pairs, 1)
+    whole = np.sum(~cut & ~np.isnan(counts), axis=1)
+    told = np.where((pairs >= PAIRS_MIN) & (whole > PAIRS_MIN), np.minimum(pairs, blocks), 0.0)
+    return variance, told / (3 * rate + 1)
+
+
+def outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArray:
+    """Marks each worker's largest value where it stands alone: one long pause must not become the unit of all.
+
+    One event among blocks without any stands alone, too: below OUTLIER * `least_s` nothing is marked.
+    """
+    filled = np.where(cut | np.isnan(blocking_s), 0.0, blocking_s)
+    if filled.shape[1] < 2:
+        return np.zeros(filled.shape, dtype=np.bool_)
+    second, largest = np.partition(filled, -2, axis=1)[:, -2:].T
+    alone = largest > OUTLIER * np.maximum(second, least_s)
+    return np.asarray(alone[:, None] & (filled == largest[:, None]))
+
+
+def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> float:
+    """The most that may hide, in units of the tau that was fitted; 0 where somebody is unblocked now and then.
+
+    `rates` (n,) as fitted, `whole` (n,) observations that are no lower bounds, `service` is s / tau.
+    """
+    seen = (whole > 0) & (rates > 0)
+    rates, whole = rates[seen], whole[seen]
+    mean = float(np.average(rates, weights=whole)) if len(rates) else 0.0
+    if not mean or not _may_hide(_one_event(mean), rates, whole, mean):
+        return 0.0
+    low, high = _one_event(mean), service
+    if _may_hide(high, rates, whole, mean):
+        return high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _may_hide(middle, rates, whole, mean) else (low, middle)
+    return low
+
+
+def _one_event(mean: float) -> float:
+    """What hides if it is one event of the smaller tau that follows: x = 1 / (1 + x / mean)."""
+    return float((np.sqrt(mean**2 + 4 * mean) - mean) / 2)
+
+
+def _may_hide(more: float, rates: FloatArray, whole: FloatArray, mean: float) -> bool:
+    """Whether it is likely enough that none of the whole observations was less.
+
+    The variance is what was measured, so tau is smaller by as much as the mean is larger.
+    """
+    scale = 1 + more / mean
+    chance = special.gammainc(more * scale, (rates + more) * scale)  # P(N >= more), between whole counts as well
+    return bool(whole @ np.log(np.maximum(chance, 1e-300)) > np.log((1 - CONFIDENCE) / 2))

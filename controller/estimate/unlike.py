@@ -1,0 +1,50 @@
+"""Whose data is unlike the others': measured from how workers' gradients agree with the aggregates. No clock, no I/O.
+
+A worker reports the product of its gradient with the aggregate before it, over that one's squared length. The mean of
+it is the same for all whose data is drawn alike. A worker that alone holds some of the data disagrees, and goes on
+doing so as long as its gradients are rarely in a sum: what a starved worker's data is worth shows there.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+
+KNOWN = 3
+"""Gradients of a worker from which on something can be said."""
+
+SURE = 3.0
+"""Standard errors."""
+
+UNLIKE = 0.5
+"""Share of the usual agreement below which a worker's data is its own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Unlike:
+    """Of `workers` workers; `alone` (workers,) marks those whose data is their own, once found for good."""
+
+    workers: int
+    alone: BoolArray = field(init=False)
+    _count: FloatArray = field(init=False)
+    _sum: FloatArray = field(init=False)
+    _square: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._count, self._sum, self._square = np.zeros((3, self.workers))
+        self.alone = np.zeros(self.workers, np.bool_)
+
+    def add(self, worker: int, agreement: float) -> None:
+        self._count[worker] += 1
+        self._sum[worker] += agreement
+        self._square[worker] += agreement**2
+        known = self._count >= KNOWN
+        if known.sum() < 2:
+            return
+        count = np.maximum(self._count, 1)
+        mean = self._sum / count
+        squares = np.maximum(self._square - count * mean**2, 0.0)
+        variance = squares[known].sum() / (self._count[known] - 1).sum()
+        usual = float(np.median(mean[known]))
+        self.alone |= known & (mean + SURE * np.sqrt(variance / count) < UNLIKE * usual)

@@ -1,0 +1,1 @@
+"""The sessions of jobs: members, phases, recovery, gRPC services."""

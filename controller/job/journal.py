@@ -1,0 +1,100 @@
+"""Decisions and samples as JSON lines, for plots and for whoever wants to know afterwards."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kofn.controller.errors import StartError
+from kofn.controller.job.agreement import Agreement
+from kofn.controller.policy.decide import Change, Decider
+
+
+class Journal:
+    """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
+
+    Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then
+    for k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force);
+    overhead_s, which only the last has.
+    Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
+    block is known to have closed under it), certain_from (the first of which all blocks do).
+    Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
+    """
+
+    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
+        """Open the file, line by line."""
+        self._now = now
+        try:
+            self._file = None if path is None else path.open("a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise StartError(f"--decisions {path}: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def decision(self, job: int, decider: Decider, change: Change) -> None:
+        forecast = decider.choice.forecast if decider.choice else None
+        self._write(
+            {
+                "time": self._now(),
+                "job": job,
+                "iteration": change.iteration,
+                "k": change.k,
+                "previous_k": change.previous_k,
+                "late_gradient": change.treatment.rule,
+                "age_weight": change.treatment.age_weight,
+                "reason": change.reason,
+                "lambda_s": _lambda(decider),
+                "time_model": decider.estimate.law if decider.estimate else None,
+                "expected_s": forecast.expected_s.tolist() if forecast else [],
+                "predicted_s": forecast.predicted_s.tolist() if forecast else [],
+                "measured_s": [decider.pace.measured(k).mean_s or None for k in range(1, decider.workers + 1)],
+                "overhead_s": decider.pace.overhead_s or None,
+            }
+        )
+
+    def sample(self, job: int, decider: Decider) -> None:
+        """The state at a new iteration."""
+        self._write(
+            {
+                "time": self._now(),
+                "job": job,
+                "iteration": decider.iteration,
+                "k": decider.k,
+                "lambda_s": _lambda(decider),
+                "live": int(decider.live.sum()),
+            }
+        )
+
+    def agreed(self, job: int, agreement: Agreement) -> None:
+        """From which iteration on a k closes every block."""
+        self._write(
+            {
+                "time": time.time(),
+                "job": job,
+                "in_force": agreement.k,
+                "first_iteration": agreement.first or None,
+                "certain_from": agreement.certain,
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _lambda(decider: Decider) -> list[float | None]:
+    """Each worker's estimate; null before the first fit."""
+    if decider.estimate is None:
+        return [None] * decider.workers
+    return [value if math.isfinite(value) else None for value in decider.estimate.lambda_s.tolist()]

@@ -1,0 +1,260 @@
+"""Who takes part in a job, and when: start, late workers, workers that come back, the end.
+
+`state` has the phases, `recovery` takes over where the switch or the controller was restarted.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+import grpc
+
+from kofn.controller.errors import AttachError
+from kofn.controller.job import messages, recovery, state
+from kofn.controller.job.members import WELCOMED, Seat, SeatState, Stream
+from kofn.controller.job.recovery import Recovery
+from kofn.controller.job.state import JobState, Phase
+from kofn.controller.p4runtime.entries import Found
+from kofn.rpc import kofn_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+GOALS_REACHED = ("target", "iterations")
+"""Reasons of Finished that all workers come to by themselves: no one has to go on without the others."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lifecycle:
+    """One job's life, driven by its workers, by the switch, and by time (`tick`)."""
+
+    job_state: JobState
+    recovery: Recovery = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recovery = Recovery(job_state=self.job_state)
+
+    # -- what workers do
+
+    def attach(self, hello: pb.Hello, now_s: float) -> Stream:
+        """Give a worker its seat and what it needs to take part; AttachError says why it cannot."""
+        job = self.job_state
+        if job.phase is Phase.OVER and not hello.iteration:
+            message = f"job {job.job} is over: worker {hello.rank} cannot join any more"
+            raise AttachError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        running = bool(job.members.running)
+        stream, replaced = job.members.attach(hello)
+        seat = job.members.seats[stream.rank]
+        if replaced:
+            self._lose(seat, "attached again", now_s)
+            self._await_return(running, now_s)
+        seat.state, seat.current = SeatState.ATTACHED, bool(hello.iteration)
+        self._place(seat, now_s)
+        self._start_if_enough(now_s)
+        self._tell_peers(but=seat)
+        return stream
+
+    def ready(self, rank: int, iteration: int, now_s: float) -> None:
+        """A worker has its parameters and takes part from this iteration on."""
+        job, seat = self.job_state, self.job_state.members.seats[rank]
+        if seat.state is not SeatState.JOINING:
+            return  # who started with the others takes part already
+        seat.state, seat.current = SeatState.TRAINING, True
+        if job.decider.live[rank]:
+            job.decider.measurements.join(rank, now_s, iteration)
+            return
+        words = "is back" if seat.attachments > 1 else "has joined"
+        _LOG.info("job %d: worker %d %s, in iteration %d", job.job, rank, words, iteration)
+        job.apply(job.decider.gain(rank, words, now_s, iteration))
+
+    def finish(self, rank: int, reason: str, now_s: float) -> None:
+        """A worker is done; when all are, all may stop."""
+        job, seat = self.job_state, self.job_state.members.seats[rank]
+        if seat.state is SeatState.ATTACHED and not seat.current:
+            return  # it has not begun
+        seat.finished, seat.state = reason or "finished", SeatState.FINISHED
+        _LOG.info("job %d: worker %d finished: %s", job.job, rank, seat.finished)
+        if job.phase is Phase.OVER:
+            seat.send(messages.stop(reason))
+            return
+        self.recovery.gone(rank, now_s)
+        if not self._stop_if_done(now_s) and reason not in GOALS_REACHED:
+            job.worker_left(seat, f"finished ({reason})", now_s)
+
+    def leave(self, stream: Stream, now_s: float) -> None:
+        """A worker's stream is gone: expected after Stop, a loss before; nothing where a newer stream replaced it."""
+        job = self.job_state
+        running = bool(job.members.running)
+        seat = job.members.leave(stream)
+        if seat is None or job.phase is Phase.OVER:
+            return
+        if not job.started:
+            _LOG.warning("job %d: worker %d left before the start", job.job, seat.rank)
+            seat.state = SeatState.ABSENT
+            return
+        self._lose(seat, f"finished ({seat.finished}) and left" if seat.finished else "lost", now_s)
+        self._await_return(running, now_s)
+        self._tell_peers()
+        self._stop_if_done(now_s)
+
+    # -- what the switch says
+
+    def found(self, found: Found | None, now_s: float) -> None:
+        """The switch is there, and this is what it has of a job that this controller has not started."""
+        if found is not None and self.job_state.phase is Phase.WAITING:
+            self.job_state.quiet_until_s = now_s + state.GRACE_S
+
+    def lost(self, why: str, now_s: float) -> None:
+        """The slots of the generation that was let in are gone."""
+        if self.job_state.phase is Phase.OVER:
+            return
+        _LOG.warning("job %d: %s", self.job_state.job, why)
+        if self.job_state.phase is Phase.OPENING:
+            self._open(now_s)
+        else:
+            self.recovery.begin(now_s)
+
+    def admitted(self, generation: int, now_s: float) -> None:
+        """The switch lets packets of a generation in, or will as soon as it is there."""
+        if generation != self.job_state.generation:
+            return  # it has been lost again meanwhile
+        if self.job_state.phase is Phase.OPENING:
+            self._begin(now_s)
+        else:
+            self.recovery.admitted(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Whatever time alone brings about, and what others' news mean for who waits."""
+        job = self.job_state
+        if job.phase is Phase.GATHERING:
+            self.recovery.gather(now_s)
+        for rank in self.recovery.overdue(now_s):
+            words = f"worker {rank} of job {job.job} has not answered Regroup for {recovery.ANSWER_S:g} s"
+            self._end(job.members.seats[rank], words, now_s)
+        if self.recovery.grace_is_over(now_s):
+            self._lose_absent(now_s)
+            self._stop_if_done(now_s)
+        if job.phase in (Phase.WAITING, Phase.RUNNING):
+            self._place_waiting(now_s)
+        self._start_if_enough(now_s)
+
+    # -- start
+
+    def _place(self, seat: Seat, now_s: float) -> None:
+        """What a worker that has attached is to do; one that nothing fits waits."""
+        job = self.job_state
+        if job.phase is Phase.WAITING and seat.current:
+            self.recovery.adopt(seat, now_s)
+        seat.current = seat.current and seat.hello.generation >= job.settled
+        match job.phase:
+            case Phase.RUNNING | Phase.REGROUPING if seat.current and seat.hello.generation > job.generation:
+                job.welcome(seat, seat.hello.generation)
+                self.recovery.begin(now_s)
+            case Phase.REGROUPING if seat.current:
+                self.recovery.join(seat)
+            case Phase.RUNNING if job.members.sources:
+                job.welcome(seat, job.generation)
+                if seat.hello.generation >= job.settled:  # it may have answered a Regroup, and missed the Resume
+                    seat.send(messages.resume(job.generation))
+            case Phase.OVER:
+                job.welcome(seat, job.generation)
+
+    def _place_waiting(self, now_s: float) -> None:
+        """Look again at those that wait: the job has gone on."""
+        for seat in self.job_state.members.attached:
+            if seat.state is SeatState.ATTACHED:
+                self._place(seat, now_s)
+
+    def _start_if_enough(self, now_s: float) -> None:
+        """Start with those that are here, where nobody is training who could still come back."""
+        job = self.job_state
+        if job.phase not in (Phase.WAITING, Phase.GATHERING, Phase.RUNNING) or job.members.sources:
+            return
+        if now_s >= job.quiet_until_s:
+            self._end_joining(now_s)
+        here = len(job.members.fresh)
+        if here == job.members.workers or (here >= job.start_workers and now_s >= job.quiet_until_s):
+            self._open(now_s)
+
+    def _open(self, now_s: float) -> None:
+        """Have the switch let a new generation in; `_begin` follows."""
+        job = self.job_state
+        job.generation = job.next_generation()
+        job.decider.restart(seat.rank for seat in job.members.fresh)
+        job.enter(Phase.OPENING, now_s)
+        self._end_joining(now_s)
+        job.admit()
+
+    def _begin(self, now_s: float) -> None:
+        """Everyone who waits starts, all together."""
+        job, seats = self.job_state, self.job_state.members.fresh
+        if not seats:
+            job.enter(Phase.WAITING, now_s)
+            return
+        job.decider.restart(seat.rank for seat in seats)
+        job.decider.measurements.begin(now_s)
+        job.settled, self.recovery.adopted = job.generation, False
+        job.enter(Phase.RUNNING, now_s)
+        for seat in seats:
+            job.welcome(seat, job.generation, running=False)
+        _LOG.info(
+            "job %d: %d of %d workers are attached: start with k = %d, generation %d",
+            job.job, len(seats), job.members.workers, job.decider.k, job.generation,
+        )  # fmt: skip
+        self._place_waiting(now_s)
+
+    # -- end
+
+    def _stop_if_done(self, now_s: float) -> bool:
+        """Tell all to stop once everyone who is attached has finished, and nobody is away who may come back."""
+        job = self.job_state
+        here, seats = job.members.attached, job.members.seats
+        away = self.recovery.adopted or (not here and any(seat.state is SeatState.LOST for seat in seats))
+        reasons = sorted({seat.finished for seat in seats if seat.finished})
+        done = reasons and not away and all(seat.finished for seat in here)
+        if not done or not job.started or job.phase is Phase.OVER:
+            return False
+        job.enter(Phase.OVER, now_s)
+        job.members.broadcast(messages.stop(", ".join(reasons)))
+        _LOG.info("job %d: stop: %s", job.job, ", ".join(reasons))
+        return True
+
+    # -- parts
+
+    def _lose(self, seat: Seat, words: str, now_s: float) -> None:
+        """A worker takes no part any more."""
+        job = self.job_state
+        seat.state = seat.state if seat.finished else SeatState.LOST
+        job.worker_left(seat, words, now_s)
+        self.recovery.gone(seat.rank, now_s)
+
+    def _await_return(self, running: bool, now_s: float) -> None:
+        """When the last one that was training is gone, it may come back for a while."""
+        if running and not self.job_state.members.running:
+            self.job_state.quiet_until_s = now_s + state.GRACE_S
+
+    def _lose_absent(self, now_s: float) -> None:
+        """Who is not back by now is lost."""
+        for seat in self.job_state.members.seats:
+            if seat.stream is None:
+                self._lose(seat, "is not back", now_s)
+            elif seat.state in (SeatState.ATTACHED, SeatState.JOINING):
+                self.job_state.worker_left(seat, "is not ready", now_s)
+
+    def _end_joining(self, now_s: float) -> None:
+        """Nobody is left whose parameters these could take: they may attach again, and begin anew with the others."""
+        for seat in self.job_state.members.attached:
+            if seat.state is SeatState.JOINING:
+                self._end(seat, f"nobody has parameters of job {self.job_state.job} any more: it begins anew", now_s)
+
+    def _end(self, seat: Seat, words: str, now_s: float) -> None:
+        """End the stream of a worker that may attach again."""
+        stream = seat.stream
+        if stream is not None:
+            stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
+            self.leave(stream, now_s)
+
+    def _tell_peers(self, but: Seat | None = None) -> None:
+        """Who is attached now, to everyone who does not know it from a Welcome of this moment."""
+        message = messages.peers(self.job_state.members.peers())
+        for seat in self.job_state.members.attached:
+            if seat.state in WELCOMED and seat is not but:
+                seat.send(message)

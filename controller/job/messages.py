@@ -1,0 +1,56 @@
+"""What a controller says to its workers, as messages of rpc/kofn.proto."""
+
+from collections.abc import Sequence
+
+from kofn.config.late_rules import Treatment
+from kofn.rpc import kofn_pb2 as pb
+
+
+def welcome(
+    *,
+    workers: int,
+    k: int,
+    first_iteration: int,
+    peers: Sequence[pb.PeerAddress],
+    generation: int,
+    running: bool,
+    decision: int,
+    treatment: Treatment,
+) -> pb.ControllerMessage:
+    """The first message of every stream."""
+    return pb.ControllerMessage(
+        welcome=pb.Welcome(
+            workers=workers,
+            k=k,
+            first_iteration=first_iteration,
+            peers=peers,
+            generation=generation,
+            running=running,
+            decision=decision,
+            late_gradient=treatment.rule,
+            age_weight=treatment.age_weight,
+        )
+    )
+
+
+def decision(k: int, number: int, treatment: Treatment) -> pb.ControllerMessage:
+    """Another k is in force in the switch, or late gradients are treated otherwise."""
+    rule, weight = treatment
+    return pb.ControllerMessage(decision=pb.Decision(k=k, number=number, late_gradient=rule, age_weight=weight))
+
+
+def peers(present: Sequence[pb.PeerAddress]) -> pb.ControllerMessage:
+    return pb.ControllerMessage(peers=pb.Peers(peers=present))
+
+
+def regroup(generation: int) -> pb.ControllerMessage:
+    return pb.ControllerMessage(regroup=pb.Regroup(generation=generation))
+
+
+def resume(generation: int) -> pb.ControllerMessage:
+    """Fetch what peers have, then go on."""
+    return pb.ControllerMessage(resume=pb.Resume(generation=generation))
+
+
+def stop(reason: str) -> pb.ControllerMessage:
+    return pb.ControllerMessage(stop=pb.Stop(reason=reason))

@@ -1,0 +1,254 @@
+"""One job's session: what workers and the switch say goes to the decider, and k and generations to the switch.
+
+No gRPC server and no connection to a switch in here: `service` brings the messages, `slots` stands for the switch.
+`lifecycle` knows who takes part.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import grpc
+
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import check_objective
+from kofn.config.plugins import MODULE
+from kofn.config.schema import JobSection
+from kofn.controller.errors import AttachError, PushError
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.job import messages
+from kofn.controller.job.agreement import Agreement, AnnouncedK
+from kofn.controller.job.explain import Waiting
+from kofn.controller.job.journal import Journal
+from kofn.controller.job.lifecycle import Lifecycle
+from kofn.controller.job.members import Members, Stream
+from kofn.controller.job.state import JobState, Phase
+from kofn.controller.p4runtime.entries import Found
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.decision_pacer import DecisionPacer
+from kofn.rpc import kofn_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+TICK_S = 0.02
+"""How often the silence of workers is looked at."""
+
+AGAIN_S = 1.0
+"""After a refusal of the switch."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JobSession:
+    """The job: its state and its members, the decider, and the slots that it has in the switch."""
+
+    job: JobSection
+    decider: Decider
+    journal: Journal
+    slots: Slots
+    agreement: Agreement = field(default_factory=Agreement)
+    job_state: JobState = field(init=False)
+    life: Lifecycle = field(init=False)
+    waiting: Waiting = field(init=False)
+    objectives: Collection[str] = ()  # that the configuration names
+    version: int = 0  # counts what a status would show
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # something waits to be brought to the switch
+    _sampled: int = 0
+    _pacer: DecisionPacer = field(default_factory=DecisionPacer)
+
+    def __post_init__(self) -> None:
+        """Nobody is here yet; what the switch says comes to us."""
+        self.job_state = JobState(
+            members=Members(job=self.job.id, workers=self.job.workers),
+            decider=self.decider,
+            slots=self.slots,
+            agreement=self.agreement,
+            start_workers=self.job.start_workers or self.job.workers,
+            apply=self._apply,
+            wake=self._wanted.set,
+        )
+        self.life = Lifecycle(job_state=self.job_state)
+        self.waiting = Waiting(job_state=self.job_state, recovery=self.life.recovery)
+        self.slots.on_force = self._in_force
+        self.slots.on_arrival, self.slots.on_found, self.slots.on_lost = self.arrival, self._found, self._lost
+
+    @property
+    def started(self) -> bool:
+        """Workers are training, or were."""
+        return self.job_state.started
+
+    @property
+    def stopped(self) -> bool:
+        return self.job_state.phase is Phase.OVER
+
+    @property
+    def members(self) -> Members:
+        return self.job_state.members
+
+    # -- workers
+
+    def attach(self, hello: pb.Hello) -> Stream:
+        """Give the worker its seat; AttachError says why not."""
+        if hello.job != self.job.id:
+            raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
+        self.version += 1
+        return self.life.attach(hello, time.monotonic())
+
+    def take(self, stream: Stream, message: pb.WorkerMessage) -> None:
+        """Whatever a worker says after its Hello; nothing counts any more that comes on a replaced stream."""
+        rank = stream.rank
+        if self.members.seats[rank].stream is not stream:
+            return
+        match message.WhichOneof("message"):
+            case "report":
+                self._report(rank, message.report)
+                return
+            case "ready":
+                self.life.ready(rank, message.ready.iteration, time.monotonic())
+            case "regrouped":
+                self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
+            case "finished":
+                if not any(seat.finished for seat in self.members.seats):
+                    self._decide()  # on all that was measured: from now on silence says nothing
+                self.life.finish(rank, message.finished.reason, time.monotonic())
+            case other:
+                _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)
+        self.version += 1
+
+    def leave(self, stream: Stream) -> None:
+        """A worker's stream is gone."""
+        self.life.leave(stream, time.monotonic())
+        self.version += 1
+
+    def _report(self, rank: int, report: pb.Report) -> None:
+        """A worker's view of one iteration."""
+        before, now_s = self.decider.iteration, time.monotonic()
+        if not self.decider.report(rank, report, now_s):
+            return
+        if self.decider.iteration > before:
+            self.waiting.moved_s = now_s
+        self.version += 1
+        self._pacer.reported(now_s)
+        self._agree(rank, report)
+        if self.decider.iteration > self._sampled:
+            self._sampled = self.decider.iteration
+            self.journal.sample(self.job.id, self.decider)
+
+    # -- the switch
+
+    def arrival(self, arrival: Arrival) -> None:
+        if self.started:
+            self.decider.measurements.arrival(arrival, time.monotonic())
+
+    def _found(self, found: Found | None) -> None:
+        self.life.found(found, time.monotonic())
+        self.version += 1
+
+    def _lost(self, why: str) -> None:
+        """The job's slots are gone."""
+        self.life.lost(why, time.monotonic())
+        self.version += 1
+
+    # -- k
+
+    def look(self) -> None:
+        """Decide, if that is due and there is time for it."""
+        if self._pacer.now(time.monotonic()):
+            self._decide()
+
+    def _decide(self) -> None:
+        """Decide, if that is due."""
+        begin_s = time.monotonic()
+        if self.job_state.phase is not Phase.RUNNING or not self.decider.due(begin_s):
+            return
+        self._apply(self.decider.decide(begin_s))
+        self._pacer.decided(begin_s, time.monotonic())
+        self.version += 1
+
+    def set_objective(self, text: str) -> None:
+        """Follow another objective; ConfigError names what is allowed: nobody has a module imported from afar."""
+        check_objective(text, self.job.workers, "objective")
+        if MODULE.fullmatch(text) and text not in self.objectives:
+            raise ConfigError(
+                f"objective is {text!r}: of module:Name only what the job's configuration names is allowed"
+                " (run.trials, policy.objective, event.objective)"
+            )
+        change = self.decider.set_objective(text, time.monotonic())
+        _LOG.info("job %d: objective: %s", self.job.id, text)
+        self.version += 1
+        self._apply(change)
+
+    async def watch(self) -> None:
+        """Look at silent workers and at what takes long, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            self.life.tick(now_s)
+            self.look()
+            self.version += self.waiting.look(now_s)
+
+    async def carry(self) -> None:
+        """Bring generations and k to the switch, then tell the workers; until cancelled. Only the latest k counts."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            k = self.decider.k
+            try:
+                if self.job_state.to_admit:
+                    await self._admit(k)
+                else:
+                    await self.slots.set_k(k)
+            except PushError as error:
+                self._refused(k, str(error))
+
+    def _refused(self, k: int, why: str) -> None:
+        """The last k stays in force: log each reason once, and try again."""
+        if why != self.slots.refusal:
+            _LOG.error("job %d: k = %d was not pushed, k = %d stays: %s", self.job.id, k, self.slots.in_force, why)
+        self.slots.refusal = why
+        self.version += 1
+        asyncio.get_running_loop().call_later(AGAIN_S, self._wanted.set)
+
+    def _in_force(self, k: int) -> None:
+        """The switch has confirmed another k: only now do the workers hear of it."""
+        number = self.agreement.confirmed(k)
+        self.version += 1
+        self.members.broadcast(messages.decision(k, number, self.decider.treatment))
+
+    def _agree(self, rank: int, report: pb.Report) -> None:
+        """What a report says about the k of its blocks."""
+        said = AnnouncedK(
+            iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
+        )
+        tracks, live = self.decider.measurements.track, self.decider.live
+        reached = {other: 0 if live[other] else track.reached for other, track in enumerate(tracks)}
+        settled = self.slots.in_force == self.decider.k == self.slots.k
+        if self.agreement.report(rank, said, reached, settled=settled):
+            self.journal.agreed(self.job.id, self.agreement)
+
+    async def _admit(self, k: int) -> None:
+        """Open the switch for a new generation; where the connection breaks the next one finds out what it has."""
+        generation, self.job_state.to_admit = self.job_state.to_admit, 0
+        try:
+            await self.slots.admit(generation, k)
+        finally:
+            self.life.admitted(generation, time.monotonic())
+            self.version += 1
+            if self.decider.k != k:
+                self._wanted.set()
+
+    def _apply(self, change: Change | None) -> None:
+        """Log a change, note it, have it carried out."""
+        if change is None:
+            return
+        _LOG.info(
+            "job %d: iteration %d: k %d -> %d (%s)",
+            self.job.id, change.iteration, change.previous_k, change.k, change.reason,
+        )  # fmt: skip
+        self.journal.decision(self.job.id, self.decider, change)
+        if change.k == change.previous_k:
+            told = messages.decision(self.slots.in_force, self.agreement.number, self.decider.treatment)
+            self.members.broadcast(told)
+        self._wanted.set()

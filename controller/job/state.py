@@ -1,0 +1,105 @@
+"""A job's state: its phase and generation, its members, and the steps that several of its parts take.
+
+    WAITING --enough fresh workers--> OPENING --generation in the switch--> RUNNING --all have finished--> OVER
+       |                                                                    ^    |
+       | someone is training already,                                       |    | the switch has lost the slots
+       | and the switch has its generation: go on with that ----------------'    v
+       '- and it has not ---> GATHERING --all are back, or GRACE_S--> REGROUPING --all have answered--> RUNNING
+
+No I/O: what is to be put into the switch stands in `to_admit`, what workers are told in their outboxes.
+"""
+
+import enum
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kofn.controller.job import messages
+from kofn.controller.job.agreement import Agreement
+from kofn.controller.job.members import Members, Seat, SeatState
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.policy.decide import Change, Decider
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_ITERATION = 1
+
+GRACE_S = 5.0
+"""How long workers that may be training are waited for before it is gone on without them."""
+
+
+class Phase(enum.StrEnum):
+    """Where the job is."""
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    RUNNING = "running"
+    GATHERING = "gathering"
+    REGROUPING = "regrouping"
+    OVER = "over"
+
+
+@dataclass(slots=True, kw_only=True)
+class JobState:
+    """Phase, generation and members of one job; `apply` takes changes of k, `wake` says that `to_admit` is set."""
+
+    members: Members
+    decider: Decider
+    slots: Slots
+    agreement: Agreement
+    start_workers: int
+    apply: Callable[[Change | None], None]
+    wake: Callable[[], None]
+    phase: Phase = Phase.WAITING
+    generation: int = 0
+    settled: int = 0  # the generation that was in force last: who knows no earlier one can take part in a regroup
+    to_admit: int = 0  # a generation that the switch shall let in; `Lifecycle.admitted` then goes on
+    since_s: float = field(default_factory=time.monotonic)  # of the phase
+    quiet_until_s: float = 0.0  # so long somebody may come back who is training
+
+    @property
+    def job(self) -> int:
+        return self.members.job
+
+    @property
+    def started(self) -> bool:
+        """Workers are training, or were."""
+        return self.phase not in (Phase.WAITING, Phase.OPENING)
+
+    def enter(self, phase: Phase, now_s: float) -> None:
+        self.phase, self.since_s = phase, now_s
+
+    def admit(self) -> None:
+        """Have the present generation let in."""
+        self.to_admit = self.generation
+        self.wake()
+
+    def welcome(self, seat: Seat, generation: int, *, running: bool = True) -> None:
+        """The first message of a stream; who is welcomed to a job that goes on is live when it is Ready."""
+        seat.state = SeatState.JOINING if running else SeatState.TRAINING
+        seat.current = seat.current or not running
+        seat.send(
+            messages.welcome(
+                workers=self.members.workers,
+                k=self.slots.in_force or self.decider.k,
+                first_iteration=self.decider.iteration + 1 if running else FIRST_ITERATION,
+                peers=self.members.peers(),
+                generation=generation,
+                running=running,
+                decision=self.agreement.number,
+                treatment=self.decider.treatment,
+            )
+        )
+
+    def worker_left(self, seat: Seat, words: str, now_s: float) -> None:
+        """A worker counts no more: live workers, and so k, become fewer."""
+        if self.decider.live[seat.rank] and self.started:
+            level = logging.INFO if seat.finished else logging.WARNING
+            _LOG.log(level, "job %d: worker %d %s", self.job, seat.rank, words)
+            self.apply(self.decider.worker_left(seat.rank, words, now_s))
+
+    def next_generation(self) -> int:
+        """Unix seconds, and more than every generation that anyone here knows of."""
+        known = [self.generation, self.slots.latest, *(seat.hello.generation for seat in self.members.attached)]
+        return max(int(time.time()), max(known) + 1)

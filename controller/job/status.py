@@ -1,0 +1,162 @@
+"""A session's state as the Status message of rpc/kofn.proto."""
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from kofn.controller.job.session import JobSession
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn.rpc import kofn_pb2 as pb
+
+_STARTED_S = time.monotonic()
+
+
+def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
+    """What is known now of one of these jobs."""
+    decider = session.decider
+    answer = decided(decider)
+    answer.MergeFrom(
+        pb.Status(
+            job=session.job.id,
+            counters=link.counters,
+            switch_address=link.address,
+            switch_connected=link.connected,
+            uptime_s=time.monotonic() - _STARTED_S,
+            generation=session.job_state.generation,
+            regroups=session.life.recovery.regroups,
+            jobs=jobs,
+            waiting=session.waiting.text,
+            switch_k=session.slots.in_force,
+            switch_differs=session.slots.differs(),
+            switch_k_age_s=time.monotonic() - session.slots.since_s if session.slots.in_force else 0.0,
+            k_first=session.agreement.first,
+            k_certain=session.agreement.certain,
+            k_torn=session.agreement.torn,
+        )
+    )
+    if not session.started:
+        answer.live = len(session.members.attached)
+    for worker, seat in zip(answer.worker, session.members.seats, strict=True):
+        worker.live = seat.stream is not None and worker.live
+        worker.state, worker.attachments = seat.state, seat.attachments
+    return answer
+
+
+def decided(decider: Decider) -> pb.Status:
+    """What the decider knows of a job: measurements, model, choice."""
+    estimate = decider.estimate
+    return pb.Status(
+        workers=decider.workers,
+        live=int(decider.live.sum()),
+        k=decider.k,
+        objective=decider.goal.name,
+        objective_fault=decider.chooser.fault,
+        iteration=decider.iteration,
+        service_s=estimate.service_s if estimate else 0.0,
+        event_s=estimate.event_s if estimate else 0.0,
+        hidden_s=estimate.hidden_s if estimate else 0.0,
+        time_model=estimate.reason if estimate else "",
+        worker=[_worker(decider, rank) for rank in range(decider.workers)],
+        expected=_expected(decider),
+        changes=[_change(change) for change in decider.changes],
+        overhead_s=decider.pace.overhead_s,
+        late_gradient=decider.treatment.rule,
+        age_weight=decider.treatment.age_weight,
+        noise_scale=decider.progress.noise_scale,
+        alignment=decider.progress.alignment.tolist() if decider.progress.noise_scale else (),
+    )
+
+
+def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
+    """One worker's measurements and estimate."""
+    estimate, measured = decider.estimate, decider.measurements
+    track = measured.track[rank]
+    return pb.WorkerStatus(
+        rank=rank,
+        live=bool(decider.live[rank]),
+        iteration=track.reached,
+        lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
+        lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
+        lambda_high_s=_known(estimate.high_s[rank] + estimate.hidden_s) if estimate else 0.0,
+        samples=int(np.isfinite(measured.times_s[rank]).sum()),
+        dispersion=_known(estimate.dispersion[rank]) if estimate else 0.0,
+        not_poisson=estimate is not None and not estimate.poisson[rank],
+        late=track.late,
+        late_in_a_row=track.late_in_a_row,
+        reports=measured.reports[rank],
+        arrivals=track.arrivals,
+        last_first_block_s=track.last_first_block_s,
+        silent_s=decider.silent_s[rank],
+        disagreements=measured.views.count[rank],
+        disagreement=measured.views.latest[rank],
+        share=float(measured.shares[rank]),
+        waiting=track.account.waiting,
+        oldest_age=max(0, measured.iteration - track.account.oldest) if track.account.oldest else 0,
+        unheard=track.unheard,
+    )
+
+
+def _expected(decider: Decider) -> list[pb.Expected]:
+    """Iteration and round times of each possible k, whatever the objective; which one is in force, and why."""
+    if decider.choice is None or decider.prediction is None:
+        return []
+    forecast, errors_s = decider.choice.forecast, decider.prediction.error_s
+    rounds_s = throughput_costs(forecast)
+    why = _in_force(decider)
+    measured = [decider.pace.measured(k) for k in range(1, forecast.workers + 1)]
+    return [
+        pb.Expected(
+            k=k,
+            iteration_s=forecast.expected_s[k - 1],
+            cost=rounds_s[k - 1],
+            in_force=why if k == decider.k else "",
+            predicted_s=forecast.predicted_s[k - 1],
+            predicted_error_s=errors_s[k - 1],
+            measured_s=seen.mean_s,
+            measured_iterations=seen.iterations,
+            worth=forecast.worth[k - 1],
+            objective_cost=decider.choice.costs[k - 1],
+        )
+        for k, seen in enumerate(measured, 1)
+    ]
+
+
+def _in_force(decider: Decider) -> str:
+    """Why k is in force, in a few words."""
+    name = decider.goal.name
+    if name == "all":
+        return "all workers"
+    if name.startswith("fixed:"):
+        return "set by you" if name == f"fixed:{decider.k}" else "set by you, fewer live"
+    return "the last one, the objective failed" if decider.chooser.fault else _chosen(decider)
+
+
+def _chosen(decider: Decider) -> str:
+    """Why the latest choice left k where it is."""
+    choice = decider.choice
+    if choice is None or decider.k == choice.best:
+        return "cheapest"
+    if choice.gain <= decider.policy.margin:
+        return "within the margin of the cheapest"
+    return f"k = {choice.best} saves {100 * choice.gain:.0f} +- {100 * choice.gain_error:.0f} %: not sure"
+
+
+def _change(change: Change) -> pb.Change:
+    return pb.Change(
+        iteration=change.iteration,
+        k=change.k,
+        previous_k=change.previous_k,
+        reason=change.reason,
+        expected_iteration_s=_known(change.expected_s),
+        predicted_iteration_s=_known(change.predicted_s),
+        late_gradient=change.treatment.rule,
+    )
+
+
+def _known(value: float) -> float:
+    """0 for what is unknown: NaN and infinity have no JSON."""
+    return value if math.isfinite(value) else 0.0

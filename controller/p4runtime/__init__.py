@@ -1,0 +1,1 @@
+"""The switch as the controller sees it: program, entries, slots."""

@@ -1,0 +1,179 @@
+"""The table entries, multicast groups and digest setting of all jobs, from their configurations and the topology.
+
+Tables, actions and fields have p4info's names. Knows nothing of connections.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import finsy as fy
+
+from kofn.config.schema import SLOTS, JobSection
+from kofn.controller.errors import LayoutError
+from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.host.kernels.lanes import WIDTHS
+from kofn.host.protocol.block_layout import WORD_BITS
+
+FLOOD_GROUP = 0x100
+"""Multicast group of all ports; a job's own group is its id, 1 to 255."""
+
+BROADCAST_MAC = 0xFFFF_FFFF_FFFF
+
+JOBS = "ingress.admission.jobs"
+MEMBERS = "ingress.admission.members"
+SET_JOB = "ingress.admission.set_job"
+DIGEST = "arrival_t"
+COUNTER = "ingress.verdicts"
+VERDICT_TYPE = "verdict_t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLayout:
+    """A job, the topology's hosts, and the job's part of them: `workers` hosts from `first`, slots from `base`."""
+
+    job: JobSection
+    hosts: tuple[TopologyHost, ...]
+    first: int = 0
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        """LayoutError where the job does not fit the topology or the switch."""
+        if not 1 <= self.job.id <= 255:
+            raise LayoutError(f"job.id is {self.job.id}: 1 to 255 is allowed (it is the job's multicast group)")
+        if self.job.workers > len(self.hosts) - self.first:
+            earlier = f", {self.first} of them are earlier jobs'" if self.first else ""
+            raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")
+        if self.base + self.job.slots > SLOTS:
+            raise LayoutError(
+                f"job.slots is {self.job.slots}: the switch has {SLOTS}, {self.base} of them are earlier jobs'"
+            )
+
+    @property
+    def members(self) -> tuple[TopologyHost, ...]:
+        """The hosts of the job's workers; a worker's rank is its place in here."""
+        return self.hosts[self.first : self.first + self.job.workers]
+
+
+def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tuple[SlotLayout, ...]:
+    """Give each job the next hosts and the next slots, aligned to its own number; LayoutError where they do not fit."""
+    layouts: list[SlotLayout] = []
+    first = end = 0
+    for job in jobs:
+        if job.id in (layout.job.id for layout in layouts):
+            raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
+        base = -(-end // job.slots) * job.slots
+        layouts.append(SlotLayout(job=job, hosts=hosts, first=first, base=base))
+        first, end = first + job.workers, base + job.slots
+    return tuple(layouts)
+
+
+def high_bits(width: int) -> int:
+    """A word with the top bit of every lane of `width` bits set."""
+    lane = 1 << (width - 1)
+    return sum(lane << shift for shift in range(0, WORD_BITS, width))
+
+
+def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4TableEntry:
+    """The entry that holds k and the generation: changing k is one MODIFY of it.
+
+    Workers scale their values so that one contribution of each fits a lane's sum: that is its room.
+    """
+    action = fy.P4TableAction(
+        SET_JOB, k=k, group=job.id, base=base, mask=job.slots - 1, generation=generation, room=job.workers
+    )
+    return _entry(JOBS, {"hdr.kofn.job": job.id}, action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a job's entry in the switch says."""
+
+    job: int
+    k: int
+    generation: int
+
+
+def find_jobs(present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
+    """The jobs' entries among a switch's entities, by job."""
+    return {found.job: found for entity in present if (found := _found(entity, schema)) is not None}
+
+
+def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
+    """A job's entry, decoded; None for everything else."""
+    if not isinstance(entity, fy.P4TableEntry) or schema.tables[entity.table_id].name != JOBS:
+        return None
+    match, action = entity.match, entity.action
+    assert isinstance(match, fy.P4TableMatch) and isinstance(action, fy.P4TableAction)
+    numbers = {name: int(value) for name, value in (match | action.args).items()}
+    return Found(job=numbers["job"], k=numbers["k"], generation=numbers["generation"])
+
+
+def fixed_entries(layouts: Sequence[SlotLayout]) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
+    """Everything that the jobs need in the switch, but for the digest and the jobs' own entries."""
+    hosts = layouts[0].hosts
+    return [
+        *(_group(layout.job.id, layout.members) for layout in layouts),
+        _group(FLOOD_GROUP, hosts),
+        *_l2(hosts),
+        *_lanes(),
+        *(entry for layout in layouts for entry in _workers(layout)),
+    ]
+
+
+def _group(number: int, hosts: tuple[TopologyHost, ...]) -> fy.P4MulticastGroupEntry:
+    """The multicast group of these hosts."""
+    return fy.P4MulticastGroupEntry(number, replicas=[host.port for host in hosts])
+
+
+def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
+    """Arrivals come at once, many workers' in short lists: a silent worker is known by what the others sent.
+
+    No timeout: with one, BMv2 holds them back for 100 to 200 ms, however small it is; without one, until a list is
+    full. No acknowledgement: the sequence number makes each digest new. (BMv2 1.15.5 ends itself when a pipeline is
+    pushed while it waits for one.)
+    """
+    size = max(1, min(layout.job.workers for layout in layouts) // 4)
+    return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
+
+
+def _l2(hosts: tuple[TopologyHost, ...]) -> Iterator[fy.P4TableEntry]:
+    """Each host's MAC to its port, broadcasts to all."""
+    for host in hosts:
+        action = fy.P4TableAction("ingress.forward.to_port", port=host.port)
+        yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": host.mac}, action)
+    flood = fy.P4TableAction("ingress.forward.flood", group=FLOOD_GROUP)
+    yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": BROADCAST_MAC}, flood)
+
+
+def _lanes() -> Iterator[fy.P4TableEntry]:
+    """One entry for each lane width."""
+    for code, width in enumerate(WIDTHS):
+        action = fy.P4TableAction("ingress.admission.set_lanes", high=high_bits(width))
+        yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
+
+
+def _workers(layout: SlotLayout) -> Iterator[fy.P4TableEntry]:
+    """Who may speak from which port, who may own a block, and how a packet to it is addressed."""
+    job = layout.job.id
+    for rank, host in enumerate(layout.members):
+        yield _entry(
+            MEMBERS,
+            {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
+            fy.P4TableAction("ingress.admission.admit", most=1),
+        )
+        yield _entry(
+            "ingress.admission.recipients",
+            {"hdr.kofn.job": job, "hdr.kofn.recipient": rank},
+            fy.P4TableAction("ingress.admission.send_to", port=host.port),
+        )
+        yield _entry(
+            "egress.deliver.hosts",
+            {"standard_metadata.egress_port": host.port, "hdr.kofn.job": job},
+            fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=rank),
+        )
+
+
+def _entry(table: str, match: dict[str, int], action: fy.P4TableAction) -> fy.P4TableEntry:
+    """A table entry of exact matches."""
+    return fy.P4TableEntry(table, match=fy.P4TableMatch(match), action=action)

@@ -1,0 +1,80 @@
+"""P4Runtime updates as values: what turns one state of a switch into another, and a refused one in words.
+
+Pure functions of entities and p4info; knows nothing of connections.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import finsy as fy
+from finsy.proto import p4r
+
+from kofn.controller.errors import PushError
+
+
+def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:
+    """The updates that turn `present` into `wanted`: deletions first, then changes and additions in wanted's order."""
+    old = {_key(entity): entity for entity in _encoded(present, schema)}
+    new = {_key(entity): entity for entity in _encoded(wanted, schema)}
+    deletions = [p4r.Update(type=p4r.Update.DELETE, entity=old[key]) for key in old.keys() - new.keys()]
+    return deletions + [
+        p4r.Update(type=p4r.Update.MODIFY if key in old else p4r.Update.INSERT, entity=entity)
+        for key, entity in new.items()
+        if key not in old or _bytes(old[key]) != _bytes(entity)
+    ]
+
+
+def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
+    """A refused batch in one line: each failed update with P4's names, code and reason."""
+    if not error.details:
+        return f"{error.code.name}: {error.message}"
+    return "; ".join(
+        f"{_describe_update(failure.subvalue, schema)}: {failure.canonical_code.name} {failure.message}".rstrip()
+        for failure in error.details.values()
+    )
+
+
+def _describe_update(update: Any, schema: fy.P4Schema) -> str:
+    """As in `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
+    kind = p4r.Update.Type.Name(update.type)
+    entity = update.entity
+    if entity.HasField("table_entry"):
+        entry = fy.P4TableEntry.decode(entity, schema)
+        return f"{kind} {entry.table_id} {entry.match_str(schema)} {entry.action_str(schema)}"
+    if entity.packet_replication_engine_entry.HasField("multicast_group_entry"):
+        group = fy.P4MulticastGroupEntry.decode(entity, schema)
+        return f"{kind} multicast group {group.multicast_group_id}"
+    return f"{kind} {entity.WhichOneof('entity')}"
+
+
+def _encoded(entities: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Entity]:
+    """Protobuf entities in one canonical form; PushError where the program lacks a name."""
+    try:
+        return [_canonical(entity.encode(schema)) for entity in entities]
+    except (KeyError, ValueError) as error:
+        raise PushError(f"the P4 program is not the one that this controller knows: {error}") from error
+
+
+def _canonical(entity: p4r.Entity) -> p4r.Entity:
+    """Order in which a switch may list things as it likes, sorted."""
+    if entity.HasField("table_entry"):
+        entity.table_entry.match.sort(key=lambda match: match.field_id)
+        entity.table_entry.action.action.params.sort(key=lambda param: param.param_id)
+    else:
+        group = entity.packet_replication_engine_entry.multicast_group_entry
+        group.replicas.sort(key=lambda replica: (replica.egress_port, replica.port, replica.instance))
+    return entity
+
+
+def _key(entity: p4r.Entity) -> tuple[object, ...]:
+    """What makes two entities the same one, whatever they hold."""
+    if entity.HasField("table_entry"):
+        entry = entity.table_entry
+        return ("table", entry.table_id, entry.priority, *(_bytes(match) for match in entry.match))
+    return ("group", entity.packet_replication_engine_entry.multicast_group_entry.multicast_group_id)
+
+
+def _bytes(message: Any) -> bytes:
+    """Deterministic bytes of a protobuf message."""
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data

@@ -1,0 +1,177 @@
+"""From an estimate to a k and a treatment of late gradients: forecasts, costs, whether a change is worth it and sure.
+
+An *option* is a treatment and a k. Holds what the choice rests on. Knows nothing of reports, of who was lost, or of
+time.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kofn.config.late_rules import Treatment
+from kofn.controller.errors import ObjectiveError
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.model import Estimate
+from kofn.controller.policy.choose import Choice, Forecast, Objective, expected_times, gains
+from kofn.controller.policy.draws import law_times
+from kofn.controller.policy.evidence import Evidence, gain_error
+from kofn.controller.policy.prediction import Prediction, Predictor
+from kofn.controller.policy.process import Beyond
+from kofn.controller.policy.progress import Progress
+
+_LOG = logging.getLogger(__name__)
+
+DOUBT = 1.5
+"""Factor by which the cost of age and noise may be underestimated before a change counts as wrong. Gradients that are
+too old can make a training diverge; fresher or more gradients only make it slower. So the doubt is to one side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a choice is made from: of the workers in the mask `live` (workers,)."""
+
+    estimate: Estimate
+    live: BoolArray
+    progress: Progress
+    overhead_s: float
+    catch_up_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Chooser:
+    """Follows one objective at a time; `window` is the estimate's, in iterations."""
+
+    goal: Objective
+    window: int
+    predictor: Predictor
+    choice: Choice | None = None  # over the workers that were live then
+    prediction: Prediction | None = None  # that it rests on, under the treatment to use
+    fault: str = ""  # what the objective did instead of giving costs; empty: it gave some
+    evidence: Evidence = field(init=False)
+    _logged: bool = False  # that this objective failed
+
+    def __post_init__(self) -> None:
+        self.evidence = Evidence(window=self.window)
+
+    def restart(self) -> None:
+        """Forget every choice; the objective stays."""
+        self.choice = self.prediction = None
+        self.fault = ""
+        self.evidence.forget()
+
+    def follow(self, goal: Objective) -> None:
+        """Another objective from now on."""
+        self.goal, self.fault, self._logged = goal, "", False
+        self.choice = None
+        self.evidence.forget()
+
+    def choose(
+        self,
+        known: Known,
+        treatments: Sequence[Treatment],
+        *,
+        k: int,
+        treatment: Treatment,
+        margin: float,
+        iterations: int | None = None,
+    ) -> Choice | None:
+        """The option to use where `k` and `treatment` are in force; None where the objective gives no costs.
+
+        With `iterations`, their number since the last look, a change must gain even if age and noise cost DOUBT times
+        as much. Except for the first change, the gain must also be sure. Without, it must only gain `margin`.
+        """
+        expected_s = expected_times(known.estimate, known.live)
+        base_s = law_times(known.estimate, known.live, expected_s)
+        beyond_s = Beyond(known.overhead_s, known.catch_up_s)
+        predictions = {
+            rule: self.predictor.predict(known.estimate, known.live, base_s, beyond_s, rule)
+            for rule in dict.fromkeys(each.rule for each in treatments)
+        }
+
+        def forecasts(factor: float = 1.0) -> tuple[Forecast, ...]:
+            """Of each treatment, where what age and noise cost is off by a factor."""
+            return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in treatments)
+
+        try:
+            found, first = forecasts(), self.choice is None
+            choice = cheapest(found, self.goal.all_costs(found), k, treatment, margin)
+            present = choice.place_of(treatment, k)
+            if iterations is not None and present is not None:
+                doubted = self.goal.all_costs(forecasts(DOUBT)) if len(found) > 1 else choice.all_costs
+                allowed = gains(doubted, float(doubted[present])) > 0
+                if first:
+                    gain = gains(choice.all_costs, float(choice.all_costs[present]))
+                    choice = _of(choice, allowed & (gain > margin), present)
+                else:
+                    choice = self._surely(choice, known, present, allowed, margin, iterations)
+        except ObjectiveError as error:
+            self._failed(str(error))
+            return None
+        self.choice, self.fault = choice, ""
+        self.prediction = predictions[choice.treatment.rule]
+        return choice
+
+    def _surely(
+        self,
+        choice: Choice,
+        known: Known,
+        present: tuple[int, int],
+        allowed: BoolArray,
+        margin: float,
+        iterations: int,
+    ) -> Choice:
+        """The cheapest of the `allowed` options that surely gain; the present one where there is none."""
+        gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
+        if error.shape != gain.shape or choice.gain > margin:  # where nothing is to change, an old one will do
+            error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.all_costs, present)
+        at, k = present
+        slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
+        sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
+        best = choice.treatments.index(choice.best_treatment)
+        return replace(_of(choice, sure & allowed, present), gain_error=float(error[best, choice.best - 1]))
+
+    def _failed(self, fault: str) -> None:
+        if not self._logged:
+            _LOG.error("%s; the last k stays in force (further faults are not logged)", fault)
+        self.fault, self._logged = fault, True
+
+
+def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
+    """With the cheapest of these options (treatments, n) to use; with the present one where there is none."""
+    chosen = np.unravel_index(np.argmin(np.where(which, choice.all_costs, np.inf)), which.shape)
+    at, place = (int(chosen[0]), int(chosen[1])) if which.any() else present
+    return replace(choice, k=place + 1, treatment=choice.forecasts[at].treatment)
+
+
+def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:
+    """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
+    at, place = np.unravel_index(np.argmin(costs), costs.shape)
+    best, best_treatment = int(place) + 1, forecasts[int(at)].treatment
+    choice = Choice(
+        k=best,
+        treatment=best_treatment,
+        best=best,
+        best_treatment=best_treatment,
+        forecasts=forecasts,
+        all_costs=costs,
+    )
+    present = choice.place_of(treatment, k)
+    if present is None:
+        return choice
+    gain = float(gains(costs, float(costs[present]))[at, place])
+    return replace(choice, gain=gain) if gain > margin else replace(choice, k=k, treatment=treatment, gain=gain)
+
+
+def _forecast(
+    known: Known, expected_s: FloatArray, treatment: Treatment, prediction: Prediction, factor: float
+) -> Forecast:
+    """Of one treatment, where what age and noise cost is off by a factor."""
+    return Forecast(
+        expected_s=expected_s,
+        predicted_s=prediction.mean_s,
+        overhead_s=known.overhead_s,
+        worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
+        treatment=treatment,
+    )

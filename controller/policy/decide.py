@@ -1,0 +1,322 @@
+"""The control loop without I/O or clock: measurements in, a change of k out.
+
+The session drives it in real time; a simulation may drive the same object in virtual time.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import special
+
+from kofn.config.late_rules import Treatment
+from kofn.config.objectives import check_objective
+from kofn.config.schema import Average, PolicySection
+from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
+from kofn.controller.estimate.model import Estimate, fit
+from kofn.controller.estimate.pace import Pace
+from kofn.controller.policy.choose import Choice, Objective, objective
+from kofn.controller.policy.chooser import Chooser, Known
+from kofn.controller.policy.prediction import Prediction, Predictor
+from kofn.controller.policy.progress import Progress
+from kofn.rpc import kofn_pb2 as pb
+
+CHANGES_KEPT = 32
+
+UNHEARD_OF = 1e-3
+"""Share of a worker's blocks that take longer than a silence that is news."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of k, and why."""
+
+    iteration: int
+    k: int
+    previous_k: int
+    treatment: Treatment  # of late gradients from now on
+    reason: str
+    expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
+    predicted_s: float  # its predicted iteration time; NaN likewise
+
+
+@dataclass(slots=True, kw_only=True)
+class Decider:
+    """Holds k, and what it rests on."""
+
+    workers: int
+    policy: PolicySection
+    average: Average = "gradients"  # what an iteration's sum is divided by: as model.average
+    chooser: Chooser = field(init=False)
+    measurements: Measurements = field(init=False)
+    live: BoolArray = field(init=False)
+    k: int = field(init=False)
+    treatment: Treatment = field(init=False)  # of late gradients
+    estimate: Estimate | None = None
+    included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
+    silent_s: FloatArray = field(init=False)
+    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
+    progress: Progress = field(init=False)
+    pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
+    _decided: int = 0  # iteration of the last decision
+
+    def __post_init__(self) -> None:
+        """Everyone lives, nothing is measured, k is the objective's start value."""
+        self.chooser = Chooser(
+            goal=objective(self.policy.objective, self.workers),
+            window=self.policy.window,
+            predictor=Predictor(),
+        )
+        self.restart(range(self.workers))
+
+    def restart(self, live: Iterable[int]) -> None:
+        """Begin anew with these workers: nothing is measured, k is the objective's start value."""
+        self.measurements = Measurements(workers=self.workers, window=self.policy.window)
+        self.live = np.isin(np.arange(self.workers), list(live))
+        self.silent_s = np.zeros(self.workers)
+        self.estimate = self.included = None
+        self.chooser.restart()
+        self.pace = Pace()
+        self.progress = Progress(workers=self.workers, average=self.average)
+        self._decided = 0
+        self.k = self._start_k(self.goal.name)
+        self.treatment = self._start_treatment()
+
+    @property
+    def goal(self) -> Objective:
+        """What k is chosen by."""
+        return self.chooser.goal
+
+    @property
+    def choice(self) -> Choice | None:
+        """The latest, over the workers that were live then."""
+        return self.chooser.choice
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """What the latest choice rests on."""
+        return self.chooser.prediction
+
+    @property
+    def iteration(self) -> int:
+        """The latest that any worker reported."""
+        return self.measurements.iteration
+
+    def report(self, rank: int, report: pb.Report, now_s: float) -> bool:
+        """Take a worker's report; False where it was refused. The first one of an iteration says that it has ended."""
+        before = self.iteration
+        if not self.measurements.report(rank, report, now_s):
+            return False
+        self.progress.report(rank, report)
+        if self.iteration > before:
+            self.pace.ended(self.iteration, self.k, now_s)
+        self.pace.caught_up(report.age, report.catch_up_s)
+        if not report.late:
+            first_block_s, iteration_s = report.first_block_s, report.iteration_s
+            self.pace.followed(
+                rank, report.iteration, self.k, first_block_s=first_block_s, iteration_s=iteration_s, now_s=now_s
+            )
+        return True
+
+    def due(self, now_s: float) -> bool:
+        """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
+        enough = self.iteration >= self._decided + self.policy.decide_every
+        return enough or self._inclusion_due() or (self.included is None and self._overdue(now_s))
+
+    def decide(self, now_s: float) -> Change | None:
+        """Fit, forecast, choose; the change, if there is one."""
+        fresh, self._decided = self.iteration - self._decided, self.iteration
+        if not self.live.any():
+            return None
+        known = self._forecast(now_s)
+        if self.included is not None:
+            return self._release(self.included) if self._inclusion_due() else None
+        if (rank := self._excluded()) is not None:
+            return self._include(rank)
+        if not known:
+            return None
+        return self._choose(f"{self.goal.name}:", self.policy.margin, None if self._news() else fresh)
+
+    def set_objective(self, text: str, now_s: float) -> Change | None:
+        """Follow another objective from now on; ConfigError names what is allowed."""
+        self.chooser.follow(objective(text, self.workers))
+        self.included = None
+        if self.live.any() and self._forecast(now_s):
+            return self._choose(f"objective set to {text}:", 0.0)
+        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_treatment())
+
+    @property
+    def treatments(self) -> tuple[Treatment, ...]:
+        """Of late gradients, among which the objective chooses, as far as the configuration leaves it to it."""
+        given = self.policy.treatment
+        if self.goal.rule is not None:
+            return (given._replace(rule=self.goal.rule),)
+        if self.policy.late_gradient != "auto" or not self.goal.treatments:
+            return (given,)
+        if self.policy.age_weight is None:
+            return self.goal.treatments
+        weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.treatments)
+        return tuple(dict.fromkeys(weighed))
+
+    def _start_treatment(self) -> Treatment:
+        """Where there is a choice the last one, under which most is measured."""
+        return self.treatments[-1]
+
+    def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
+        """A worker takes no part any more: n and at once k become smaller."""
+        self.live[rank] = False
+        self.chooser.evidence.forget()
+        self.pace = Pace()
+        if self.included == rank:
+            self.included = None
+        count = int(self.live.sum())
+        if not count:
+            return None
+        reason = f"worker {rank} {why}: {count} of {self.workers} live"
+        if self._forecast(now_s) and self.included is None:
+            return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
+        return self._set_k(min(self.k, count), reason)
+
+    def gain(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
+        """A worker takes part, again or late, from this iteration on: n becomes larger, and k with it where it should.
+
+        Its silence counts from now. While it is too early for a choice, k stays "all" where it was that.
+        """
+        everyone = self.k == int(self.live.sum())
+        self.live[rank] = True
+        self.chooser.evidence.forget()
+        self.pace = Pace()
+        self.measurements.join(rank, now_s, iteration)
+        count = int(self.live.sum())
+        reason = f"worker {rank} {why}: {count} of {self.workers} live"
+        if self._forecast(now_s) and self.included is None:
+            return self._choose(f"{reason}; {self.goal.name}:", self.policy.margin)
+        wanted = count if self.included is not None else self._start_k(self.goal.name)
+        return self._set_k(wanted if everyone else min(self.k, wanted), reason)
+
+    def _start_k(self, text: str) -> int:
+        """What an objective begins with: its fixed K; half of the live workers where it chooses the rule; else all."""
+        live = max(int(self.live.sum()), 1)
+        fixed = check_objective(text, self.workers, "objective")
+        if fixed is None:
+            return live if len(self.treatments) == 1 else max(live // 2, 1)
+        return min(fixed.k, live)
+
+    def _excluded(self) -> int | None:
+        """The live worker that was too late most often in a row, where that is too often and not everyone is in."""
+        if not self.policy.include_after or self.k >= self.live.sum():
+            return None
+        rows = {int(rank): self.measurements.track[rank].late_in_a_row for rank in np.flatnonzero(self.live)}
+        rank = max(rows, key=lambda rank: rows[rank])
+        return rank if rows[rank] >= self.policy.include_after else None
+
+    def _inclusion_due(self) -> bool:
+        """Somebody has to be included, or has been."""
+        if self.included is None:
+            return self._excluded() is not None
+        return self.measurements.track[self.included].late_in_a_row == 0
+
+    def _include(self, rank: int) -> Change | None:
+        """Wait for everyone until this worker has been in."""
+        self.included = rank
+        times = self.measurements.track[rank].late_in_a_row
+        count = int(self.live.sum())
+        return self._set_k(count, f"worker {rank} was too late {times} times in a row: all {count} live are waited for")
+
+    def _release(self, rank: int) -> Change | None:
+        """It has been in: the objective's choice again."""
+        self.included = None
+        reason = f"worker {rank} has been in;"
+        if self._warm() and self.estimate is not None:
+            return self._choose(f"{reason} {self.goal.name}:", 0.0)
+        return self._set_k(self._start_k(self.goal.name), f"{reason} {self.goal.name}")
+
+    def _overdue(self, now_s: float) -> bool:
+        """Someone has been silent for longer than its estimate says."""
+        if self.estimate is None or not self._warm():
+            return False
+        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s
+        return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
+
+    def _news(self) -> bool:
+        """Someone has been silent for longer than almost any of its blocks takes: that is no noise."""
+        assert self.estimate is not None
+        events = self.estimate.high_s / self.estimate.event_s
+        passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
+        silent = self.live & (passed > 0) & np.isfinite(events)
+        return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
+
+    def _warm(self) -> bool:
+        """Every live worker has reported often enough, and the objective knows what it needs."""
+        if self.iteration < self.goal.warm_up:
+            return False
+        return bool(np.all(self.measurements.reports[self.live] >= self.policy.warm_up))
+
+    def _forecast(self, now_s: float) -> bool:
+        """Fit the model to what is known now; False while that is too little."""
+        taken = self.measurements
+        self.silent_s = taken.silent_s(now_s)
+        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.iterations, self.estimate)
+        return self._warm()
+
+    def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
+        """Choose from the present estimate, and say in numbers why; a change has to be sure where `iterations` passed.
+
+        Where the objective gives no costs k stays, as far as the live workers allow.
+        """
+        assert self.estimate is not None
+        known = Known(
+            estimate=self.estimate,
+            live=self.live,
+            progress=self.progress,
+            overhead_s=self.pace.overhead_s,
+            catch_up_s=self.pace.catch_up_s,
+        )
+        choice = self.chooser.choose(
+            known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations
+        )
+        if choice is None:
+            return self._set_k(min(self.k, int(self.live.sum())), f"{reason} {self.chooser.fault}")
+        numbers = _numbers(choice, self.k, self.treatment, self.goal)
+        return self._set_k(choice.k, f"{reason} {numbers}", choice.treatment)
+
+    def _set_k(self, k: int, reason: str, treatment: Treatment | None = None) -> Change | None:
+        """Record a change; None where k and the treatment of late gradients (None: as it is) are that already."""
+        treatment = treatment or self.treatment
+        if k == self.k and treatment == self.treatment:
+            return None
+        expected_s, predicted_s = _of(self.choice, k)
+        change = Change(
+            iteration=self.iteration,
+            k=k,
+            previous_k=self.k,
+            treatment=treatment,
+            reason=reason,
+            expected_s=expected_s,
+            predicted_s=predicted_s,
+        )
+        self.k, self.treatment = k, treatment
+        self.chooser.evidence.forget()
+        self.changes.append(change)
+        return change
+
+
+def _of(choice: Choice | None, k: int) -> tuple[float, float]:
+    """E_k[T] and predicted iteration time of this k; NaN where nothing is known."""
+    if choice is None or k > choice.forecast.workers:
+        return float("nan"), float("nan")
+    return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
+
+
+def _numbers(choice: Choice, previous: int, treatment: Treatment, goal: Objective) -> str:
+    """Why the new k, or the new treatment, in one clause."""
+    expected_s, predicted_s = _of(choice, choice.k)
+    numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
+    if len(choice.forecasts) > 1:
+        numbers = f"late gradients: {choice.treatment.rule}, {numbers}"
+    before = choice.place_of(treatment, previous)
+    if not goal.unit or before is None:
+        return numbers
+    now, then = choice.costs[choice.k - 1], choice.all_costs[before]
+    return f"{numbers}, cost {1e3 * now:.1f}, not {1e3 * then:.1f} ms"

@@ -1,0 +1,133 @@
+"""Whether another k is really cheaper, or only looks so in this window: gains, their standard errors, their sum.
+
+A gain is the share of the present k's cost that another k saves. Its standard error comes from what is not known of
+the model: every worker's lambda, and tau, are moved by their own standard errors, and the costs are taken anew.
+
+A gain convinces where it is CONVINCING standard errors above nothing: in the present window, or as the mean of all
+since they began to add up to one (a cumulative sum: whatever falls below 0 begins anew). So a large gain is acted upon
+as soon as a window shows it, a small one once it has been there for long, and noise not.
+
+Pure functions and sums; knows nothing of workers' names, of the switch or of time.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy import linalg
+
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.model import Estimate
+from kofn.controller.policy.choose import Forecast, expected_counts_of, gains
+
+CONVINCING = 3.0
+"""Standard errors. By chance a window shows a gain like this once in 700 times."""
+
+HELD = 0.5
+"""For how many windows a larger k must look better. A worker that is left out is known by lower bounds only. If nobody
+else was blocked in a window, these bounds are low, and the worker looks fast for some iterations."""
+
+EXACT = 16
+"""Most unknowns (workers, and tau) that are all told apart."""
+
+SETS = 8
+"""Moves of all unknowns at once, at random, where they are more: the error is then known within a fifth."""
+
+MOVED = 2048
+"""Most sets times unknowns, but for one set: the errors of very many workers average out, and tau's is in every set."""
+
+SEED = 1
+
+NORMAL_95 = 1.96
+"""Standard errors from the middle to the end of a 95 % interval."""
+
+FARTHEST = 10.0
+"""Multiples of s + lambda by which a lambda is moved at most: of whoever is not known at all."""
+
+Costs = Callable[[Sequence[Forecast]], FloatArray]
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """What speaks for each other k while one holds. `window` iterations make a look of its own."""
+
+    window: int
+    error: FloatArray = field(default_factory=lambda: np.zeros(0))  # of the gains, as it was taken last
+    _gain: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of gain / error^2
+    _weight: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of 1 / error^2
+    _since: FloatArray = field(default_factory=lambda: np.zeros(0))  # iterations for which it has been convincing
+
+    def forget(self) -> None:
+        """Another k holds, or other workers are live."""
+        self.error = self._gain = self._weight = self._since = np.zeros(0)
+
+    def weigh(
+        self, gain: FloatArray, error: FloatArray, slow: BoolArray, *, margin: float, iterations: int
+    ) -> BoolArray:
+        """One more look, `iterations` after the last one: which options gain more than `margin` for sure, same shape.
+
+        `slow` marks those that have to convince for a while.
+        """
+        if gain.shape != self._gain.shape:
+            self._gain, self._weight, self._since = np.zeros((3, *gain.shape))
+        self.error = error
+        weight = min(iterations / self.window, 1.0) / np.maximum(error, 1e-9) ** 2
+        self._gain = np.maximum(self._gain + weight * gain, 0.0)
+        self._weight = np.where(self._gain > 0, self._weight + weight, 0.0)
+        sure = self._sure(gain, margin)
+        self._since = np.where(sure, self._since + iterations, 0.0)
+        return np.asarray(sure & (~slow | (self._since >= HELD * self.window)))
+
+    def _sure(self, gain: FloatArray, margin: float) -> BoolArray:
+        """By the window alone, or by all since they began to gain."""
+        now = (gain > margin) & (gain > CONVINCING * self.error)
+        weight = np.maximum(self._weight, 1e-300)
+        mean = self._gain / weight
+        return np.asarray(now | ((gain > 0) & (mean > margin) & (mean * np.sqrt(weight) > CONVINCING)))
+
+
+def gain_error(
+    estimate: Estimate, live: BoolArray, forecasts: Sequence[Forecast], costs: Costs, present: tuple[int, int]
+) -> FloatArray:
+    """Standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
+
+    Of the n workers in the mask `live` (workers,). The larger one of a move up and a move down, because costs are bent.
+    Who has a distribution of its own is moved as if it were Poisson's: its interval rests on its own variance.
+    """
+    lambdas_s, events_s = _moved(estimate, live)
+    counts = expected_counts_of(lambdas_s / events_s[:, None])
+    times_s = estimate.service_s + events_s[:, None] * counts
+
+    def gained(shift_s: FloatArray | float) -> FloatArray:
+        found = costs([_shifted(forecast, shift_s) for forecast in forecasts])
+        return gains(found, float(found[present]))
+
+    off = np.abs(np.array([gained(shift_s) for shift_s in times_s[1:] - times_s[0]]) - gained(0.0))
+    largest = off.reshape(2, -1, *off.shape[1:]).max(axis=0)
+    return np.asarray(np.sqrt(np.mean(largest**2, axis=0)))
+
+
+def _shifted(forecast: Forecast, shift_s: FloatArray | float) -> Forecast:
+    """The same with other first-block times."""
+    return replace(forecast, expected_s=forecast.expected_s + shift_s, predicted_s=forecast.predicted_s + shift_s)
+
+
+def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Lambdas (1 + 2 * sets, n) and tau (1 + 2 * sets,): as they are, moved by each set of signs, by the opposite."""
+    middle_s = estimate.lambda_s[live]
+    up_s = np.minimum((estimate.high_s[live] - middle_s) / NORMAL_95, FARTHEST * (estimate.service_s + middle_s))
+    down_s = (middle_s - estimate.low_s[live]) / NORMAL_95
+    sets = _signs(len(middle_s) + 1)
+    signs = np.concatenate((np.zeros((1, sets.shape[1])), sets, -sets))
+    workers, unit = signs[:, :-1], signs[:, -1]
+    lambdas_s = middle_s + np.where(workers > 0, up_s, down_s) * workers
+    return np.maximum(lambdas_s, 0.0), estimate.event_s * np.exp(unit * estimate.event_error)
+
+
+@functools.lru_cache(maxsize=8)
+def _signs(unknowns: int) -> FloatArray:
+    """Who is moved up (1) and who down (-1), (sets, unknowns): columns are orthogonal while there are few."""
+    if unknowns <= EXACT:
+        return np.asarray(linalg.hadamard(1 << (unknowns - 1).bit_length())[:, :unknowns], dtype=np.float64)
+    return np.random.default_rng(SEED).choice([-1.0, 1.0], (min(SETS, max(MOVED // unknowns, 1)), unknowns))

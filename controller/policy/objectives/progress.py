@@ -1,0 +1,19 @@
+"""Progress of the training a second, of k and the treatment of late gradients together."""
+
+from kofn.config.late_rules import Treatment
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.policy.choose import Forecast, Objective
+
+TREATMENTS = (Treatment("async", 0.5), Treatment("async", 1.0), Treatment("batch-sync", 0.5))
+"""With the best k one of them is nearly the best of all (docs/explanation/experiments.md)."""
+
+WARM_UP = 8
+"""Iterations after which it is known how fast gradients turn."""
+
+
+def progress_costs(forecast: Forecast) -> FloatArray:
+    """An iteration's predicted time over its worth: expected time for the progress of an exact and fresh gradient."""
+    return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
+
+
+progress = Objective(name="progress", costs=progress_costs, unit="s", treatments=TREATMENTS, warm_up=WARM_UP)

@@ -1,0 +1,154 @@
+"""What is expected of the process under each rule, for every k: iteration times, sums, ages, shares.
+
+The process (`process`) is simulated with draws from the estimate (`draws`), the same for every k and every rule; what
+it says of times is taken as a correction of E_k[T] by the law in force. It is repeated only when the estimate has
+changed. Knows nothing of what an iteration is worth.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kofn.config.late_rules import RuleName, weight_at
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.model import Estimate
+from kofn.controller.policy.draws import MANY, Draws, draw
+from kofn.controller.policy.process import AGES, CARRIED, Beyond, IntArray, Process, carried, simulate
+
+KS = 16
+"""Most ks that are simulated; between them what is found is interpolated."""
+
+CHANGED = 0.05
+"""Share by which any E_k[T] in units of s, 1 + tau / s, or one more than what comes beyond in units of s may change
+without a new simulation."""
+
+
+def weights_of(age_weight: float) -> FloatArray:
+    """Of gradients that are 0, 1, 2 ... iterations old (AGES + 1,)."""
+    return np.array([weight_at(age, age_weight) for age in range(AGES + 1)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Each of n workers' share of all gradients that are summed, for k = 1..n."""
+
+    ks: IntArray  # that were simulated
+    by_age: FloatArray  # (ks, m, AGES + 1) of one worker of those that each of m stands for
+    stands: IntArray  # (n,) which of the m stands for a worker
+
+    def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
+        """The smallest for each k = 1..n (n,), as a multiple of an equal share: 0 where somebody is in no sum.
+
+        `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): who is looked at (None: all).
+        """
+        n = len(self.stands)
+        weight = (self.by_age @ weights_of(age_weight))[:, self.stands]
+        share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+        chosen = share if among is None else share[:, among]
+        return np.asarray(np.interp(np.arange(1, n + 1), self.ks, n * chosen.min(axis=1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What is expected of the process for k = 1..n, (n,) each: seconds, and gradients.
+
+    `mean_s` is the mean time to the gradient that ends an iteration, `error_s` its standard error; `gradients` the mean
+    number in an iteration's sum, `delays` (n, AGES + 1) the shares of them that are 0, 1, 2 ... iterations old.
+    """
+
+    mean_s: FloatArray
+    error_s: FloatArray
+    gradients: FloatArray
+    delays: FloatArray
+    shares: Shares
+
+    @property
+    def workers(self) -> int:
+        return len(self.mean_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What was simulated, all times in units of s: the draws, and what each rule that was asked for came to."""
+
+    known: FloatArray  # as `_changed` looks at it
+    n: int
+    law: str
+    draws: Draws
+    ks: IntArray
+    beyond: Beyond
+    found: dict[RuleName, Process] = field(default_factory=dict)
+
+    def of(self, rule: RuleName) -> Process:
+        if rule not in self.found:
+            times, given = self.draws.times, {"phase": self.draws.phase, "sizes": self.draws.sizes}
+            if rule in CARRIED:
+                self.found.update(carried(times, self.ks, self.beyond, **given))
+            else:
+                self.found[rule] = simulate(rule, times, self.ks, self.beyond, **given)
+        return self.found[rule]
+
+
+@dataclass(slots=True, kw_only=True)
+class Predictor:
+    """Predicts; an estimate that has hardly changed keeps what the last simulation said."""
+
+    simulations: int = 0
+    _last: Simulated | None = None
+
+    def predict(
+        self, estimate: Estimate, live: BoolArray, base_s: FloatArray, beyond_s: Beyond, rule: RuleName
+    ) -> Prediction:
+        """For k = 1..n of the n workers in the mask `live` (workers,); `base_s` (n,): E_k[T] by the law in force
+        (`law_times`).
+
+        `beyond_s`: what comes beyond first blocks, seconds.
+
+        E_k[T] is exact, what is simulated is the difference to that of the same draws: so `abort` is exact, and so is
+        k = n for all rules but `batch-sync`.
+        """
+        unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
+        units = Beyond(*(spent_s / unit_s for spent_s in beyond_s))
+        n = len(base_s)
+        first = 1 if n <= MANY else n / KS  # fewer than one of those that are simulated stands for are none
+        ks = np.unique(np.linspace(first, n, min(n, KS)).round().astype(np.int64))
+        others = 1 + estimate.event_s / unit_s, 1 + units.overhead, 1 + units.catch_up
+        known = np.append(base_s[ks - 1] / unit_s, others)
+        last = self._last
+        if last is None or (n, estimate.law) != (last.n, last.law) or _changed(known, last.known):
+            draws = draw(estimate, live, unit_s)
+            last = Simulated(known=known, n=n, law=estimate.law, draws=draws, ks=ks, beyond=units)
+            self._last = last
+            self.simulations += 1
+        return _prediction(last, rule, base_s, unit_s)
+
+
+def _changed(known: FloatArray, before: FloatArray) -> bool:
+    """Whether these, all above 0, are other ones than in the last simulation.
+
+    E_k[T] of the ks that are simulated says who is live and how slow.
+    """
+    return bool(np.any(np.abs(known - before) > CHANGED * before))
+
+
+def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: float) -> Prediction:
+    """From the ks that were simulated to all."""
+    process, alone = last.of(rule), last.of("abort")
+    ks, sizes, all_ks = last.ks, last.draws.sizes, np.arange(1, len(base_s) + 1)
+    longer = process.length - alone.length  # (ks, chains)
+    added, error = longer.mean(axis=1), longer.std(axis=1, ddof=1) / np.sqrt(longer.shape[1])
+    timed = ks
+    if len(base_s) > MANY:  # the fastest of very many workers wait for nobody; and under async nobody waits for them
+        nothing = -float(base_s[0]) / unit_s if rule == "async" else 0.0
+        timed, added, error = np.append(0, ks), np.append(nothing, added), np.append(0.0, error)
+    gradients = process.counts.sum(axis=(1, 2))
+    delays = process.counts.sum(axis=1) / gradients[:, None]
+    return Prediction(
+        mean_s=np.maximum(base_s + unit_s * np.interp(all_ks, timed, added), 0.0),
+        error_s=unit_s * np.interp(all_ks, timed, error),
+        gradients=np.interp(all_ks, ks, gradients),
+        delays=np.stack([np.interp(all_ks, ks, column) for column in delays.T], axis=1),
+        shares=Shares(
+            ks=ks, by_age=process.counts / gradients[:, None, None] / sizes[:, None], stands=last.draws.stands
+        ),
+    )

@@ -1,0 +1,206 @@
+"""The workers' process under each rule for late gradients, simulated for many k at once: time, sums, ages, shares.
+
+An iteration begins when the one before has ended and an overhead for transfer, sum and step has passed; it ends when k
+gradients count for it. T_i is the first-block time of worker i's next gradient, R_i what it still needs for an old one
+when the iteration begins, L the time from there to the k-th gradient. The rules differ in what a late gradient is for:
+
+- stash, merge, drop: a late worker finishes its gradient, which is none of the k of any iteration, and then starts one
+  of the iteration that is open. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than
+  the k-th smallest T. A late gradient is added to its worker's next one that is in time (stash), to the sum that is
+  open when it is finished (merge), or to none (drop).
+- async: a late gradient counts among the k of the iteration that is open when it is finished; its worker then waits for
+  that one's end. L is the k-th smallest R_i, which is a new T_i for those who were in the iteration before: less than
+  the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
+- abort: late workers give up and start with the others: L is the k-th smallest T.
+- batch-sync: who has finished makes another gradient of the same parameters, until there are k; the rest give up
+  (K-batch-sync, ibidem).
+
+For k = n all but batch-sync are alike. Pure functions of drawn times (steps, chains, n), whatever they are drawn from;
+chains are simulated side by side. `sizes` (n,): how many workers each of the n stands for.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kofn.config.late_rules import RuleName
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.host.wire.packet import PARTS
+
+CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
+"""Those with the same iteration times."""
+
+AGES = 16
+"""Iterations by which a gradient's age is told apart; older ones count as this."""
+
+BURN_IN = 16
+"""First steps, which only serve to forget the beginning."""
+
+IntArray = NDArray[np.int64]
+Ages = NDArray[np.int16]
+
+
+class Beyond(NamedTuple):
+    """What comes beyond gradients, in the unit of their times."""
+
+    overhead: float = 0.0
+    """Between iterations: transfer, sum and step."""
+    catch_up: float = 0.0
+    """Of a late worker, for each iteration that it has missed: it is applied before its gradient counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Of some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by worker and age
+    (ks, n, AGES + 1)."""
+
+    length: FloatArray
+    counts: FloatArray
+
+
+def simulate(
+    rule: RuleName, times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
+) -> Process:
+    """One rule. `phase` (chains, n), 0 to 1: the shares that late workers still need of their first gradients.
+
+    Of the CARRIED ones all three are found at once: `carried`.
+    """
+    match rule:
+        case "abort":
+            return _together(times[BURN_IN:, :, None], ks, sizes)
+        case "batch-sync":
+            return _together(_batches(times)[BURN_IN:], ks, sizes)
+        case "async":
+            return _asynchronous(times, ks, beyond, phase, sizes)
+        case _:
+            return carried(times, ks, beyond, phase=phase, sizes=sizes)[rule]
+
+
+def carried(
+    times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
+) -> dict[RuleName, Process]:
+    """stash, merge and drop, which differ in their sums only."""
+    steps, chains, n = times.shape
+    rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
+    length = np.zeros((len(ks), chains))
+    begun = np.empty((steps, *rest.shape), np.bool_)  # a gradient of this iteration
+    included = np.empty_like(begun)
+    for step, drawn in enumerate(times):
+        arrival = rest + drawn
+        end = _kth(arrival, ks, sizes)
+        if step >= BURN_IN:
+            length += end[:, :, 0]
+        np.less_equal(rest, end, out=begun[step])
+        np.less_equal(arrival, end, out=included[step])
+        rest = np.where(begun[step], arrival, rest)
+        rest -= end + beyond.overhead
+        np.maximum(rest, 0.0, out=rest)
+    length /= steps - BURN_IN
+    begun, included = begun[BURN_IN:], included[BURN_IN:]
+    counts: dict[RuleName, FloatArray] = {
+        "stash": _counts(begun, _until(included, included), sizes) * _ever(included),
+        "merge": _counts(begun, _until(included, begun), sizes),
+        "drop": _counts(included, np.zeros(included.shape, np.int16), sizes),
+    }
+    return {rule: Process(length=length, counts=found) for rule, found in counts.items()}
+
+
+def _ever(included: BoolArray) -> BoolArray:
+    """Whether a worker is in now and then (ks, n, 1): who never is keeps its gradients for ever."""
+    return np.asarray(np.any(included, axis=(0, 2))[:, :, None])
+
+
+def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatArray, sizes: FloatArray) -> Process:
+    """Who is in waits for the end; a gradient that is finished in the overhead is there when the iteration begins."""
+    steps, chains, n = times.shape
+    rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
+    length = np.zeros((len(ks), chains))
+    included = np.empty((steps, *rest.shape), np.bool_)
+    for step in range(steps):
+        last = _kth(rest, ks, sizes)
+        end = np.maximum(last, 0.0)
+        if step >= BURN_IN:
+            length += end[:, :, 0]
+        included[step] = rest <= last
+        later = rest - (end + beyond.overhead - beyond.catch_up)
+        rest = np.where(included[step], times[(step + 1) % steps], later)
+    return Process(
+        length=length / (steps - BURN_IN), counts=_counts(included[BURN_IN:], _since(included)[BURN_IN:], sizes)
+    )
+
+
+def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
+    """All start together, and finish gradients at these times after that (steps, chains, gradients, n)."""
+    steps, chains, _, n = points.shape
+    points = points.reshape(steps * chains, -1)
+    most = n if _each_is_one(sizes) else points.shape[1]  # so many are enough for any k
+    order = np.argsort(points, axis=1)[:, :most]
+    points, worker = np.take_along_axis(points, order, axis=1), order % n
+    weights = sizes[worker]
+    before = np.cumsum(weights, axis=1) - weights
+    first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # the first k that needs one after so many
+    first = first[np.minimum(before, ks[-1]).astype(np.int64)]
+    entered = np.bincount((first * n + worker).ravel(), minlength=(len(ks) + 1) * n).reshape(-1, n)[:-1]
+    counts = np.zeros((len(ks), n, AGES + 1))
+    counts[:, :, 0] = np.cumsum(entered, axis=0) * sizes / len(points)
+    last = [ks - 1] if _each_is_one(sizes) else [np.sum(first <= j, axis=1) - 1 for j in range(len(ks))]
+    length = np.take_along_axis(points, np.stack(last, axis=-1).reshape(-1, len(ks)), axis=1)
+    return Process(length=length.reshape(steps, chains, -1).mean(axis=0).T, counts=counts)
+
+
+def _batches(times: FloatArray) -> FloatArray:
+    """When each worker would finish its 1st, 2nd, ... gradient (steps, chains, gradients, n): the later ones take other
+    steps' times."""
+    return np.cumsum(np.stack([np.roll(times, later, axis=0) for later in range(PARTS)], axis=2), axis=2)
+
+
+def _each_is_one(sizes: FloatArray) -> bool:
+    """No worker stands for others."""
+    return bool(sizes.max() == 1)
+
+
+def _kth(times: FloatArray, ks: IntArray, sizes: FloatArray) -> FloatArray:
+    """For each k the time by which so many workers are there (ks, chains, 1), from (ks, chains, n)."""
+    if _each_is_one(sizes):
+        return np.sort(times, axis=2)[np.arange(len(ks)), :, ks - 1, None]
+    order = np.argsort(times, axis=2)
+    fewer = np.cumsum(sizes[order], axis=2) < ks[:, None, None] - 1e-6
+    last = np.take_along_axis(order, fewer.sum(axis=2, keepdims=True), axis=2)
+    return np.take_along_axis(times, last, axis=2)
+
+
+def _until(now: BoolArray, later: BoolArray) -> Ages:
+    """Steps until a gradient of this one is in a sum, at most AGES (steps, ...): 0 where that is `now`, else until the
+    next step that is `later`."""
+    ages: Ages = np.empty(now.shape, np.int16)
+    wait = np.full(now.shape[1:], AGES, np.int16)
+    for step in reversed(range(len(now))):
+        ages[step] = np.where(now[step], 0, wait)
+        wait = np.where(later[step], np.int16(1), np.minimum(wait + 1, AGES, dtype=np.int16))
+    return ages
+
+
+def _since(included: BoolArray) -> Ages:
+    """Age of the gradient with which each worker is in, at most AGES (steps, ...): it was begun when the worker had
+    been in before."""
+    ages: Ages = np.empty(included.shape, np.int16)
+    age = np.full(included.shape[1:], AGES, np.int16)
+    for step, there in enumerate(included):
+        ages[step] = age
+        age = np.where(there, np.int16(0), np.minimum(age + 1, AGES, dtype=np.int16))
+    return ages
+
+
+def _counts(made: BoolArray, ages: Ages, sizes: FloatArray) -> FloatArray:
+    """Gradients in a sum by worker and age (ks, n, AGES + 1): those that are `made` (steps, ks, chains, n).
+
+    The last AGES steps are left out: of these it is not seen how old they get.
+    """
+    made, ages = made[:-AGES], ages[:-AGES]
+    steps, ks, chains, n = made.shape
+    bins = AGES + 2  # the first: not made
+    key = (ages + 1) * made + (np.arange(ks)[:, None, None] * n + np.arange(n)) * bins
+    counts = np.bincount(key.ravel(), minlength=ks * n * bins).reshape(ks, n, bins)
+    return np.asarray(counts[:, :, 1:] * sizes[:, None] / (steps * chains))

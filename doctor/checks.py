@@ -1,0 +1,94 @@
+"""What `kofn doctor` walks along: one check after another, until the first one that fails.
+
+Knows nothing of what the checks check.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kofn.run.errors import RunError
+
+WIDTH = 80  # columns
+
+
+class CheckError(RunError):
+    """A check that fails: what was measured, and what to do about it."""
+
+    def __init__(self, detail: str, advice: str) -> None:
+        """Both in one line each."""
+        super().__init__(detail)
+        self.detail = " ".join(detail.split())
+        self.advice = advice
+
+
+class CheckSkipped(Exception):  # noqa: N818  # no failure: there is nothing to check here
+    """A check that does not apply; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A name, and a check that gives what was measured or raises CheckError or CheckSkipped."""
+
+    name: str
+    check: Callable[[], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What became of a check."""
+
+    name: str
+    state: str  # "ok", "FAILED", "skipped"
+    detail: str
+    advice: str = ""
+
+    def text(self) -> str:
+        """For a person: a line, or one for each thing that was measured where all do not fit one."""
+        head = f"{self.state:7} {self.name:14} "
+        whole = len(head) + len(self.detail) <= WIDTH
+        return head + (self.detail if whole else self.detail.replace("; ", "\n" + " " * len(head)))
+
+    def document(self) -> dict[str, Any]:
+        return {"name": self.name, "state": self.state, "detail": self.detail, "advice": self.advice}
+
+
+def by_detail(found: Mapping[str, str]) -> str:
+    """Several details in one: `h1, h3: this; h2: that`."""
+    names: dict[str, list[str]] = {}
+    for name, detail in found.items():
+        names.setdefault(detail, []).append(name)
+    return "; ".join(f"{', '.join(who)}: {detail}" for detail, who in names.items())
+
+
+async def walk(checks: list[Check], show: Callable[[Finding], object]) -> list[Finding]:
+    """Check one check after another; after the first that fails the others are skipped, as they rest on it."""
+    findings: list[Finding] = []
+    for check in checks:
+        failed = first_failure(findings)
+        finding = await _check(check) if failed is None else _resting(check, failed)
+        show(finding)
+        findings.append(finding)
+    return findings
+
+
+def first_failure(findings: list[Finding]) -> Finding | None:
+    """The check that is to be mended."""
+    return next(_failures(findings), None)
+
+
+def _failures(findings: list[Finding]) -> Iterator[Finding]:
+    return (finding for finding in findings if finding.state == "FAILED")
+
+
+async def _check(check: Check) -> Finding:
+    try:
+        return Finding(name=check.name, state="ok", detail=await check.check())
+    except CheckSkipped as reason:
+        return Finding(name=check.name, state="skipped", detail=str(reason))
+    except CheckError as error:
+        return Finding(name=check.name, state="FAILED", detail=error.detail, advice=error.advice)
+
+
+def _resting(check: Check, failed: Finding) -> Finding:
+    return Finding(name=check.name, state="skipped", detail=f"rests on {failed.name!r}")

@@ -1,0 +1,127 @@
+"""`kofn doctor`: every check from the machine to the sums that workers get, and the first one that fails by name."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import click
+from msgspec.structs import replace
+from rich.console import Console
+
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config
+from kofn.doctor.checks import Check, CheckError, Finding, first_failure, walk
+from kofn.doctor.hosts import Hosts
+from kofn.doctor.lab import Laboratory
+from kofn.doctor.machine import machine_checks
+from kofn.doctor.network import ControlPlane
+from kofn.doctor.running import RunningChecks
+from kofn.run.display import say
+from kofn.run.ending import ending
+from kofn.run.runner import DEFAULT_CONFIG
+from kofn.run.signals import cancel_on_signal, stopped_by
+from kofn.run.state import hold, running
+
+Show: TypeAlias = Callable[[Finding], None]
+
+EXAMPLES = """
+\b
+Examples:
+  kofn doctor                        this machine, with the default experiment's settings
+  kofn doctor mine.toml              with those of your own, and its topology
+  kofn doctor --target bmv2          with simple_switch_grpc
+  kofn doctor --json | jq .failed    the name of the first check that fails, or null
+
+\b
+Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 stopped by a signal.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, required=False)
+@click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
+@click.option(
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
+)
+@click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
+def command(*, config: Path, target: str | None, driver: str | None, as_json: bool) -> None:
+    """Run every check, from root's rights to exact sums at every worker, and name the first one that fails.
+
+    A small network is made and removed again. While a run is going on nothing is made: that run's controller, switch
+    and workers are looked at.
+    """
+    console = Console(stderr=as_json)
+    with ending("doctor"):
+        findings = examine(_settings(config, target, driver), config, console)
+    _conclude(findings, console, as_json=as_json)
+
+
+def _settings(source: Path, target: str | None, driver: str | None) -> Config:
+    """The configuration with the command line's choices."""
+    config = Config.load(source)
+    network = replace(config.network, target=target or config.network.target, driver=driver or config.network.driver)
+    return replace(config, network=network)
+
+
+def _conclude(findings: list[Finding], console: Console, *, as_json: bool) -> NoReturn:
+    failed = first_failure(findings)
+    if failed is None:
+        say(console, f"kofn doctor: all is well ({len(findings)} checks)")
+    else:
+        say(console, f"kofn doctor: {failed.name} fails: {failed.detail}")
+        say(console, f"what to do: {failed.advice}")
+    if as_json:
+        name = failed.name if failed else None
+        checks = [finding.document() for finding in findings]
+        click.echo(json.dumps({"ok": failed is None, "failed": name, "checks": checks}, indent=2))
+    sys.exit(0 if failed is None else 1)
+
+
+def examine(config: Config, source: Path, console: Console) -> list[Finding]:
+    """Every check there is, shown one by one."""
+
+    def show(finding: Finding) -> None:
+        say(console, finding.text())
+
+    if (run := running()) is not None:
+        return asyncio.run(_until_signal(walk(RunningChecks(run).checks(), show)))
+    with tempfile.TemporaryDirectory(prefix="kofn-doctor-") as folder, contextlib.ExitStack() as stack:
+        return asyncio.run(_until_signal(_everything(config, source, Path(folder), stack, show)))
+
+
+async def _everything(
+    config: Config, source: Path, folder: Path, stack: contextlib.ExitStack, show: Show
+) -> list[Finding]:
+    """Machine, network, hosts; whatever was made is gone afterwards."""
+    laboratory = Laboratory(config, source, folder)
+
+    async def alone() -> str:
+        try:
+            stack.enter_context(hold(folder))
+        except KofnError as error:
+            raise CheckError(str(error), "kofn stop ends it") from None
+        return "no run is going on, and none can start until this ends"
+
+    checks = [*machine_checks(config), Check(name="alone", check=alone)]
+    try:
+        return await walk([*checks, *ControlPlane(laboratory).checks(), *Hosts(laboratory).checks()], show)
+    finally:
+        await laboratory.close()
+
+
+async def _until_signal(walking: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+    """Its findings; InterruptedRun if a signal came."""
+    task = asyncio.current_task()
+    assert task is not None
+    signals = cancel_on_signal(task)
+    try:
+        return await walking
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        raise stopped_by(signals[0]) from None

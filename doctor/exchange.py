@@ -1,0 +1,125 @@
+"""Blocks to the switch and their sums back, for a probe: contributions of known numbers, until the sum is there."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from kofn.host.arrays import Values
+from kofn.host.errors import WireError
+from kofn.host.kernels.lanes import pack, unpack
+from kofn.host.transport.datagrams import Packet
+from kofn.host.transport.udp import Transport
+from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Kind, KofnHeader, members_of
+
+EXCHANGE_S = 3.0
+RESEND_S = 0.25
+
+
+class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are and whom we ask."""
+
+    job: int
+    rank: int
+    workers: int
+    controller: str
+    service: str
+    certs: Path | None
+
+
+class ProbeError(Exception):
+    """A step that failed; the message says what was measured."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Blocks to the switch and sums back."""
+
+    plan: ProbePlan
+    generation: int
+    iteration: int
+    _transport: Transport | None = None
+    _answers: dict[int, Packet] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _strange: str = ""
+
+    def close(self) -> None:
+        """Give the socket back, if there is one."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _open(self) -> Transport:
+        """The socket, from the first packet on; OSError where it cannot be had."""
+        if self._transport is None:
+            self._transport = Transport(self.plan.service)
+            self._transport.listen(asyncio.get_running_loop(), self._take, self._refuse)
+        return self._transport
+
+    def _refuse(self, error: WireError) -> None:
+        self._strange = f"; what came was {error}"
+
+    def _take(self, packets: list[Packet]) -> None:
+        """Keep what has come, by block."""
+        for header, values in packets:
+            if header.kind in (Kind.RESULT, Kind.LATE):
+                self._answers.setdefault(header.block, (header, values))
+            else:
+                self._strange = f"; the switch answered {Kind(header.kind).name}"
+        self._news.set()
+
+    async def block(self, number: int, *, words: int, alone: bool) -> str:
+        """Contribute a block until its sum comes, and check that; `alone`: k = 1, and the sum comes to us only."""
+        plan = self.plan
+        ranks = [plan.rank] if alone else list(range(plan.workers))
+        header = KofnHeader(
+            job=plan.job,
+            worker=plan.rank,
+            words=words,
+            generation=self.generation,
+            iteration=self.iteration,
+            block=number,
+            slot=number,
+            **({"k": 1, "recipient": plan.rank} if alone else {}),
+        )
+        packet = header, pack(_values(plan.rank, words), 32)
+        begin = time.monotonic()
+        answer, values = await self._answer(number, packet)
+        members, held = members_of(answer.members), (answer.count, answer.weight)
+        if members != ranks or held != (len(ranks), len(ranks) * WEIGHT_UNIT):
+            raise ProbeError(
+                f"the sum is of workers {members}, count {held[0]}, weight {held[1]}: {ranks} was to be expected"
+            )
+        wrong = np.flatnonzero(unpack(values, 32) != sum(_values(rank, words) for rank in ranks))
+        if wrong.size:
+            raise ProbeError(
+                f"{wrong.size} of {words * WORD_LANES} sums are wrong, the first is that of lane {wrong[0]}"
+            )
+        return f"{_size(packet)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
+
+    async def _answer(self, number: int, packet: Packet) -> Packet:
+        """Send again and again until there is one."""
+        transport, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
+        while number not in self._answers:
+            if time.monotonic() > deadline:
+                raise ProbeError(f"no answer to {sent} packets of {_size(packet)} bytes{self._strange}")
+            transport.send([packet])
+            sent += 1
+            self._news.clear()
+            try:
+                async with asyncio.timeout(RESEND_S):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+        return self._answers[number]
+
+
+def _size(packet: Packet) -> int:
+    return HEADER_BYTES + len(packet[1])
+
+
+def _values(rank: int, words: int) -> Values:
+    """What a worker contributes: different in every lane and for every rank."""
+    return np.arange(words * WORD_LANES, dtype=np.int32) - 7 + 100_000 * (rank + 1)

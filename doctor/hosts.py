@@ -1,0 +1,157 @@
+"""What `kofn doctor` checks from the hosts: what boot.py measures, and a probe in each of them."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from kofn.config.errors import KofnError
+from kofn.doctor.checks import Check, CheckError, CheckSkipped, by_detail
+from kofn.doctor.exchange import ProbePlan
+from kofn.doctor.lab import POLL_S, Laboratory
+from kofn.doctor.probe import ProbeStep
+from kofn.run.network import LinkCheck
+
+STEP_S = 30.0
+COUNTED_S = 1.5
+"""The controller reads the switch's counters once a second."""
+
+SERVICE = "10.0.0.254"
+
+FIREWALL = "does a firewall of this machine drop it? nft list ruleset; iptables -L"
+STEPS = {
+    "gRPC": FIREWALL,
+    "access": "strangers must not be answered: was the controller started with --certs?",
+    "attach": "the controller's answer says why",
+    "contribution": "UDP port 19278 to 10.0.0.254 and back: tcpdump -i s1-ethN; ip neigh in the host",
+    "aggregation": "alone each worker is answered: a port is missing in the job's multicast group",
+    "largest packet": "small packets pass: is the MTU 9000 at both ends of every data link? ip link",
+}
+"""Steps of a probe in its order, and where to look when one fails."""
+
+
+class Hosts:
+    """The checks from a network whose controller runs to sums that are exact at every worker."""
+
+    def __init__(self, laboratory: Laboratory) -> None:
+        self._lab = laboratory
+        self._checks: list[LinkCheck] = []
+
+    def checks(self) -> list[Check]:
+        """In the order in which they rest on each other."""
+        checks: dict[str, Callable[[], Awaitable[str]]] = {
+            "management": self._measure,
+            "forwarding": lambda: self._measured("ping", FIREWALL),
+            **{name: self._step_of(name) for name in STEPS},
+            "shaping": self._shaping,
+        }
+        return [Check(name=name, check=check) for name, check in checks.items()]
+
+    async def _measure(self) -> str:
+        """Let boot.py measure all that it can, and look at the management network."""
+        try:
+            self._checks = await self._lab.network.check()
+        except KofnError as error:
+            raise CheckError(str(error), "see the message") from None
+        return await self._measured("management", FIREWALL)
+
+    async def _measured(self, kind: str, advice: str) -> str:
+        """What was found of one kind: its first failure, or everything."""
+        checks = [check for check in self._checks if check.name.split()[0] == kind]
+        for check in checks:
+            if not check.ok:
+                raise CheckError(f"{check.name.removeprefix(kind).strip()}: {check.detail}", advice)
+        if not checks:
+            raise CheckSkipped("a single host has nobody to send to")
+        return by_detail({check.name.removeprefix(kind).strip(): check.detail for check in checks})
+
+    async def _shaping(self) -> str:
+        """What was measured, or, where a rate was wrong, what a second measurement says."""
+        cores = os.cpu_count()
+        busy = f"this machine's load is {os.getloadavg()[0]:.1f} on {cores} cores: a busy switch loses packets"
+        advice = f"tc -s class show dev DEVICE, at both ends of the link; {busy}"
+        try:
+            return await self._measured("rate", advice)
+        except CheckError:
+            await self._measure()
+            return await self._measured("rate", advice)
+
+    def _step_of(self, name: str) -> Callable[[], Awaitable[str]]:
+        """The check of one step."""
+        return lambda: self._step(name)
+
+    async def _step(self, name: str) -> str:
+        """One step of the probes: wait until every host has done it, or one has failed."""
+        if name == "access" and self._lab.commands.certificates is None:
+            raise CheckSkipped("network.tls is false: whoever reaches the controller may speak")
+        if name == next(iter(STEPS)):
+            await self._launch()
+        deadline = time.monotonic() + STEP_S
+        while True:
+            steps = {host: _steps(self._lab.log(_name(host))).get(name) for host, _ in self._lab.workers}
+            done = {host: step for host, step in steps.items() if step is not None}
+            for host, step in done.items():
+                if not step.ok:
+                    raise CheckError(f"{host}: {step.detail}{await self._counted(name)}", STEPS[name])
+            if len(done) == len(steps):
+                return by_detail({host: step.detail for host, step in done.items()})
+            await self._wait(sorted(steps.keys() - done.keys()), deadline, name)
+
+    async def _wait(self, hosts: list[str], deadline: float, name: str) -> None:
+        """A moment, unless a probe has ended without a word or all took too long."""
+        try:
+            await self._lab.still_running(map(_name, hosts))
+        except CheckError:
+            if any(name in _steps(self._lab.log(_name(host))) for host in hosts):
+                return  # it has said so, and then ended
+            raise
+        if time.monotonic() > deadline:
+            raise CheckError(f"{', '.join(hosts)}: no answer in {STEP_S:.0f} s", STEPS[name])
+        await asyncio.sleep(POLL_S)
+
+    async def _launch(self) -> None:
+        """A worker's stand-in in every host that has a worker."""
+        job = self._lab.config.job
+        for rank, (host, _) in enumerate(self._lab.workers):
+            plan = ProbePlan(
+                job=job.id,
+                rank=rank,
+                workers=job.workers,
+                controller=self._lab.commands.management(),
+                service=SERVICE,
+                certs=self._lab.commands.certificates,
+            )
+            text = msgspec.json.encode(plan, enc_hook=str).decode()
+            await self._lab.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
+
+    async def _counted(self, name: str) -> str:
+        """What the switch has counted, where that tells how far packets came."""
+        if name not in ("contribution", "aggregation", "largest packet"):
+            return ""
+        await asyncio.sleep(COUNTED_S)
+        async with self._lab.inspector() as inspector:
+            async for status in inspector.statuses(self._lab.config.job.id):
+                counters = status.counters if status is not None else {}
+                counted = ", ".join(f"{verdict} {number}" for verdict, number in sorted(counters.items()) if number)
+                return f"; the switch has counted {counted or 'no packet of any worker'}"
+        return ""
+
+
+def _name(host: str) -> str:
+    return f"probe-{host}"
+
+
+def _steps(log: Path) -> dict[str, ProbeStep]:
+    """What a probe has written until now, by step; anything else in there is a log line."""
+    found = {}
+    for line in log.read_bytes().splitlines() if log.exists() else []:
+        try:
+            step = msgspec.json.decode(line, type=ProbeStep)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue
+        found[step.step] = step
+    return found

@@ -1,0 +1,128 @@
+"""The network that `kofn doctor` makes for itself: the configuration's kind, small, and with processes to look at."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config, JobSection, PolicySection
+from kofn.doctor.checks import CheckError
+from kofn.rpc.errors import SecurityError
+from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.controller_client import ControllerClient
+from kofn.run.network import EmulatedHost, Network, ProcessSpec
+from kofn.run.topology import wanted_topology
+
+UP_S = 30.0
+POLL_S = 0.05
+STAR, MOST = 3, 8
+"""Hosts of a network that no topology file gives; workers in one that a file does."""
+
+
+class Laboratory:
+    """A network and its processes.
+
+    laboratory = Laboratory(config, source, folder)
+    await laboratory.make()
+    await laboratory.launch("switch", ROOT, argv)
+    await laboratory.close()
+    """
+
+    def __init__(self, config: Config, source: Path, folder: Path) -> None:
+        """Nothing is made yet; files go to `folder`, which is somebody else's to remove."""
+        self._asked, self._source, self.folder = config, source, folder
+        given = config.network.topology is not None
+        self._hosts = config.job.workers if given else min(max(config.job.workers, 2), STAR)
+        job = JobSection(id=config.job.id, workers=min(self._hosts, MOST))
+        self.config = replace(
+            config, job=job, policy=PolicySection(objective="all"), straggler=(), shock=(), fault=(), event=()
+        )
+        certificates = folder / "certs" if config.network.tls else None
+        self.commands = Commands(network=config.network, topology=folder / "topology.json", certificates=certificates)
+        self._network: Network | None = None
+
+    @property
+    def network(self) -> Network:
+        assert self._network is not None, "make() comes first"
+        return self._network
+
+    @property
+    def workers(self) -> list[tuple[str, EmulatedHost]]:
+        """The hosts that have a worker, by rank."""
+        return list(self.network.ready.hosts.items())[: self.config.job.workers]
+
+    @property
+    def settings(self) -> Path:
+        """The configuration that the processes read."""
+        return self.folder / "config.toml"
+
+    def log(self, name: str) -> Path:
+        """The output of a process."""
+        return self.folder / f"{name}.log"
+
+    def inspector(self) -> ControllerClient:
+        """The controller as the operator sees it."""
+        return ControllerClient(self.commands.loopback(), certificates=self.commands.certificates)
+
+    async def make(self) -> str:
+        begin, settings = time.monotonic(), self.config.network
+        try:
+            self.commands.topology.write_text(wanted_topology(self._asked, self._source, hosts=self._hosts))
+            self.settings.write_text(to_toml(self.config))
+            if self.commands.certificates is not None:
+                from kofn.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
+
+                make_certificates(self.commands.certificates, {self.config.job.id: self.config.job.workers})
+            self._network = await Network.start(
+                self.commands.topology,
+                driver=settings.driver,
+                management=settings.management,
+                log=self.folder / "boot.log",
+            )
+        except (KofnError, SecurityError) as error:
+            raise CheckError(str(error), "see the message; kofn clean removes what an earlier run has left") from None
+        made = f"{len(self.network.ready.hosts)} hosts, driver {self.network.ready.driver}"
+        return f"{made}, made in {time.monotonic() - begin:.1f} s"
+
+    async def close(self) -> None:
+        """End all processes and remove the network; safe at any time."""
+        if self._network is not None:
+            await self._network.stop()
+
+    async def launch(self, name: str, node: str, argv: Sequence[str]) -> None:
+        program = ProcessSpec(name=name, node=node, argv=argv, log=self.log(name), cwd=Path.cwd(), env=ENVIRONMENT)
+        try:
+            await self.network.launch(program)
+        except KofnError as error:
+            raise CheckError(str(error), "see the message") from None
+
+    async def until(self, true: Callable[[], Awaitable[bool]], name: str, otherwise: str) -> None:
+        """Wait for something that a process does; CheckError when it ends before, or takes too long."""
+        deadline = time.monotonic() + UP_S
+        while not await true():
+            await self.still_running([name])
+            if time.monotonic() > deadline:
+                self.fail(name, f"{otherwise} after {UP_S:.0f} s")
+            await asyncio.sleep(POLL_S)
+
+    async def still_running(self, names: Iterable[str]) -> None:
+        """CheckError for a process that has ended."""
+        for name in names:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    code = await self.network.exit_of(name)
+            except TimeoutError:
+                continue
+            self.fail(name, f"{name} ended with exit code {code}")
+
+    def fail(self, name: str, what: str) -> NoReturn:
+        """CheckError with a process's last words."""
+        log = self.log(name)
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        words = [line.strip() for line in lines if line.strip()]
+        raise CheckError(f"{what}; its last words: {words[-1] if words else 'none'}", "see what it says")

@@ -1,0 +1,196 @@
+"""What `kofn doctor` checks of the machine before it makes a network: rights, tools, kernel, ports, leftovers."""
+
+import asyncio
+import functools
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config
+from kofn.doctor.checks import Check, CheckError
+from kofn.run.network import BOOT, SYSTEM_PYTHON
+from kofn.run.preconditions import check_machine, check_ports
+from kofn.run.state import start_time, state_path
+
+TIMEOUT_S = 20.0
+PYTHON = (3, 11)
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
+"""Bits of /proc/self/status: interfaces, raw sockets, namespaces."""
+
+KERNEL = {
+    "veth": "ip link add kofn-a type veth peer name kofn-b",
+    "bridge": "ip link add kofn-bridge type bridge",
+    "htb": "tc qdisc add dev kofn-a root handle 5: htb default 1",
+    "an htb class": "tc class replace dev kofn-a parent 5: classid 5:1 htb rate 1mbit burst 15k",
+}
+"""What a network is made of, and a command that needs it; the later ones use the earlier ones' interfaces."""
+
+SYSTEM = f"""
+import platform, sys
+sys.path.insert(0, {str(BOOT.parent)!r})
+import drivers
+print(platform.python_version(), drivers.missing() or "", sep="\\n")
+"""
+
+
+def machine_checks(config: Config) -> list[Check]:
+    """In the order in which they rest on each other."""
+    checks: dict[str, Callable[[], str]] = {
+        "root": _root,
+        "python": _python,
+        "commands": lambda: _commands(config.network.target),
+        "hosts": lambda: _hosts(config.network.driver),
+        "kernel": _kernel,
+        "ports": lambda: _ports(config),
+        "leftovers": _leftovers,
+    }
+    return [Check(name=name, check=functools.partial(asyncio.to_thread, check)) for name, check in checks.items()]
+
+
+def _root() -> str:
+    if os.geteuid() != 0:
+        raise CheckError(f"user id {os.geteuid()}, 0 is needed to make namespaces", "sudo .venv/bin/kofn doctor")
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    effective = int(found[1], 16) if found else 0
+    if missing := [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]:
+        raise CheckError(f"root without {', '.join(missing)}", "a container needs them: docker run --privileged ...")
+    return f"root with {', '.join(CAPABILITIES)}"
+
+
+def _python() -> str:
+    """Our interpreter, and everything that the project depends on."""
+    if sys.version_info[:2] < PYTHON:
+        raise CheckError(f"{sys.executable} is {sys.version.split()[0]}", "Python 3.11 or later is needed: make setup")
+    missing = [name for name in _dependencies() if not _installed(name)]
+    if missing:
+        raise CheckError(f"packages are missing in {sys.prefix}: {', '.join(missing)}", "`make setup` installs them")
+    return f"{sys.version.split()[0]}, {len(_dependencies())} packages"
+
+
+def _dependencies() -> list[str]:
+    """The names that pyproject.toml asks for."""
+    try:
+        wanted = importlib.metadata.requires("kofn") or []
+    except importlib.metadata.PackageNotFoundError:
+        raise CheckError("kofn itself is not installed", "`make setup` installs it") from None
+    return [re.split(r"[^A-Za-z0-9._-]", line)[0] for line in wanted if "extra ==" not in line]
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _commands(target: str) -> str:
+    """Everything that is started by name; the compiler must also compile."""
+    try:
+        check_machine(target)
+    except KofnError as error:
+        message, _, advice = str(error).partition(": ")
+        raise CheckError(message, advice) from None
+    if shutil.which("tc") is None:
+        raise CheckError("the command 'tc' is missing", "apt-get install iproute2")
+    switch = _compiler() if target == "embedded" else shutil.which("simple_switch_grpc")
+    return f"{shutil.which('ip')}, {shutil.which('tc')}, {switch}"
+
+
+def _compiler() -> str:
+    """The path of one that works."""
+    compiler = next(path for name in ("cc", "gcc", "clang") if (path := shutil.which(name)))
+    source = "#include <stdint.h>\n#include <string.h>\nint main(void) { return 0; }\n"
+    result = _run(compiler, "-x", "c", "-shared", "-fPIC", "-o", "/dev/null", "-", text=source)
+    if result.returncode:
+        raise CheckError(f"{compiler} cannot compile: {_last_line(result.stderr)}", "apt-get install gcc libc6-dev")
+    return compiler
+
+
+def _hosts(driver: str) -> str:
+    """What makes the hosts: Mininet, or namespaces of our own."""
+    result = _run(str(SYSTEM_PYTHON), "-B", "-c", SYSTEM)
+    if result.returncode:
+        raise CheckError(
+            f"{SYSTEM_PYTHON} cannot run mininet/boot.py: {_last_line(result.stderr)}", "Python 3.11 or later"
+        )
+    version, obstacle, *_ = [*result.stdout.splitlines(), ""]
+    if tuple(map(int, version.split(".")[:2])) < PYTHON:
+        raise CheckError(f"{SYSTEM_PYTHON} is Python {version}", "the network needs 3.11 or later there")
+    if obstacle and driver == "mininet":
+        raise CheckError(f"driver mininet: {obstacle}", "apt-get install mininet, or --driver netns")
+    made_by = "plain namespaces" if obstacle or driver == "netns" else "Mininet"
+    reason = f" ({obstacle})" if obstacle and driver != "netns" else ""
+    return f"{made_by}{reason}, {SYSTEM_PYTHON} {version}"
+
+
+def _kernel() -> str:
+    """Really make one of each, in a namespace that goes with the process that made it."""
+    result = _run("unshare", "--net", "true")
+    if result.returncode:
+        raise CheckError(f"no network namespaces: {_last_line(result.stderr)}", "a container needs --privileged")
+    tried = ""
+    for feature, command in KERNEL.items():
+        tried += f"{command} && "
+        result = _run("unshare", "--net", "sh", "-c", f"{tried}true")
+        if result.returncode:
+            detail = f"no {feature}: `{command}`: {_last_line(result.stderr)}"
+            raise CheckError(detail, "the kernel needs veth, bridge and sch_htb: modprobe, or another kernel")
+    return f"namespaces, {', '.join(KERNEL)}"
+
+
+def _ports(config: Config) -> str:
+    """Nobody listens where switch and controller will."""
+    try:
+        check_ports(config.network)
+    except KofnError as error:
+        message, _, advice = str(error).partition(": ")
+        raise CheckError(message, advice) from None
+    return f"TCP {config.network.p4runtime_port} and {config.network.controller_port} are free"
+
+
+def _leftovers() -> str:
+    """Interfaces and records of a run that did not end by itself."""
+    records = list(state_path().parent.glob("*.json"))
+    owners = [pid for path in records if (pid := _owner(path)) is not None]
+    if owners:
+        raise CheckError(f"a network is there already, of pid {', '.join(map(str, owners))}", "kofn clean ends it")
+    links = json.loads(_run("ip", "-json", "link").stdout or "[]")
+    names = [link["ifname"] for link in links if re.fullmatch(r"s1-eth\d+|kofn-mgmt", link["ifname"])]
+    if names:
+        known = {name for path in records for name in json.loads(path.read_text()).get("interfaces", {})}
+        advice = "kofn clean removes them" if known >= set(names) else f"ip link del {names[0]}, if nobody needs it"
+        raise CheckError(f"interfaces that a network needs are there already: {', '.join(names)}", advice)
+    return f"none{f', but {len(records)} old records: the next run removes them' if records else ''}"
+
+
+def _owner(path: Path) -> int | None:
+    """The process of a network's record, if it lives."""
+    try:
+        record = json.loads(path.read_text())
+        pid, started = int(record["pid"]), record["started"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return pid if started is not None and start_time(pid) == started else None
+
+
+def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """A command's result; one that is missing or hangs has failed."""
+    try:
+        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise CheckError(f"the command {argv[0]!r} is missing", "apt-get install util-linux iproute2") from None
+    except subprocess.TimeoutExpired:
+        raise CheckError(f"`{' '.join(argv)}` did not end in {TIMEOUT_S:.0f} s", "try it by hand") from None
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1]

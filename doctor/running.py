@@ -1,0 +1,120 @@
+"""What `kofn doctor` checks while a run is going on: its controller, its switch, its workers.  It makes nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.doctor.checks import Check, CheckError
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.failures import refused_handshake
+from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn.run.state import Running
+
+CALL_S = 3.0
+MOVING_S = 3.0
+POLL_S = 0.25
+
+
+class RunningChecks:
+    """The checks through a run that somebody else has started."""
+
+    def __init__(self, run: Running) -> None:
+        self._run, self._folder = run, Path(run.folder)
+        self._statuses: list[kofn_pb2.Status] = []
+        """One a job."""
+
+    def checks(self) -> list[Check]:
+        """In the order in which they rest on each other."""
+        checks: dict[str, Callable[[], Awaitable[str]]] = {
+            "run": self._configuration,
+            "controller": self._controller,
+            "switch": self._switch,
+            "workers": self._workers,
+            "progress": self._progress,
+        }
+        return [Check(name=name, check=check) for name, check in checks.items()]
+
+    async def _configuration(self) -> str:
+        """It has written what it runs."""
+        files = sorted(self._folder.glob("*effective.toml"))
+        if not files:
+            raise CheckError(f"pid {self._run.pid} has not written {self._folder} yet", "wait a second, try again")
+        try:
+            network = Config.load(files[0]).network
+        except ConfigError as error:
+            raise CheckError(str(error), "kofn stop ends that run") from None
+        self._address = f"127.0.0.1:{network.controller_port}"
+        self._certs = self._folder / "certs" if network.tls else None
+        return f"pid {self._run.pid}, {self._folder}: no network of its own is made, that run's is looked at"
+
+    async def _controller(self) -> str:
+        """It answers the operator, for each of its jobs."""
+        first = await self._status(0)
+        self._statuses = [first, *[await self._status(job) for job in first.jobs if job != first.job]]
+        jobs = ", ".join(str(status.job) for status in self._statuses)
+        return (
+            f"{self._address} answers ({'plaintext' if self._certs is None else 'certificate and token'}), job {jobs}"
+        )
+
+    async def _status(self, job: int) -> kofn_pb2.Status:
+        """A job's status; CheckError says why there is none."""
+        try:
+            credentials = Credentials.load(self._certs, OPERATOR)
+            async with channel(credentials, self._address, CONTROLLER) as line:
+                request = kofn_pb2.StatusRequest(job=job)
+                answer: kofn_pb2.Status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(request, timeout=CALL_S)
+                return answer
+        except SecurityError as error:
+            raise CheckError(str(error), "certificates live as long as their run: has it just ended?") from None
+        except grpc.aio.AioRpcError as error:
+            reason = refused_handshake(error, secure=self._certs is not None)
+            if reason is None and error.code() is grpc.StatusCode.UNAVAILABLE:
+                reason = "nobody answers"
+            advice = f"between two trials and at a run's end that is so; else see controller.log below {self._folder}"
+            raise CheckError(
+                f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}", advice
+            ) from None
+
+    async def _switch(self) -> str:
+        """The controller has it, and what it has counted."""
+        status = self._statuses[0]
+        if not status.switch_connected:
+            detail = f"the controller has no connection to {status.switch_address}"
+            raise CheckError(detail, f"see switch.log and controller.log below {self._folder}")
+        counted = [f"{verdict} {number}" for verdict, number in sorted(status.counters.items()) if number]
+        return f"{status.switch_address} is connected; counted: {', '.join(counted) or 'nothing yet'}"
+
+    async def _workers(self) -> str:
+        missing = [
+            f"worker {worker.rank} of job {status.job} ({worker.state or 'not live'})"
+            for status in self._statuses
+            for worker in status.worker
+            if not worker.live and worker.state != "finished"
+        ]
+        if missing:
+            waiting = "".join(f"; {status.waiting}" for status in self._statuses if status.waiting)
+            raise CheckError(f"{', '.join(missing)}{waiting}", f"see worker-R.log below {self._folder}")
+        return (
+            ", ".join(f"{status.live} of {status.workers} of job {status.job}" for status in self._statuses) + " live"
+        )
+
+    async def _progress(self) -> str:
+        moved = []
+        for before in self._statuses:
+            status = before
+            for _ in range(int(MOVING_S / POLL_S)):
+                if status.iteration > before.iteration:
+                    break
+                await asyncio.sleep(POLL_S)
+                status = await self._status(before.job)
+            else:
+                waiting = status.waiting or "nobody knows for what"
+                detail = f"job {status.job} stays at iteration {status.iteration} for {MOVING_S:.0f} s: {waiting}"
+                raise CheckError(detail, "kofn status, kofn lambda: who is silent?")
+            moved.append(f"job {status.job}: iteration {before.iteration} -> {status.iteration}, k = {status.k}")
+        return "; ".join(moved)

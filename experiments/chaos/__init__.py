@@ -1,0 +1,1 @@
+"""`kofn chaos`: the same training under every kind of fault."""

@@ -1,0 +1,185 @@
+"""`kofn chaos`: the same training under every kind of fault, one scenario after another, and a table of the outcomes.
+
+A scenario passes when it reaches the same accuracy as the fault-free one, all replicas are bit-identical after every
+iteration, and every gradient is conserved exactly.  Its configuration is kept beside its results, for `kofn run`.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import ConfigError, KofnError
+from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
+from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
+from kofn.experiments.tables import table_console
+from kofn.experiments.trials import frame, write
+from kofn.results.folder import default_path
+from kofn.run.display import say
+from kofn.run.ending import ending
+from kofn.run.errors import InterruptedRun, LeftoversError
+from kofn.run.runner import execute, make_plan, summarised
+from kofn.run.state import another_run, running
+
+SCENARIO_S = 20
+"""What one takes, about."""
+
+EXAMPLES = """
+\b
+Examples:
+  kofn chaos                                  every scenario, on the embedded switch
+  kofn chaos --target bmv2                    the same on simple_switch_grpc
+  kofn chaos loss-10 switch-killed            two of them
+  kofn chaos --objective async:3              every scenario, with another rule for late gradients
+  kofn chaos --list                           what there is
+  kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
+
+\b
+Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong, 130 stopped by a signal.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+@click.option("--target", multiple=True, type=click.Choice(["embedded", "bmv2"]), help="May be repeated.  [embedded]")
+@click.option(
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: auto]"
+)
+@click.option(
+    "--objective",
+    default=BASE.run.trials[0],
+    show_default=True,
+    help="What chooses k, or RULE:K, in every scenario that does not say: async:3, for example.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
+@click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
+@click.option("--list", "as_list", is_flag=True, help="Only say what the scenarios are.")
+@click.option("--json", "as_json", is_flag=True, help="The outcomes as JSON on stdout, progress on stderr.")
+def command(
+    *,
+    names: tuple[str, ...],
+    target: tuple[str, ...],
+    driver: str | None,
+    objective: str,
+    out: Path | None,
+    if_present: bool,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers.
+
+    SCENARIOs are those of --list; without any, all of them.
+    """
+    console, outcomes = table_console(stderr=as_json), {}
+    with ending("chaos"):
+        chosen = [scenario.under(objective) for scenario in _choose(names)]
+        if as_list:
+            return _list(chosen, console, as_json=as_json)
+        if running() is not None:
+            raise another_run()
+        folder = out or default_path("chaos")
+        for name in target or ("embedded",):
+            if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
+                say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
+                continue
+            outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
+            console.print(outcomes_table(name, outcomes[name]))
+    sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
+
+
+def _choose(names: Sequence[str]) -> list[FaultScenario]:
+    """The scenarios of these names, in their own order; ConfigError for a name that nothing has."""
+    known = list(scenarios())
+    if unknown := set(names) - {scenario.name for scenario in known}:
+        allowed = ", ".join(scenario.name for scenario in known)
+        raise ConfigError(f"no scenario is called {', '.join(sorted(unknown))}: {allowed} are")
+    return [scenario for scenario in known if not names or scenario.name in names]
+
+
+def _list(chosen: Sequence[FaultScenario], console: Console, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([{"name": scenario.name, "story": scenario.story} for scenario in chosen], indent=2))
+        return
+    table = Table("scenario", "what happens", box=None, pad_edge=False, header_style="bold")
+    for scenario in chosen:
+        table.add_row(scenario.name, scenario.story)
+    console.print(table)
+
+
+def _matrix(
+    chosen: Sequence[FaultScenario], folder: Path, target: str, driver: str | None, console: Console
+) -> Iterator[ScenarioOutcome]:
+    """Run them one after another; a scenario that fails does not stop the others."""
+    size = f"{len(chosen)} scenario{'s' * (len(chosen) > 1)}"
+    say(console, f"{size} on {target}, about {SCENARIO_S * len(chosen) // 60 + 1} min; results in {folder}")
+    for number, scenario in enumerate(chosen, 1):
+        say(console, f"[{number}/{len(chosen)}] {scenario.name}: {scenario.story}", style="bold")
+        if target == "bmv2" and scenario.embedded_only:
+            say(console, f"  skipped: {scenario.embedded_only}")
+            continue
+        begin = time.monotonic()
+        outcomes = _run(scenario, folder, target, driver, console, check=number == 1)
+        verdict = "passed" if all(outcome.passed for outcome in outcomes) else "FAILED"
+        say(console, f"  {verdict} in {time.monotonic() - begin:.1f} s")
+        for reason in [reason for outcome in outcomes for reason in outcome.failures]:
+            say(console, f"  {reason}", style="red")
+        yield from outcomes
+
+
+def _run(
+    scenario: FaultScenario, folder: Path, target: str, driver: str | None, console: Console, *, check: bool
+) -> list[ScenarioOutcome]:
+    """One scenario: an outcome a job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [scenario.name, *(f"{scenario.name}-job-{config.job.id}" for config in scenario.jobs[1:])]
+    sources = [folder / f"{name}.toml" for name in names]
+    for source, config in zip(sources, scenario.jobs, strict=True):
+        source.write_text(to_toml(config))
+    plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, quiet=True)
+    try:
+        results = execute(replace(plan, check=check), console)
+        summary = summarised(plan, results)
+    except (InterruptedRun, LeftoversError):
+        raise
+    except KofnError as error:
+        return [
+            ScenarioOutcome(scenario=scenario.name, story=scenario.story, job=0, passed=False, failures=(str(error),))
+        ]
+    return [
+        ScenarioOutcome(
+            scenario=scenario.name,
+            story=scenario.story,
+            job=job.job,
+            passed=not job.failures,
+            failures=tuple(job.failures),
+            summary=job.trials[0],
+        )
+        for job in summary.jobs
+    ]
+
+
+def _conclude(folder: Path, outcomes: dict[str, list[ScenarioOutcome]], console: Console, *, as_json: bool) -> int:
+    """Write everything to chaos.json and results.csv; the exit code."""
+    text = json.dumps({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chaos.json").write_text(text + "\n")
+    write(frame([outcome_row(target, outcome) for target, each in outcomes.items() for outcome in each]), folder)
+    failed = [
+        f"{target}: {outcome.scenario}" for target, each in outcomes.items() for outcome in each if not outcome.passed
+    ]
+    passed = sum(map(len, outcomes.values())) - len(failed)
+    say(
+        console,
+        f"{passed} passed, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}; {folder}/chaos.json",
+    )
+    if as_json:
+        click.echo(text)
+    return 1 if failed else 0

@@ -1,0 +1,188 @@
+"""What `kofn chaos` does to a training: one configuration, or several jobs', for each kind of fault.
+
+Every scenario trains the same model to the same accuracy as the first one, which has no fault.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from msgspec.structs import replace
+
+from kofn.config.compress import CompressSection
+from kofn.config.objectives import check_objective
+from kofn.config.schema import (
+    Config,
+    EventSection,
+    FaultSection,
+    JobSection,
+    ModelSection,
+    NetworkSection,
+    PolicySection,
+    RunSection,
+    StragglerSection,
+)
+
+BASE = Config(
+    run=RunSection(name="chaos", trials=("throughput",), trial_deadline_s=120.0),
+    network=NetworkSection(link_mbps=200.0),
+    model=ModelSection(learning_rate=0.005, compute_ms=10.0),  # about 380 iterations to the target
+)
+"""Four workers, none of them slow."""
+
+LONG = replace(BASE, model=replace(BASE.model, learning_rate=0.0025))
+"""About 750 iterations: time for a long fault to begin, to end and to be recovered from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultScenario:
+    """A fault, as a configuration for each job of the run."""
+
+    name: str
+    story: str
+    jobs: tuple[Config, ...]
+    embedded_only: str = ""
+    """Why BMv2 cannot do it."""
+
+    def under(self, objective: str) -> Self:
+        """With this one in place of BASE's; ConfigError where it is none."""
+        check_objective(objective, BASE.job.workers, "--objective")
+        jobs = [
+            replace(config, run=replace(config.run, trials=(_bounded(objective, config.job.workers),)))
+            if config.run.trials == BASE.run.trials
+            else config
+            for config in self.jobs
+        ]
+        return dataclasses.replace(self, jobs=tuple(jobs))
+
+
+def _bounded(objective: str, workers: int) -> str:
+    """RULE:K of a job that may have fewer workers."""
+    name, colon, k = objective.partition(":")
+    return f"{name}:{min(int(k), workers)}" if colon else name
+
+
+def scenarios() -> Iterator[FaultScenario]:
+    """All of them; the fault-free one is the first."""
+    yield _one("fault-free", "nothing happens")
+    for share in (0.01, 0.1, 0.3):
+        yield _one(
+            f"loss-{share * 100:.0f}", f"{share * 100:.0f} % of all packets lost, each way", FaultSection(drop=share)
+        )
+    narrow = replace(BASE, compress=CompressSection(codec="int8"))
+    yield _one("loss-10-int8", "10 % lost, gradients in 8-bit lanes", FaultSection(drop=0.1), base=narrow)
+    yield _one("duplication", "20 % of all packets arrive twice", FaultSection(duplicate=0.2))
+    yield _one(
+        "reordering", "20 % of all packets overtaken, all up to 3 ms late", FaultSection(reorder=0.2, jitter_ms=3.0)
+    )
+    yield _one("corruption", "a bit flips in 5 % of all packets", FaultSection(corrupt=0.05))
+    yield _ports()
+    yield from _partitions()
+    yield from _crashes()
+    yield _k_changes()
+    yield from _memberships()
+    yield _everything()
+
+
+def _one(name: str, story: str, *rules: FaultSection, base: Config = BASE) -> FaultScenario:
+    return FaultScenario(name=name, story=story, jobs=(replace(base, fault=rules),))
+
+
+def _ports() -> FaultScenario:
+    """The network between host and switch."""
+    rule = FaultSection(where="switch", drop=0.05, duplicate=0.05, corrupt=0.02, jitter_ms=2.0)
+    return FaultScenario(
+        name="switch-ports",
+        story="5 % lost, 5 % twice, 2 % corrupted, 2 ms jitter at the switch's ports",
+        jobs=(replace(BASE, fault=(rule,)),),
+        embedded_only="BMv2's ports have no fault layer",
+    )
+
+
+def _partitions() -> Iterator[FaultScenario]:
+    """A worker that hears and says nothing for 5 s."""
+    cut = FaultSection(workers=(2,), drop=1.0, from_s=2.0, until_s=7.0)
+    yield _one("partition", "worker 2 cut off for 5 s; the others go on", cut, base=LONG)
+    waiting = replace(BASE, run=replace(BASE.run, trials=("all",)))
+    yield _one("partition-all", "worker 2 cut off for 5 s; k = n, so all wait", cut, base=waiting)
+
+
+def _crashes() -> Iterator[FaultScenario]:
+    """kill -9, and the same command line again."""
+    for process in ("worker-1", "controller", "switch"):
+        events = (
+            EventSection(at_iteration=60, kill=process),
+            EventSection(at_iteration=60, after_s=0.5, start=process),
+        )
+        yield _events(f"{process}-killed", f"{process} killed at iteration 60, started again after 0.5 s", *events)
+    both = [
+        EventSection(at_iteration=60, kill="switch"),
+        EventSection(at_iteration=60, kill="worker-1"),
+        EventSection(at_iteration=60, after_s=0.3, start="worker-1"),
+        EventSection(at_iteration=60, after_s=0.3, start="switch"),
+    ]
+    yield _events("switch-and-worker", "switch and worker-1 killed at once, started again after 0.3 s", *both)
+    gone = EventSection(at_iteration=60, kill="controller")
+    yield _events("no-controller", "the controller killed at iteration 60, for good", gone)
+    twice = [
+        EventSection(at_iteration=at, after_s=after_s, **{action: f"worker-{rank}"})
+        for rank, at in ((0, 40), (1, 60), (2, 80))
+        for action, after_s in (("kill", 0.0), ("start", 0.3))
+    ]
+    yield _events("three-killed", "three of four workers killed, one after another, and started again", *twice)
+
+
+def _events(name: str, story: str, *events: EventSection) -> FaultScenario:
+    return FaultScenario(name=name, story=story, jobs=(replace(LONG, event=events),))
+
+
+def _k_changes() -> FaultScenario:
+    """k up and down, below and above what is counted just then."""
+    ks = [(4, 1, 3, 2)[change % 4] for change in range(100)]
+    events = tuple(EventSection(at_iteration=10 + 3 * change, objective=f"fixed:{k}") for change, k in enumerate(ks))
+    return FaultScenario(name="k-changes", story="k raised and lowered 100 times", jobs=(replace(LONG, event=events),))
+
+
+def _memberships() -> Iterator[FaultScenario]:
+    """Who takes part, and with whom."""
+    late = replace(LONG, job=JobSection(start_workers=3), event=(EventSection(at_iteration=100, start="worker-3"),))
+    yield FaultScenario(
+        name="late-joiner", story="three workers begin, the fourth joins at iteration 100", jobs=(late,)
+    )
+    other = replace(
+        BASE,
+        job=JobSection(id=2, workers=3),
+        fault=(FaultSection(drop=0.05),),
+        event=(EventSection(at_iteration=30, objective="fixed:2"),),
+    )
+    yield FaultScenario(
+        name="two-jobs", story="two jobs on one switch; the second one loses 5 %, its k is set to 2", jobs=(BASE, other)
+    )
+    slow = replace(
+        BASE, policy=PolicySection(include_after=20), straggler=(StragglerSection(workers=(3,), mean_ms=60.0),)
+    )
+    yield FaultScenario(
+        name="forced-inclusion", story="worker 3 is slow; waited for when late 20 times in a row", jobs=(slow,)
+    )
+
+
+def _everything() -> FaultScenario:
+    config = replace(
+        LONG,
+        fault=(FaultSection(drop=0.05, duplicate=0.05, corrupt=0.01, reorder=0.05, jitter_ms=2.0),),
+        straggler=(StragglerSection(workers=(3,), mean_ms=30.0),),
+        event=(
+            EventSection(at_iteration=40, kill="worker-0"),
+            EventSection(at_iteration=40, after_s=0.5, start="worker-0"),
+            EventSection(at_iteration=200, kill="controller"),
+            EventSection(at_iteration=200, after_s=0.5, start="controller"),
+            EventSection(at_iteration=350, kill="switch"),
+            EventSection(at_iteration=350, after_s=0.5, start="switch"),
+        ),
+    )
+    return FaultScenario(
+        name="everything",
+        story="5 % lost, 5 % twice, 1 % corrupted, a slow worker, and worker, controller and switch killed in turn",
+        jobs=(config,),
+    )

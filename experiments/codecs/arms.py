@@ -1,0 +1,51 @@
+"""Each variant of `kofn experiment codecs` over its seeds."""
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+import pandas as pd
+
+from kofn.experiments.arms import Arm, groups
+from kofn.experiments.codecs.variants import VARIANTS, Variant
+
+ITERATIONS = "iterations_to_target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VariantArm(Arm):
+    """One variant over its seeds."""
+
+    @property
+    def variant(self) -> Variant:
+        return VARIANTS[self.fact("scenario")]
+
+    def against(self, other: Arm) -> float:
+        """Median of the seeds' ratios of iterations to the target; infinite where it was not reached."""
+        pairs = self.pairs(other, ITERATIONS)
+        return median([mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs] or [math.inf])
+
+    def shorter(self, other: Arm, name: str) -> float:
+        """How many times shorter than the other's a time is, in the median of the seeds; one that never came: 0."""
+        pairs = self.pairs(other, name)
+        known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
+        return median(known or [0.0])
+
+    def problems(self) -> list[str]:
+        """Why the experiment is not as it should be; without feedback a missed target is a finding."""
+        name, trainings = self.variant.name, len(self.seeds)
+        reasons = [f"{name}: {why}" for why in self.failures]
+        if self.variant.error_feedback and self.reached < trainings:
+            missed = f"{trainings - self.reached} of {trainings}"
+            reasons.append(f"{name}: {missed} did not reach {self.fact('target_accuracy'):.1%}")
+        return reasons
+
+
+Arms = dict[str, VariantArm]
+"""By variant, in the order of VARIANTS."""
+
+
+def variant_arms(trials: pd.DataFrame) -> Arms:
+    found = [VariantArm(trials=rows) for rows in groups(trials, "scenario")]
+    by_name = {arm.variant.name: arm for arm in found}
+    return {name: by_name[name] for name in VARIANTS if name in by_name}

@@ -1,0 +1,15 @@
+"""`kofn experiment`: what the parts are worth, over many runs; a command for each question."""
+
+import click
+
+from kofn.experiments.codecs.command import codecs
+from kofn.experiments.k.command import k
+
+
+@click.group()
+def command() -> None:
+    """Experiments over many runs."""
+
+
+command.add_command(k)
+command.add_command(codecs)

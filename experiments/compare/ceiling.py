@@ -1,0 +1,179 @@
+"""What this machine carries: how fast its switch is alone, and how fast hosts and switch are that share its cores.
+
+A link of a higher rate is no limit: what a comparison measured there would be this machine.
+"""
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from kofn.config.errors import ConfigError
+from kofn.experiments.compare.columns import reduce_s
+from kofn.experiments.compare.models import GradientModel
+from kofn.experiments.compare.points import NONE, Contender, Point, Setting
+from kofn.experiments.conduct import gone_through
+from kofn.experiments.matrix import CarryOut, Cell, cells
+from kofn.results.folder import RunFolder
+from kofn.results.worker_metrics import read_trial
+from kofn.run.display import say
+from kofn.run.errors import RunError
+from kofn.run.runner import RunPlan
+
+VALUES = 2048
+"""Of a largest packet."""
+
+SECONDS, TURNS = 0.4, 3
+"""Of the switch alone; the median of the turns counts."""
+
+UNLIMITED_MBPS = 100_000.0
+"""The highest rate that a link can be given; none is ever reached."""
+
+HEADROOM = 0.8
+"""Share of the ceiling that links may have."""
+
+ITERATIONS = 6
+TIMEOUT_S = 60.0
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one number of workers."""
+
+    workers: int
+    contributions_s: float
+    """That the switch alone adds up, of all workers."""
+    reduce_mbps: float
+    """Gradient bits of each worker in an all-reduce through the switch, links unlimited."""
+
+    @property
+    def switch_mbps(self) -> float:
+        """Gradient bits of each worker that the switch alone adds up."""
+        return self.contributions_s / self.workers * VALUES * 32 / 1e6
+
+    @property
+    def mbps(self) -> float:
+        return min(self.switch_mbps, self.reduce_mbps)
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.workers} workers: the switch alone adds up {self.contributions_s:,.0f} contributions/s, "
+            f"{self.switch_mbps:,.0f} Mbit/s a worker; with the hosts on the same cores an all-reduce moves "
+            f"{self.reduce_mbps:,.0f} Mbit/s a worker"
+        )
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """What OUT/ceiling.json holds; `known` by number of workers."""
+
+    target: str
+    known: dict[int, Ceiling] = {}
+
+    @classmethod
+    def read(cls, folder: Path, target: str) -> "Ceilings":
+        """What was measured there before; ConfigError for another target's."""
+        try:
+            found = msgspec.json.decode((folder / "ceiling.json").read_bytes(), type=cls)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return cls(target=target)
+        if found.target != target:
+            raise ConfigError(f"{folder} holds a comparison on {found.target}: choose another --out for {target}")
+        return found
+
+    def write(self, folder: Path) -> None:
+        (folder / "ceiling.json").write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+def measure(
+    folder: Path, target: str, workers: Sequence[int], model: GradientModel, carry_out: CarryOut, console: Console
+) -> dict[int, Ceiling]:
+    """By number of workers, measured where they are not known yet; RunError where one cannot be had."""
+    found = Ceilings.read(folder, target)
+    for number in workers:
+        if number not in found.known:
+            contributions_s = switch_alone(target, number)
+            reduce_mbps = _all_reduce(folder, target, number, model, carry_out, console)
+            one = Ceiling(workers=number, contributions_s=contributions_s, reduce_mbps=reduce_mbps)
+            found = msgspec.structs.replace(found, known={**found.known, number: one})
+            found.write(folder)
+        say(console, found.known[number].words)
+    return {number: found.known[number] for number in workers}
+
+
+def switch_alone(target: str, workers: int) -> float:
+    """Contributions/s of all workers that the switch adds up; RunError with its words where it cannot."""
+    argv = [sys.executable, "-m", "kofn.experiments.load", "--target", target, "--workers", str(workers)]
+    options = ["--values", str(VALUES), "--seconds", str(SECONDS), "--turns", str(TURNS)]
+    try:
+        ended = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the switch's ceiling was not known after {TIMEOUT_S:.0f} s") from None
+    if ended.returncode:
+        raise RunError(f"the switch's ceiling could not be measured: {ended.stderr.strip()[-400:]}")
+    return float(statistics.median(turn["rate"] for turn in json.loads(ended.stdout)["turns"]))
+
+
+def ceiling_cell(folder: Path, target: str, workers: int, model: GradientModel) -> tuple[Point, Cell]:
+    """An all-reduce through the switch whose links are no limit."""
+    point = Point(
+        setting=Setting(model=model, straggler=NONE, workers=workers, mbps=UNLIMITED_MBPS),
+        contender=Contender(collective="full", codec="int32"),
+        k=workers,
+    )
+    scenario = point.scenario(target=target, iterations=ITERATIONS, settings=["compress.pace_mbps=0"])
+    (cell,) = cells([replace(scenario, name=f"ceiling-{workers}w")], 1, folder)
+    return point, cell
+
+
+def _all_reduce(
+    folder: Path, target: str, workers: int, model: GradientModel, carry_out: CarryOut, console: Console
+) -> float:
+    """Mbit/s of gradient of each worker."""
+    point, cell = ceiling_cell(folder, target, workers, model)
+
+    def unchecked(plan: RunPlan, console: Console) -> RunFolder:
+        """Rates are not what was configured here."""
+        return carry_out(replace(plan, check=False), console)
+
+    (result,) = gone_through([cell], folder, unchecked, console)
+    if not result.trials:
+        raise RunError(f"the ceiling of {workers} workers could not be measured: {result.error}")
+    (trial,) = result.cell.job().trials
+    return 8e-6 * point.gradient_bytes / reduce_s(read_trial(trial, workers))
+
+
+def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dict[int, list[float]], list[str]]:
+    """For each number of workers the rates that the machine carries, and in words which it does not.
+
+    Those above are replaced by the highest round one below.
+    """
+    rates: dict[int, list[float]] = {}
+    notes: list[str] = []
+    for workers, ceiling in ceilings.items():
+        bound = HEADROOM * ceiling.mbps
+        above = [rate for rate in mbps if rate > bound]
+        instead = [round_below(bound)] if above else []
+        rates[workers] = sorted({*(rate for rate in mbps if rate <= bound), *instead})
+        if above:
+            notes.append(
+                f"{workers} workers: links of {' and '.join(f'{rate:g}' for rate in above)} Mbit/s are above what this "
+                f"machine carries ({HEADROOM:.0%} of {ceiling.mbps:,.0f} Mbit/s): {instead[0]:g} Mbit/s instead"
+            )
+    return rates, notes
+
+
+def round_below(number: float) -> float:
+    """The highest number of one digit and noughts that is not above it.
+
+    >>> round_below(847.0), round_below(95.0), round_below(0.25)
+    (800.0, 90.0, 0.2)
+    """
+    unit = 10.0 ** math.floor(math.log10(number))
+    return math.floor(number / unit + 1e-9) * unit

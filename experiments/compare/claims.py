@@ -1,0 +1,122 @@
+"""The claims of a comparison."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from kofn.experiments.claims import Claim, Verdict
+from kofn.experiments.compare.arms import ContenderArm, Rivals, setting_of
+from kofn.experiments.compare.points import BLOCKED, FLOAT32, NONE
+from kofn.experiments.tables import milliseconds, seconds
+
+LIMIT = 1.15
+"""Times the link's limit that an iteration in the network may take."""
+
+RING = 1.5
+"""Times faster than a ring it is at least."""
+
+SERVER = 0.8
+"""Times faster than a parameter server it is at least, for each worker."""
+
+OFF = 0.05
+"""Share by which the parts of an iteration's time may miss the time."""
+
+
+def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
+    """Time to the target of the k that is chosen, where one worker is blocked, against all that send the same codec."""
+    for rivals in found:
+        setting = setting_of(rivals)
+        if setting.trained and setting.straggler == BLOCKED:
+            for arm in _of("adaptive", rivals):
+                if others := [other for other in rivals.values() if _comparable(arm, other)]:
+                    yield _before_all(arm, others)
+
+
+def _comparable(arm: ContenderArm, other: ContenderArm) -> bool:
+    """Whether the other one chooses no k, and sends the same codec, or float32."""
+    return other.contender.collective != "adaptive" and other.contender.codec in (arm.contender.codec, FLOAT32)
+
+
+def fast_in_the_network(found: Sequence[Rivals]) -> Iterator[Verdict]:
+    """Time of an iteration with all workers and no stragglers, against the link and the others."""
+    for rivals in found:
+        setting = setting_of(rivals)
+        if not setting.trained and setting.straggler == NONE:
+            for arm in _of("full", rivals):
+                yield from _fast(arm, rivals)
+
+
+def _fast(arm: ContenderArm, rivals: Rivals) -> Iterator[Verdict]:
+    yield _near_limit(arm)
+    for name in ("ring", "gloo"):
+        if name in rivals:
+            yield _faster(arm, rivals[name], RING, f"{RING:g}")
+    bound = SERVER * arm.setting.workers
+    if (server := rivals.get(f"server-{arm.contender.codec}")) is not None:
+        yield _faster(arm, server, bound, f"{SERVER:g} n = {bound:g}")
+
+
+def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:
+    return [arm for arm in rivals.values() if arm.contender.collective == collective]
+
+
+def adds_up(found: Sequence[Rivals]) -> Iterator[Verdict]:
+    """Of the run that is furthest off."""
+    runs = [
+        (off, f"{arm.point.name}, seed {seed}")
+        for rivals in found
+        for arm in rivals.values()
+        for off, seed in zip(arm.known("parts_off"), arm.seeds, strict=True)
+    ]
+    if runs:
+        worst, where = max(runs, key=lambda run: abs(run[0]))
+        near = sum(abs(off) <= OFF for off, _ in runs)
+        yield Verdict(
+            claim=f"where the time goes adds up to the iteration time within {OFF:.0%} in every run",
+            holds=abs(worst) <= OFF,
+            numbers=f"{near} of {len(runs)} runs; furthest off is {where}, by {worst:+.1%}",
+        )
+
+
+CLAIMS: tuple[Claim[Sequence[Rivals]], ...] = (first_at_the_target, fast_in_the_network, adds_up)
+
+
+def _near_limit(arm: ContenderArm) -> Verdict:
+    ratio, limit_s = arm.spread("times_limit"), arm.point.limit_s
+    reduce = arm.spread("reduce_s").median / limit_s
+    return Verdict(
+        claim=f"{arm.setting.title}: {arm.contender.name} within {LIMIT:g} times the link's limit",
+        holds=ratio.median <= LIMIT,
+        numbers=f"{_iteration(arm)} against {milliseconds(limit_s)} for {arm.point.gradient_bytes / 1e6:.2f} MB: "
+        f"x {ratio.median:.2f} ({ratio.low:.2f} .. {ratio.high:.2f}); the all-reduce alone x {reduce:.2f}",
+    )
+
+
+def _faster(arm: ContenderArm, other: ContenderArm, bound: float, words: str) -> Verdict:
+    ratio = arm.times_faster(other, "iteration_s")
+    allowed = other.point.busiest_bytes / arm.point.busiest_bytes
+    numbers = (
+        "no seed in common" if ratio is None else f"{ratio.median:.2f} times ({ratio.low:.2f} .. {ratio.high:.2f})"
+    )
+    return Verdict(
+        claim=f"{arm.setting.title}: {arm.contender.name} at least {words} times faster than {other.contender.name}",
+        holds=ratio is not None and ratio.median >= bound,
+        numbers=f"{_iteration(arm)} against {_iteration(other)}: {numbers}; "
+        f"by the bytes of the busiest links {allowed:.2f}",
+    )
+
+
+def _before_all(arm: ContenderArm, others: Sequence[ContenderArm]) -> Verdict:
+    ratios = {other.contender.name: arm.times_faster(other, arm.pace) for other in others}
+    words = [
+        f"{name} {'?' if one is None else 'never' if math.isinf(one.median) else f'x {one.median:.2f}'}"
+        for name, one in ratios.items()
+    ]
+    return Verdict(
+        claim=f"{arm.setting.title}: {arm.contender.name} at the target before all others",
+        holds=all(one is not None and one.median > 1 for one in ratios.values()),
+        numbers=f"{seconds(arm.spread(arm.pace).median)}; the others take {', '.join(words)}",
+    )
+
+
+def _iteration(arm: ContenderArm) -> str:
+    return milliseconds(arm.spread("iteration_s").median)

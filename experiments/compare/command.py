@@ -1,0 +1,145 @@
+"""`kofn compare`: the honest comparison, in one command.  Only options; compare.comparison does it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kofn.config.errors import ConfigError
+from kofn.config.section import MBPS
+from kofn.experiments.compare.comparison import Comparison
+from kofn.experiments.compare.models import HIDDEN, models
+from kofn.experiments.compare.plan import QUICK, Axes, available
+from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
+from kofn.experiments.tables import table_console
+from kofn.results.folder import default_path
+from kofn.run.ending import ending
+from kofn.run.options import set_option
+
+EXAMPLES = """
+\b
+Examples:
+  kofn compare --quick                        minutes: what is worth looking at first
+  kofn compare --dry-run                      what would be run, and how long that takes
+  kofn compare --out runs/compare             everything: hours; the same again goes on after Ctrl-C
+  kofn compare --model 1m --straggler none --collective ring --collective full
+  kofn compare --model 10m --mbps 100 --workers 4 --seeds 1
+  kofn compare --replay my-gradients          your own: a folder of .npy files, float32, all of one size
+  kofn compare --target bmv2                  on simple_switch_grpc
+  kofn compare --out runs/compare --report-only   tables, claims and report of what is there
+  kofn run runs/compare/1m-none-4w-100m-ring/seed-1.toml   one run again, with the live table and a report
+
+\b
+Exit codes: 0 every training reached its target (with a fixed k it may miss it), with identical replicas and every
+gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claims do not count: they are said.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    metavar="NAME",
+    help=f"{', '.join(COLLECTIVES)}, or module:Name; may be repeated.  [default: all; gloo where PyTorch is installed]",
+)
+@click.option(
+    "--codec",
+    "codecs",
+    multiple=True,
+    metavar="NAME",
+    help="As compress.codec, for all but ring and gloo, which send float32; may be repeated.  [default: int32, int8]",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Choice(list(HIDDEN)),
+    help="digits is trained, gradients of 1m and 10m are replayed; may be repeated.  [default: digits, 1m]",
+)
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Your own gradients as a model more: a folder of .npy files, float32, all of one size.",
+)
+@click.option(
+    "--straggler", "stragglers", multiple=True, type=click.Choice(STRAGGLERS), help="May be repeated.  [default: both]"
+)
+@click.option(
+    "--workers", multiple=True, type=click.IntRange(2, 64), metavar="N", help="May be repeated.  [default: 4, 8]"
+)
+@click.option(
+    "--mbps",
+    multiple=True,
+    type=click.FloatRange(*MBPS),
+    metavar="RATE",
+    help="Of every link; may be repeated. What the machine does not carry is replaced.  [default: 100, 1000]",
+)
+@click.option("--k", type=click.IntRange(min=1), metavar="K", help="Of the collective `fixed`.  [default: all but one]")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N", help="Seeds 1 to N, a round of the matrix each.  [default: 3]"
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=3),
+    metavar="N",
+    help="Of replayed gradients; the first one is left out.  [default: 16]",
+)
+@set_option
+@click.option(
+    "--target", type=click.Choice(["embedded", "bmv2"]), default="embedded", show_default=True, help="The switch."
+)
+@click.option("--no-switches", is_flag=True, help="Do not compare the bytes of the embedded switch and BMv2.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Four workers, 100 Mbit/s, one seed: gradients without stragglers, training with one worker blocked.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be run and how long that takes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; what is finished in it is not run again.  [default: runs/compare-TIME]",
+)
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr.")
+@click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show.")
+def command(
+    *, replay: Path | None, dry_run: bool, out: Path | None, as_json: bool, report_only: bool, **given: Any
+) -> None:
+    """Every way to reduce gradients, on the same network, model, seed and stragglers.
+
+    server: a parameter server behind the switch. ring: workers among themselves over TCP; gloo: PyTorch's. In the
+    network: full waits for all workers, fixed for k of them, adaptive for as many as the controller chooses.
+
+    Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a round of its
+    own. digits is trained to its target accuracy; of the larger models gradients are replayed, without computing, so
+    that an iteration is an all-reduce and what follows it.
+    """
+    console = table_console(stderr=as_json)
+    with ending("compare"):
+        if report_only and (out is None or not out.is_dir()):
+            raise ConfigError(f"--report-only needs --out with the folder of a comparison, not {out or 'none'}")
+        axes, notes = _axes(given)
+        folder = out or default_path("compare")
+        names = () if replay and not given["models"] else axes.models
+        comparison = Comparison(
+            axes=axes, folder=folder, models=models(names, folder, replay), notes=notes, console=console
+        )
+        if dry_run:
+            comparison.show(as_json=as_json)
+            return
+        code = comparison.read(as_json=as_json) if report_only else comparison.run(as_json=as_json)
+    sys.exit(code)
+
+
+def _axes(given: dict[str, Any]) -> tuple[Axes, list[str]]:
+    """What was given, the rest as it is without; and what to say about it."""
+    collectives, notes = available(given["collectives"])
+    base = QUICK if given["quick"] else Axes()
+    said = {name: value for name, value in given.items() if name != "no_switches" and value not in (None, (), False)}
+    once = {name: tuple(dict.fromkeys(value)) for name, value in said.items() if isinstance(value, tuple)}
+    axes = replace(base, **{**said, **once, "collectives": collectives, "switches": not given["no_switches"]})
+    axes.check()
+    return axes, notes

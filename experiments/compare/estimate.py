@@ -1,0 +1,54 @@
+"""How long a cell of a comparison will take, before it is run: from what limits its links, and from the ceilings.
+
+Rough on purpose: finished cells correct it (matrix.Clock).
+"""
+
+from kofn.experiments.compare.ceiling import Ceiling
+from kofn.experiments.compare.points import BLOCKED, BLOCKED_MS, Point
+
+START_S, WORKER_S = 4.0, 0.4
+"""Of a run besides its iterations: network, switch and controller; and for each worker."""
+
+BOOKS_S = 0.7
+"""To write and check the ledger of a million elements of one worker."""
+
+COMPUTE_S = 0.012
+"""Of the model that is trained, with its step."""
+
+TO_TARGET = 220
+"""Iterations that it is trained for."""
+
+SERVER_COST = 2.0
+"""What the machine has to do for a byte through a parameter server, of that for one through the switch."""
+
+TCP_COST = 0.3
+"""The same for a byte over TCP."""
+
+
+def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
+    setting = point.setting
+    start_s = START_S + WORKER_S * setting.workers
+    if setting.model.replay is None:
+        return start_s + TO_TARGET * (COMPUTE_S + _blocked_s(point) + reduce_s(point, ceiling))
+    books_s = 0.0 if not point.contender.able.ledger else BOOKS_S * setting.workers * setting.model.elements / 1e6
+    return start_s + books_s + iterations * (_blocked_s(point) + reduce_s(point, ceiling))
+
+
+def reduce_s(point: Point, ceiling: Ceiling) -> float:
+    """Of one all-reduce: what is longer, the busiest link or this machine."""
+    able, size = point.contender.able, point.gradient_bytes
+    cost = SERVER_COST * size if able.server else size
+    if not able.ledger:
+        cost = TCP_COST * point.busiest_bytes
+    return 8e-6 * max(point.busiest_bytes / point.setting.mbps, cost / ceiling.mbps)
+
+
+def _blocked_s(point: Point) -> float:
+    """What an iteration waits for a blocked worker."""
+    waits = point.contender.collective not in ("fixed", "adaptive")
+    return BLOCKED_MS / 1e3 if point.setting.straggler == BLOCKED and waits else 0.0
+
+
+def assumed(workers: int) -> Ceiling:
+    """Before anything is measured: what two cores of a common machine carry."""
+    return Ceiling(workers=workers, contributions_s=100_000.0, reduce_mbps=1200.0 / workers)

@@ -1,0 +1,147 @@
+"""The same run on the embedded switch and on BMv2: are the same bytes on every link?
+
+Every kofn frame of every link, in either direction, is compared byte by byte with those of the other run, in whatever
+order: which comes first is a matter of time.  Left out of the comparison is what no two runs have in common:
+
+- the job's generation, the Unix time of its beginning, and in IP the identification, which the kernel counts up: both
+  are read as 0; the checksums over them are verified instead;
+- what was sent again because a timer ran out, and what the switch answers to that: such frames count once, and LATE
+  answers are counted apart.  How many there were is said.
+
+Other frames (ARP, pings) are none of kofn's.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kofn.experiments.claims import Verdict
+from kofn.experiments.compare.points import checked, load
+from kofn.experiments.matrix import Cell, CellResult, Scenario, cells
+from kofn.host.errors import WireError
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import Kind
+from kofn.results.worker_metrics import read_trial
+
+TARGETS = ("embedded", "bmv2")
+STEM = "switches"
+
+CLAIM = "the embedded switch and BMv2 give the same bytes on every link, and the same parameters"
+
+ETHERNET, IPV4, UDP = 14, 20, 8
+"""Bytes of headers before kofn's."""
+
+HEADERS = ETHERNET + IPV4 + UDP
+
+
+def switch_cells(folder: Path, codecs: Sequence[str], settings: Sequence[str]) -> list[Cell]:
+    """With every codec a run on either switch."""
+    scenarios = [_scenario(target, codec, settings) for codec in codecs for target in TARGETS]
+    return cells(scenarios, 1, folder)
+
+
+def _scenario(target: str, codec: str, settings: Sequence[str]) -> Scenario:
+    name = f"{STEM}-{codec}-{target}"
+    return checked(name, load(STEM, [f"network.target={target}", f"compress.codec={codec}", *settings], name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTraffic:
+    """kofn's frames that passed one interface of the switch in one direction."""
+
+    frames: frozenset[bytes]
+    """What of them is compared; each counts once."""
+    size: int
+    """Their bytes."""
+    left_out: int
+    """How many had been there before, or answer such."""
+
+    @classmethod
+    def of(cls, frames: Iterable[bytes]) -> Self:
+        """Of captured Ethernet frames; WireError where one of kofn's is damaged."""
+        counts: Counter[bytes] = Counter()
+        late = 0
+        for frame in filter(_is_kofn, frames):
+            header = wire.decode_header(frame[HEADERS:])
+            if header.kind == Kind.LATE:
+                late += 1
+            else:
+                counts[_compared(frame, header)] += 1
+        again = sum(counts.values()) - len(counts)
+        return cls(frames=frozenset(counts), size=sum(map(len, counts)), left_out=again + late)
+
+
+def _is_kofn(frame: bytes) -> bool:
+    """To or from its port, over UDP."""
+    if len(frame) < HEADERS or frame[12:14] != b"\x08\x00" or frame[ETHERNET + 9] != 17:
+        return False
+    return wire.PORT in (int.from_bytes(frame[34:36]), int.from_bytes(frame[36:38]))
+
+
+def _compared(frame: bytes, header: wire.KofnHeader) -> bytes:
+    """A frame without what no two runs have in common; WireError where its IP header is damaged."""
+    if wire.sum_of(frame[ETHERNET : ETHERNET + IPV4]):
+        raise WireError(f"a frame's IP header does not fit its checksum: {frame[ETHERNET:HEADERS].hex()}")
+    same = bytearray(frame)
+    same[ETHERNET + 4 : ETHERNET + 6] = same[ETHERNET + 10 : ETHERNET + 12] = b"\0\0"
+    same[HEADERS : HEADERS + wire.HEADER_BYTES] = wire.encode_header(header._replace(generation=0, checksum=0))
+    return bytes(same)
+
+
+def verdicts(results: Sequence[CellResult]) -> list[Verdict]:
+    """A claim for each codec that was run on both; nothing of others."""
+    by_name = {result.cell.scenario.name: result for result in results if result.trials}
+    codecs = dict.fromkeys(name.split("-")[1] for name in by_name)
+    return [
+        _verdict(codec, one, other)
+        for codec in codecs
+        if (one := by_name.get(f"{STEM}-{codec}-{TARGETS[0]}"))
+        and (other := by_name.get(f"{STEM}-{codec}-{TARGETS[1]}"))
+    ]
+
+
+def _verdict(codec: str, one: CellResult, other: CellResult) -> Verdict:
+    links = [_links(result) for result in (one, other)]
+    seen = [each for link in links for each in link.values()]
+    differing = [_difference(name, links[0][name], links[1].get(name)) for name in links[0]]
+    differing = [words for words in differing if words] + [name for name in links[1] if name not in links[0]]
+    if _digests(one) != _digests(other):
+        differing.append("the parameters")
+    frames, size = sum(len(each.frames) for each in links[0].values()), sum(each.size for each in links[0].values())
+    compared = f"{frames:,} frames, {size:,} bytes in {len(links[0])} directions of links"
+    words = f"{compared}; differing: {', '.join(differing)}" if differing else compared
+    again = sum(each.left_out for each in seen)
+    return Verdict(
+        claim=f"{CLAIM} ({codec})",
+        holds=bool(frames) and not differing,
+        numbers=f"{words}; sent again, and left out: {again}",
+    )
+
+
+def _difference(name: str, one: TargetTraffic, other: TargetTraffic | None) -> str:
+    """How many frames of either are not among the other's; empty where there are none."""
+    if other is None:
+        return name
+    mine, theirs = one.frames - other.frames, other.frames - one.frames
+    return f"{name} ({len(mine)} and {len(theirs)} frames)" if mine or theirs else ""
+
+
+def _links(result: CellResult) -> dict[str, TargetTraffic]:
+    """Every captured interface and direction."""
+    from scapy.utils import RawPcapReader  # noqa: PLC0415  # takes a third of a second
+
+    ((entry,),) = (result.cell.job().trials,)
+    found: dict[str, TargetTraffic] = {}
+    for path in sorted((entry.shared / "pcap").glob("*.pcap")):
+        with RawPcapReader(str(path)) as reader:
+            found[path.stem] = TargetTraffic.of(data for data, _ in reader)
+    return found
+
+
+def _digests(result: CellResult) -> list[tuple[int, int, str]]:
+    """Of every worker's parameters after every iteration."""
+    (folder,) = result.cell.job().trials
+    workers = read_trial(folder, result.cell.config.job.workers)
+    return [(worker.rank, line.iteration, line.params) for worker in workers for line in worker.iterations]

@@ -1,0 +1,168 @@
+"""What the commands of `kofn experiment` have in common: options, and the matrix, which is run or read.
+
+Which scenarios there are and what their trials show is each experiment's own.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from kofn.config.errors import ConfigError
+from kofn.experiments.findings import Find, conclude
+from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, read_cells, run_cells
+from kofn.experiments.tables import table_console
+from kofn.results.folder import RunFolder, default_path, point_latest
+from kofn.run.display import say
+from kofn.run.ending import ending
+from kofn.run.errors import InterruptedRun
+from kofn.run.options import set_option
+from kofn.run.preconditions import check_machine
+from kofn.run.runner import RunPlan, execute
+from kofn.run.state import another_run, running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What every experiment's command line says."""
+
+    chosen: tuple[str, ...]
+    """Names of scenarios; empty: all."""
+    seeds: int
+    settings: tuple[str, ...]
+    target: str | None
+    out: Path | None
+    simulated: bool
+    processes: int
+    as_json: bool
+    report_only: bool
+
+
+def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of every experiment, for a command that takes them as `choices`; `seeds`: where nobody says."""
+    options = (
+        click.option("--scenario", "chosen", multiple=True, metavar="NAME", help="May be repeated.  [default: all]"),
+        click.option(
+            "--seeds", type=click.IntRange(min=1), default=seeds, show_default=True, metavar="N", help="Seeds 1 to N."
+        ),
+        set_option,
+        click.option(
+            "--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]"
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            help=f"Folder for the results; what is finished in it is not run again.  [default: runs/{name}-TIME]",
+        ),
+        click.option(
+            "--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system."
+        ),
+        click.option(
+            "--processes",
+            type=click.IntRange(min=1),
+            default=len(os.sched_getaffinity(0)),
+            show_default="this machine's",
+            metavar="N",
+            help="So many simulations at a time.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
+        click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show."),
+    )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def bundled(**given: Any) -> None:
+            common = {field.name: given.pop(field.name) for field in fields(Choices)}
+            command(choices=Choices(**common), **given)
+
+        for option in reversed(options):
+            option(bundled)
+        return bundled
+
+    return decorate
+
+
+def conduct(
+    experiment: str,
+    choices: Choices,
+    scenarios: Callable[[], Sequence[Scenario]],
+    find: Find,
+    *,
+    lean: bool = False,
+) -> None:
+    """Run the matrix, or read it, and show what comes of it; ends the process with the command's exit code.
+
+    `lean`: of a simulated run the workers' lines and sums are not kept, as it can be repeated to the last digit.
+    """
+    console = table_console(stderr=choices.as_json)
+    with ending(f"experiment {experiment}"):
+        out = choices.out
+        if choices.report_only and (out is None or not out.is_dir()):
+            raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
+        wanted = scenarios()
+        if not (choices.report_only or choices.simulated) and running() is not None:
+            raise another_run()
+        folder = out or default_path(f"experiment-{experiment}")
+        matrix = cells(wanted, choices.seeds, folder)
+        ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
+        code = conclude(f"experiment {experiment}", folder, list(ran), find, console, as_json=choices.as_json)
+    sys.exit(code)
+
+
+def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those that were chosen, each once, or all; ConfigError for a name that nothing has."""
+    for name in chosen:
+        if name not in names:
+            raise ConfigError(f"no scenario is called {name!r}: {', '.join(names)} are")
+    return list(dict.fromkeys(chosen or names))
+
+
+def _run(
+    matrix: Sequence[Cell], folder: Path, console: Console, choices: Choices, *, lean: bool
+) -> Iterator[CellResult]:
+    """On the real system, or in virtual time."""
+    trainings = sum(cell.trainings for cell in matrix)
+    say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
+    if choices.simulated:
+        return _simulated(matrix, folder, console, choices.processes, lean=lean)
+    check_machine(matrix[0].config.network.target)
+    return gone_through(matrix, folder, execute, console)
+
+
+def _simulated(
+    matrix: Sequence[Cell], folder: Path, console: Console, processes: int, *, lean: bool
+) -> Iterator[CellResult]:
+    """All of one number of workers with the same costs."""
+    from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
+
+    folder.mkdir(parents=True, exist_ok=True)
+    by_workers = {cell.config.job.workers: cell.config for cell in matrix}
+    costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
+    for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):
+        if lean:
+            result.cell.drop(lines=True)
+        yield result
+
+
+def gone_through(
+    matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, processes: int = 1
+) -> Iterator[CellResult]:
+    """Everything that is not finished; an interruption says how to go on."""
+    try:
+        yield from run_cells(matrix, carry_out, console, processes=processes)
+    except InterruptedRun as error:
+        raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
+    point_latest(folder)
+
+
+def _simulate(costs: Mapping[int, Any], plan: RunPlan, console: Console) -> RunFolder:
+    """As `execute`, in virtual time; sim.costs.Costs by number of workers."""
+    from kofn.sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
+
+    return simulate(plan, console, costs[plan.shared.job.workers])

@@ -1,0 +1,98 @@
+"""What an experiment found, on the terminal and in its folder: tables, claims, JSON, results.csv and report."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+from rich.console import Console
+
+from kofn.experiments import claims, trials
+from kofn.experiments.claims import Verdict
+from kofn.experiments.matrix import CellResult
+from kofn.experiments.tables import TextTable
+from kofn.run.display import report_line, say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the trials of an experiment show; nothing but failures where there are none."""
+
+    question: str
+    trials: pd.DataFrame
+    tables: Sequence[TextTable]
+    legend: str
+    verdicts: Sequence[Verdict]
+    failures: Sequence[str]
+    document: Mapping[str, Any]
+    """For JSON, beside failures and claims; numbers are infinite for what never came."""
+    elements: Callable[[], Iterable[Any]]
+    """What the report shows below its claims: page.Element."""
+
+
+Find = Callable[[Sequence[CellResult]], Findings]
+"""What results show, of which each has trials."""
+
+
+def conclude(
+    command: str,
+    folder: Path,
+    results: Sequence[CellResult],
+    find: Find,
+    console: Console,
+    *,
+    as_json: bool,
+    document: str = "experiment.json",
+) -> int:
+    """Tables, claims, `document`, results.csv and report of what is there; the exit code."""
+    done = [result for result in results if result.trials]
+    found = find(done)
+    _show(found, console)
+    failures = [f"{result.cell.title}: {result.error}" for result in results if not result.trials]
+    failures += found.failures
+    text = to_json({"ok": not failures, "failures": failures, "claims": list(found.verdicts), **found.document})
+    (folder / document).write_text(text + "\n")
+    if done:
+        trials.write(found.trials, folder)
+        say(console, report_line(lambda: _report(command, folder, found, failures)))
+    for reason in failures:
+        say(Console(stderr=True), f"kofn {command}: {reason}", style="red")
+    if as_json:
+        click.echo(text)
+    return 1 if failures else 0
+
+
+def _show(found: Findings, console: Console) -> None:
+    for table in found.tables:
+        console.print(table)
+        console.print()
+    say(console, f"{found.legend}\n")
+    for line in claims.lines(found.verdicts):
+        say(console, line)
+
+
+def _report(command: str, folder: Path, found: Findings, failures: Sequence[str]) -> Path:
+    from kofn.experiments.page import write_page  # noqa: PLC0415  # matplotlib takes half a second
+
+    return write_page(
+        folder, command, found.question, verdicts=found.verdicts, failures=failures, elements=found.elements()
+    )
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """A document, indented; null for what is infinite, which JSON has no word for."""
+    return json.dumps(_plain(value), indent=2)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -1,0 +1,136 @@
+"""The claims about the choice of rule and k."""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, geometric_mean
+
+from kofn.config.objectives import DEFAULT
+from kofn.experiments.claims import Claim, Verdict
+from kofn.experiments.k.hindsight import MEAN, MEDIAN, Hindsight, Ratios, constants, standings
+
+NEAR = 0.10
+"""How far a predicted iteration time may be from what is measured."""
+
+UNDONE = 0.1
+"""Changes that are taken back in a stationary training, on average."""
+
+STARVED = 0.01
+"""Of an equal share of the sums: who has less is not heard."""
+
+
+def near_in_median(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """Against the best rule and k, which nobody knows beforehand."""
+    medians = [ratios.median for _, ratios in _chosen(found)]
+    if medians:
+        near = [median <= MEDIAN for median in medians]
+        yield Verdict(
+            claim=f"{DEFAULT}: in each scenario's median within 5% of the best fixed rule and k in hindsight",
+            holds=all(near),
+            numbers=f"{sum(near)} of {len(near)}, mean of medians x {geometric_mean(medians):.2f}",
+        )
+
+
+def near_in_mean(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    means = [(ratios.mean, scenario) for scenario, ratios in _chosen(found)]
+    if means:
+        near = [mean <= MEAN for mean, _ in means]
+        worst, where = max(means, key=lambda pair: pair[0])
+        yield Verdict(
+            claim=f"{DEFAULT}: in each scenario's mean within 15% of it",
+            holds=all(near),
+            numbers=f"{sum(near)} of {len(near)}; worst x {worst:.2f} in {where}",
+        )
+
+
+def near_the_best_of_other_seeds(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """Against what could have been known."""
+    others = [ratios.others for _, ratios in _chosen(found) if ratios.others is not None]
+    if others:
+        yield Verdict(
+            claim=f"{DEFAULT}: on average within 5% of the rule and k that are the best of the other seeds",
+            holds=geometric_mean(others) <= MEDIAN,
+            numbers=f"x {geometric_mean(others):.2f} over {len(others)} scenarios",
+        )
+
+
+def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """What it is worth to adapt: against the best rule and part of n for all scenarios together."""
+    fixed, means = constants(found), [ratios.mean for _, ratios in _chosen(found)]
+    if len(found) > 1 and means and fixed:
+        best = min(fixed, key=lambda name: fixed[name])
+        yield Verdict(
+            claim=f"{DEFAULT}: on average faster than any one rule and part of n in all scenarios",
+            holds=geometric_mean(means) < fixed[best],
+            numbers=f"x {geometric_mean(means):.2f} against x {fixed[best]:.2f} with {best}",
+        )
+
+
+def faster_with_unlike_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """Where slow workers alone hold classes."""
+    for one in standings(_of_kind(found, "unlike"), DEFAULT):
+        if (faster := one.faster) is not None:
+            yield Verdict(
+                claim=f"{one.among.scenario}: {DEFAULT} faster than k = n",
+                holds=faster > 1,
+                numbers=f"{faster:.2f} times; {one.reached} of {len(one.seeds)} reached the target",
+            )
+
+
+def nobody_starves(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """Nobody's gradients stay out of the sums."""
+    shares = [(one.mean("least_share"), one.among.scenario) for one in standings(found, DEFAULT)]
+    known = [pair for pair in shares if not math.isnan(pair[0])]
+    if known:
+        least, where = min(known, key=lambda pair: pair[0])
+        yield Verdict(
+            claim=f"{DEFAULT}: no worker has less than {STARVED:.0%} of an equal share of the sums",
+            holds=least >= STARVED,
+            numbers=f"least {least:.2f} in {where}",
+        )
+
+
+def stable(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    known = standings(_of_kind(found, "stationary"), DEFAULT)
+    if known:
+        undone = fmean(one.mean("undone") for one in known)
+        yield Verdict(
+            claim=f"{DEFAULT}: stable in stationary worlds, at most {UNDONE:g} changes a training are taken back",
+            holds=undone <= UNDONE,
+            numbers=f"{undone:.2f} of {fmean(one.mean('changes') for one in known):.2f} changes a training",
+        )
+
+
+def predicted(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+    """Iteration times by rule and k, in stationary worlds."""
+    errors: dict[str, list[float]] = {}
+    for standing in (standing for one in _of_kind(found, "stationary") for standing in one.fixed):
+        if (error := standing.known_spread("prediction_error")) is not None:
+            errors.setdefault(standing.part, []).append(error.median)
+    for name, several in errors.items():
+        worst = max(several, key=abs)
+        yield Verdict(
+            claim=f"{name}: predicted iteration time within {NEAR:.0%} of the measured one in stationary scenarios",
+            holds=abs(worst) <= NEAR,
+            numbers=f"{fmean(several):+.1%} on average, worst {worst:+.1%}, {len(several)} scenarios",
+        )
+
+
+CLAIMS: tuple[Claim[Sequence[Hindsight]], ...] = (
+    near_in_median,
+    near_in_mean,
+    near_the_best_of_other_seeds,
+    better_than_constant,
+    faster_with_unlike_data,
+    nobody_starves,
+    stable,
+    predicted,
+)
+
+
+def _chosen(found: Sequence[Hindsight]) -> list[tuple[str, Ratios]]:
+    """Scenarios, and what the default objective comes to in them."""
+    return [(one.among.scenario, ratios) for one in standings(found, DEFAULT) if (ratios := one.ratios)]
+
+
+def _of_kind(found: Sequence[Hindsight], kind: str) -> list[Hindsight]:
+    return [one for one in found if one.fact("kind") == kind]

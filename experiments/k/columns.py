@@ -1,0 +1,42 @@
+"""What the table of trials has of `kofn experiment k`."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from kofn.experiments.k.worlds import WORLDS, world_of
+from kofn.experiments.trials import FinishedTrial, Row
+from kofn.report.in_force import InForce
+from kofn.report.summary import TrialSummary
+
+SOON = 80
+"""Iterations within which a change that is taken back was none worth making."""
+
+
+def own_columns(trial: FinishedTrial) -> Row:
+    """What the table of trials has of this experiment."""
+    world = world_of(trial.cell.scenario)
+    facts = {"world": world, "kind": WORLDS[world].kind, "rate": trial.config.model.learning_rate}
+    return facts | choice_columns(trial.summary)
+
+
+def choice_columns(summary: TrialSummary) -> dict[str, object]:
+    """`prediction_error`: (predicted - measured) / measured; `least_share`: of the sums, of the worker that has the
+    least, in times of an equal share; `changes` of rule or k, and those `undone` within SOON iterations; `ends_with`:
+    the last rule and k."""
+    predicted_s, shares, courses = summary.predicted_iteration_s, summary.share_by_worker, summary.courses
+    return {
+        "prediction_error": predicted_s / summary.mean_iteration_s - 1 if predicted_s else None,
+        "least_share": min(shares) * len(shares) if shares else None,
+        "changes": max(len(courses) - 1, 0),
+        "undone": _undone(courses),
+        "ends_with": f"{courses[-1]}" if courses else None,
+    }
+
+
+def _undone(courses: Sequence[InForce]) -> int:
+    """How often a rule and k were taken again soon after they had been left."""
+    count = 0
+    for at, now in enumerate(courses):
+        before = pairwise(courses[: at + 1])
+        count += any(one.what == now.what and now.iteration - after.iteration <= SOON for one, after in before)
+    return count

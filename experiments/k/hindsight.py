@@ -1,0 +1,187 @@
+"""What trials show about the choice of rule and k: each objective's times against the best fixed one in hindsight."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, geometric_mean, median
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kofn.config.objectives import check_objective
+from kofn.experiments.arms import Arm, groups
+from kofn.experiments.statistics import Spread
+
+Floats = npt.NDArray[np.float64]
+
+TIME = "time_to_target_s"
+
+NEVER = 3.0
+"""A training that takes so many times as long as the fastest of its seed, or never gets there, counts as this."""
+
+MEDIAN, MEAN = 1.05, 1.15
+"""Of the best fixed rule and k in hindsight: a median that is near it, a geometric mean that is not far from it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Hindsight:
+    """One scenario, a world with some workers at a learning rate: all objectives on the same seeds."""
+
+    arms: tuple[Arm, ...]
+
+    @property
+    def scenario(self) -> str:
+        return str(self.fact("scenario"))
+
+    def fact(self, name: str) -> Any:
+        """What all its trials have in a column."""
+        return self.arms[0].fact(name)
+
+    @property
+    def workers(self) -> int:
+        return int(self.fact("workers"))
+
+    @cached_property
+    def standings(self) -> "list[Standing]":
+        return [Standing(trials=arm.trials, among=self) for arm in self.arms]
+
+    def standing(self, objective: str) -> "Standing | None":
+        """An objective's; None where it was not run."""
+        return next((one for one in self.standings if one.objective == objective), None)
+
+    @property
+    def adaptive(self) -> "list[Standing]":
+        return [one for one in self.standings if not one.fixed]
+
+    @cached_property
+    def fixed(self) -> "list[Standing]":
+        """Of those of which rule and k never change."""
+        return [one for one in self.standings if one.fixed]
+
+    @cached_property
+    def best(self) -> "Standing | None":
+        """The fixed one with the least mean time; None where nothing fixed ever got there."""
+        known = [one for one in self.fixed if one.reached]
+        return min(known, key=lambda one: geometric_mean(one.times), default=None)
+
+    @cached_property
+    def longest(self) -> Floats:
+        """Seed by seed, the time that counts for those that take longer or never get there."""
+        fastest = np.min([arm.values(TIME) for arm in self.arms], axis=0)
+        return np.asarray(NEVER * np.where(np.isfinite(fastest), fastest, 1.0))
+
+    @cached_property
+    def of_other_seeds(self) -> Floats:
+        """Of each seed the time with the fixed rule and k that is the best of all other seeds: nobody's luck."""
+        logs = np.log([one.times for one in self.fixed])
+        without = logs.sum(axis=1, keepdims=True) - logs
+        chosen = np.take_along_axis(logs, without.argmin(axis=0)[None], axis=0)
+        return np.asarray(np.exp(chosen[0]))
+
+
+def hindsights(trials: pd.DataFrame) -> list[Hindsight]:
+    return [
+        Hindsight(arms=tuple(Arm(trials=rows) for rows in groups(scenario, "objective")))
+        for scenario in groups(trials, "scenario")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """Of times: to the best fixed rule and k of these seeds, and to the one that is the best of the other seeds."""
+
+    median: float
+    mean: float
+    """Geometric, as is the next."""
+    others: float | None
+    """None of a single seed."""
+
+    @classmethod
+    def of(cls, ratios: Floats, others: Floats) -> Self:
+        return cls(
+            median=median(ratios),
+            mean=geometric_mean(ratios),
+            others=geometric_mean(others) if len(others) else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Standing(Arm):
+    """An objective among the others of its scenario."""
+
+    among: Hindsight
+
+    @property
+    def objective(self) -> str:
+        return str(self.fact("objective"))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether rule and k never change."""
+        name = self.objective
+        return name == "all" or check_objective(name, self.among.workers, name) is not None
+
+    @cached_property
+    def times(self) -> Floats:
+        """To the target, seed by seed, as far as the scenario's longest; seconds."""
+        return np.asarray(np.minimum(self.values(TIME), self.among.longest))
+
+    @property
+    def time(self) -> Spread:
+        return self.spread(TIME)
+
+    @cached_property
+    def ratios(self) -> Ratios | None:
+        """Its times over those of fixed rules and ks, seed by seed; None where nothing fixed ever got there."""
+        if self.among.best is None:
+            return None
+        own = self.times
+        others = own / self.among.of_other_seeds if len(own) > 1 else own[:0]
+        return Ratios.of(own / self.among.best.times, others)
+
+    @property
+    def faster(self) -> float | None:
+        """How many times faster than waiting for all; None where that is not known."""
+        everyone, own = self.among.standing("all"), self.ratios
+        waiting = everyone and everyone.ratios
+        return None if not waiting or own is None else waiting.mean / own.mean
+
+    @property
+    def ends_with(self) -> str:
+        """The rule and k that most trainings ended with; empty where nobody decides."""
+        several = self.known("ends_with")
+        return max(sorted(set(several)), key=several.count, default="")
+
+    @property
+    def part(self) -> str:
+        """The objective with k as a part of n: async:2 of eight workers is async:n/4."""
+        workers = self.among.workers
+        name, _, number = self.objective.partition(":")
+        k = int(number or workers)
+        parts = {workers // 4: "n/4", workers // 2: "n/2", 3 * workers // 4: "3n/4", workers - 1: "n-1"}
+        return f"{name}:{parts.get(k, k)}" if number else name
+
+
+def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
+    """Of every fixed objective that all scenarios have, k in parts of n: the geometric mean of its means."""
+    logs: dict[str, list[float]] = {}
+    for one in found:
+        for name, standing in {standing.part: standing for standing in one.fixed}.items():
+            if (ratios := standing.ratios) is not None:
+                logs.setdefault(name, []).append(math.log(ratios.mean))
+    most = max(map(len, logs.values()), default=0)
+    return {name: math.exp(fmean(several)) for name, several in logs.items() if len(several) == most}
+
+
+def standings(found: Iterable[Hindsight], objective: str) -> list[Standing]:
+    """Of an objective, in every scenario that has it."""
+    return [standing for one in found if (standing := one.standing(objective))]
+
+
+def failures(found: Iterable[Hindsight]) -> list[str]:
+    """Why the experiment is not as it should be. That a target is missed is a finding."""
+    several = [standing for one in found for standing in one.standings]
+    return [f"{one.among.scenario}, {one.objective}: {why}" for one in several for why in one.failures]

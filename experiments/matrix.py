@@ -1,0 +1,254 @@
+"""What `kofn experiment` runs: every scenario with every seed, each an ordinary run with all its trials in one folder.
+
+OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
+OUT/SCENARIO/seed-N/       that run's folder
+
+A run is finished when it has its summary.  Finished ones are not run again; what an interrupted one left is removed and
+it is run again.  How a run is carried out is the caller's: on the real system, or simulated.
+"""
+
+import functools
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import structs
+from rich.console import Console
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import ConfigError, KofnError
+from kofn.config.schema import Config
+from kofn.report.summary import TrialSummary, stored_trials
+from kofn.results.folder import JobFolder, RunFolder
+from kofn.run.display import say
+from kofn.run.errors import InterruptedRun, LeftoversError
+from kofn.run.jobs import overridden
+from kofn.run.runner import RunPlan, make_plan, summarised
+from kofn.run.signals import deferred
+
+FOLDER = Path(__file__).parent
+
+CarryOut = Callable[[RunPlan, Console], RunFolder]
+"""Does everything up to the last worker's end, and leaves the run's files: run.runner.execute does it for real."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A configuration that is run with several seeds."""
+
+    name: str
+    config: Config
+
+    def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
+        """The same with the command line's choices; ConfigError names what does not fit."""
+        config = overridden(self.config, target=target, objectives=objectives)
+        try:
+            config.check()
+        except ConfigError as error:
+            raise ConfigError(f"scenario {self.name}: {error}") from None
+        return replace(self, config=config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One scenario with one seed."""
+
+    scenario: Scenario
+    seed: int
+    folder: Path
+    estimate_s: float | None = None
+    """How long it takes, where somebody knows beforehand."""
+
+    @property
+    def trainings(self) -> int:
+        return len(self.config.run.trials)
+
+    @property
+    def work(self) -> float:
+        """Its share of the matrix's time: seconds as estimated, else trainings, of which each counts alike."""
+        return self.trainings if self.estimate_s is None else self.estimate_s
+
+    @property
+    def title(self) -> str:
+        return f"{self.scenario.name}, seed {self.seed}"
+
+    @property
+    def source(self) -> Path:
+        return self.folder.with_suffix(".toml")
+
+    @property
+    def config(self) -> Config:
+        """The scenario's, with this seed."""
+        run = structs.replace(self.scenario.config.run, name=f"{self.scenario.name}-{self.seed}", seed=self.seed)
+        return structs.replace(self.scenario.config, run=run)
+
+    def plan(self) -> RunPlan:
+        """Write the configuration and plan its run; ConfigError names what does not fit."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.source.write_text(to_toml(self.config))
+        return make_plan(self.source, out=self.folder, quiet=True)
+
+    def job(self) -> JobFolder:
+        return RunFolder.at(self.folder, self.config.run.trials).jobs[0]
+
+    def drop(self, *, lines: bool) -> None:
+        """Remove the workers' sums, which are checked, and with `lines` what they wrote down: megabytes a training."""
+        for folder in self.job().trials:
+            for rank in range(self.config.job.workers):
+                folder.sums(rank).unlink(missing_ok=True)
+                if lines:
+                    folder.metrics(rank).unlink(missing_ok=True)
+
+    def stored(self) -> tuple[TrialSummary, ...] | None:
+        """What a finished run achieved; None where it is not finished; ConfigError where something else is there."""
+        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
+            raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
+        try:
+            effective = self.job().effective.read_text()
+            trials = stored_trials(self.folder)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        if effective != to_toml(self.config):
+            raise ConfigError(
+                f"{self.folder} holds the results of another configuration: choose another --out, "
+                "or the same options as then"
+            )
+        return trials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """What became of a cell; without trials it failed, or was not run."""
+
+    cell: Cell
+    trials: tuple[TrialSummary, ...] = ()
+    error: str = ""
+
+
+def by_scenario(results: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    """By the scenarios' names, as they come."""
+    found: dict[str, list[CellResult]] = {}
+    for result in results:
+        found.setdefault(result.cell.scenario.name, []).append(result)
+    return found
+
+
+def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
+    """All of them, seed by seed: an interrupted experiment has something of every scenario."""
+    return [
+        Cell(scenario=scenario, seed=seed, folder=out / scenario.name / f"seed-{seed}")
+        for seed in range(1, seeds + 1)
+        for scenario in scenarios
+    ]
+
+
+def run_cells(
+    matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, processes: int = 1
+) -> Iterator[CellResult]:
+    """Run what is not finished; one that fails does not stop the others.
+
+    With more than one process, each of which carries out a cell at a time, `carry_out` has to be importable.
+    """
+    stored = [cell.stored() for cell in matrix]  # before anything is run
+    left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
+    clock = Timekeeper(left)
+    ran = _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console)
+    for number, (cell, trials) in enumerate(zip(matrix, stored, strict=True), 1):
+        if trials is not None:
+            say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
+            yield CellResult(cell=cell, trials=trials)
+            continue
+        count = f"{cell.trainings} training{'s' * (cell.trainings > 1)}"
+        say(console, f"[{number}/{len(matrix)}] {cell.title}: {count}{clock.left()}", style="bold")
+        result = next(ran)
+        say(console, f"  {result.error or 'done'} after {clock.took(cell):.0f} s")
+        yield result
+
+
+def read_cells(matrix: Sequence[Cell]) -> Iterator[CellResult]:
+    """What is finished; nothing is run."""
+    for cell in matrix:
+        trials = cell.stored()
+        yield CellResult(cell=cell, trials=trials or (), error="" if trials else "not run yet")
+
+
+def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[CellResult]:
+    """Each when it is asked for."""
+    for number, cell in enumerate(left):
+        yield _run(cell, carry_out, console, check=number == 0)
+
+
+def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[CellResult]:
+    """As many at a time; whoever stops asking stops them."""
+    with multiprocessing.get_context("spawn").Pool(processes, _follow_parent) as pool:
+        yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
+
+
+def _follow_parent() -> None:
+    """The parent hears of Ctrl-C, and ends its children; when it is killed, they end by themselves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
+    return _run(cell, carry_out, Console(quiet=True), check=False)
+
+
+def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:
+    """One run; `check`: measure the network first."""
+    shutil.rmtree(cell.folder, ignore_errors=True)  # what an interrupted one left
+    plan = replace(cell.plan(), check=check)
+    try:
+        folder = carry_out(plan, console)
+        with deferred():
+            (job,) = summarised(plan, folder).jobs
+    except (InterruptedRun, LeftoversError, ConfigError):
+        raise
+    except KofnError as error:
+        return CellResult(cell=cell, error=f"FAILED: {error}")
+    return CellResult(cell=cell, trials=job.trials)
+
+
+class Timekeeper:
+    """How long the rest takes: as estimated, corrected by what the cells so far took."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        """`cells` are to come; either all of them are estimated, or none is."""
+        self._left = sum(cell.work for cell in cells)
+        self._estimated = any(cell.estimate_s is not None for cell in cells)
+        self._done, self._spent_s = 0.0, 0.0
+        self._begin = time.monotonic()
+
+    def took(self, cell: Cell) -> float:
+        """It is over; how long it took, seconds."""
+        before, self._begin = self._begin, time.monotonic()
+        self._left, self._done = self._left - cell.work, self._done + cell.work
+        self._spent_s += self._begin - before
+        return self._begin - before
+
+    def left(self) -> str:
+        """In words; empty where nobody knows before the first one is over."""
+        if not (self._done or self._estimated):
+            return ""
+        return f", about {duration(self._left * (self._spent_s / self._done if self._done else 1.0))} left"
+
+
+def duration(time_s: float) -> str:
+    """Of a matrix, for people."""
+    if time_s < 90:
+        return f"{time_s:.0f} s"
+    return f"{time_s / 60:.0f} min" if time_s < 5400 else f"{time_s / 3600:.1f} h"

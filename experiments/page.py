@@ -1,0 +1,74 @@
+"""OUT/report.html of an experiment: claims, and what else it shows, in one file that needs nothing else.
+
+Experiments yield elements; templates/experiment.html has what these look like.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from kofn.experiments import claims
+from kofn.experiments.claims import Verdict
+from kofn.experiments.matrix import CellResult
+from kofn.experiments.tables import TextTable
+from kofn.report.figures import TrialSeries
+from kofn.report.page import render
+from kofn.report.series import read_series
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Of a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Preformatted text that is shown when its summary is clicked."""
+
+    summary: str
+    text: str
+
+
+Element = str | Heading | TextTable | Figure | Folded
+"""A string is a paragraph; a table is shown without its title."""
+
+_KINDS = {str: "paragraph", Heading: "heading", TextTable: "table", Figure: "figure", Folded: "folded"}
+"""In templates/experiment.html."""
+
+
+def write_page(
+    folder: Path,
+    command: str,
+    question: str,
+    *,
+    verdicts: Sequence[Verdict],
+    failures: Sequence[str],
+    elements: Iterable[Element],
+) -> Path:
+    """Write the report of a command's matrix: its question, what failed, its claims, and elements; its path."""
+    shown = (Heading("Claims"), claims.table(verdicts), *elements)
+    text = render(
+        "experiment.html",
+        "kofn.experiments",
+        title=command,
+        heading=question,
+        failures=failures,
+        elements=[(_KINDS[type(element)], element) for element in shown],
+    )
+    path = folder / "report.html"
+    path.write_text(text)
+    return path
+
+
+def configuration(result: CellResult) -> Folded:
+    return Folded(f"configuration of {result.cell.title}", result.cell.source.read_text())
+
+
+def series(result: CellResult) -> TrialSeries:
+    """What is drawn of a run's only trial; RunError if a worker's file is missing."""
+    (folder,) = result.cell.job().trials
+    return read_series(folder, result.cell.config.job.workers)

@@ -1,0 +1,19 @@
+"""Figures of several trials of the same thing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Median, least and most of a figure over the seeds; infinite where a trial never got there."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        return cls(median=median(values), low=min(values), high=max(values))

@@ -1,0 +1,77 @@
+"""Tables of text for the terminal and the report: columns are functions of a row."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from kofn.experiments.statistics import Spread
+from kofn.report.table import plain_table
+
+T = TypeVar("T")
+
+Columns = Mapping[str, Callable[[T], str]]
+"""Heading -> cell of a row."""
+
+UNLIMITED = 10_000
+"""Columns where there is no terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """Headings and cells; `failed`: rows that are red."""
+
+    headings: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    title: str | None = None
+    failed: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, columns: Columns[T], rows: Iterable[T], title: str | None = None) -> Self:
+        return cls(
+            headings=list(columns), cells=[[cell(row) for cell in columns.values()] for row in rows], title=title
+        )
+
+    def __rich__(self) -> Table:
+        table = plain_table(self.headings, self.cells, title=self.title)
+        for number in self.failed:
+            table.rows[number].style = "red"
+        return table
+
+
+def table_console(*, stderr: bool) -> Console:
+    """A terminal as it is; anything else takes lines of any length."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=UNLIMITED)
+
+
+def shown(value: float | None, form: str = "{:.2f}", *, never: str = "never") -> str:
+    """A number as people read it; "-" where it is unknown, `never` where it is infinite."""
+    if value is None or math.isnan(value):
+        return "-"
+    return never if math.isinf(value) else form.format(value)
+
+
+def seconds(value: float | None) -> str:
+    """A time to the target."""
+    return shown(value, "{:.1f} s")
+
+
+def milliseconds(value_s: float | None, *, never: str = "-") -> str:
+    return shown(None if value_s is None else 1e3 * value_s, "{:.1f} ms", never=never)
+
+
+def count(value: float | None, *, never: str = "-") -> str:
+    return shown(value, "{:,.0f}", never=never)
+
+
+def middle(spread: Spread | None) -> float | None:
+    """The median, where there is one."""
+    return None if spread is None else spread.median
+
+
+def span(spread: Spread, cell: Callable[[float], str]) -> str:
+    return f"{cell(spread.low)} .. {cell(spread.high)}"

@@ -1,0 +1,87 @@
+"""The tidy table of an experiment: a row a trial, read from finished runs; OUT/results.csv.
+
+The columns are: experiment, scenario, seed, objective, workers, target_accuracy; every number and text of the trial's
+summary under its own name; what its workers sent, where they said so; the command that repeats the run; and what the
+experiment adds.  A cell is missing where a figure is unknown: time_to_target_s where the target was not reached.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pandas as pd
+
+from kofn.config.schema import Config
+from kofn.experiments.matrix import Cell, CellResult
+from kofn.report.summarise import target_of
+from kofn.report.summary import TrialSummary
+from kofn.results.folder import TrialFolder
+from kofn.results.worker_metrics import WorkerMetrics, read_trial
+
+FILE = "results.csv"
+
+Row = Mapping[str, object]
+"""Column -> a number, a text or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTrial:
+    """A trial of a finished run."""
+
+    cell: Cell
+    folder: TrialFolder
+    summary: TrialSummary
+
+    @property
+    def config(self) -> Config:
+        return self.cell.config
+
+    def metrics(self) -> tuple[WorkerMetrics, ...]:
+        """Of every worker; RunError if a file is missing."""
+        return read_trial(self.folder, self.config.job.workers)
+
+
+def read_trials(experiment: str, results: Iterable[CellResult], own: Callable[[FinishedTrial], Row]) -> pd.DataFrame:
+    """The table of finished runs; `own` gives the columns that the experiment adds."""
+    finished = [trial for result in results for trial in _trials(result)]
+    return frame([{"experiment": experiment, **_columns(trial), **own(trial)} for trial in finished])
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Of rows; every column has a type that knows missing values, so that whole numbers stay whole."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pd.DataFrame({name: pd.array([row.get(name) for row in rows]) for name in names})
+
+
+def write(trials: pd.DataFrame, folder: Path) -> None:
+    """Into the experiment's folder, for notebooks; nothing where there is no trial."""
+    if len(trials):
+        trials.to_csv(folder / FILE, index=False)
+
+
+def summary_columns(summary: TrialSummary) -> Row:
+    """Its numbers and texts; norms of errors and residuals are those of the gradient's."""
+    values = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "compressed"}
+    plain = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
+    sent = summary.compressed
+    if sent is None:
+        return plain
+    return plain | {"wire_ratio": sent.wire_ratio, "encoding_error": sent.error, "residual": sent.residual}
+
+
+def _trials(result: CellResult) -> Iterator[FinishedTrial]:
+    for folder, summary in zip(result.cell.job().trials, result.trials, strict=True):
+        yield FinishedTrial(cell=result.cell, folder=folder, summary=summary)
+
+
+def _columns(trial: FinishedTrial) -> Row:
+    cell, target = trial.cell, target_of(trial.config)
+    return {
+        "scenario": cell.scenario.name,
+        "seed": cell.seed,
+        "workers": trial.config.job.workers,
+        "target_accuracy": target,
+        **summary_columns(trial.summary),
+        **({"best_accuracy": None} if target is None else {}),
+        "command": f"kofn run {cell.source}",
+    }

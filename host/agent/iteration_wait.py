@@ -1,0 +1,82 @@
+"""Waiting for an iteration's end, and what to say of it when nothing comes for long."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kofn.host.compression.aggregate import Sums
+from kofn.host.errors import AgentError
+from kofn.host.protocol.core import Protocol
+from kofn.host.workload.replica import ReplicaState
+
+log = logging.getLogger(__name__)
+
+EXPLAIN_AFTER_S = 2.0
+GIVE_UP_AFTER_S = 60.0
+
+
+class IterationWait:
+    """Of the iterations of `protocol`, one after another; `ask` asks the switch who is missing.
+
+    `give_up_s`: how long no block may close.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        ask: Callable[[], object],
+        *,
+        workers: int,
+        give_up_s: float = GIVE_UP_AFTER_S,
+    ) -> None:
+        self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
+        self._workers = workers
+        self._ended: asyncio.Queue[Sums | ReplicaState | Exception] = asyncio.Queue()
+
+    def put(self, end: Sums | ReplicaState) -> None:
+        """An iteration's results are complete, or a replica has come instead of them."""
+        self._ended.put_nowait(end)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no end: who waits is told."""
+        self._ended.put_nowait(error)
+
+    def take(self) -> Sums | ReplicaState | None:
+        """An end that has come; None: none has."""
+        if self._ended.empty():
+            return None
+        end = self._ended.get_nowait()
+        if isinstance(end, Exception):
+            self.fail(end)
+            return None
+        return end
+
+    async def wait(self) -> Sums | ReplicaState:
+        """The end of the current iteration; AgentError when no block closes for long."""
+        loop = asyncio.get_running_loop()
+        share, since = self._protocol.share, loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(min(EXPLAIN_AFTER_S, self._give_up_s / 4)):
+                    end = await self._ended.get()
+            except TimeoutError:
+                if share != self._protocol.share:
+                    share, since = self._protocol.share, loop.time()
+                else:
+                    self._explain(loop.time() - since)
+                continue
+            if isinstance(end, Exception):
+                raise end
+            return end
+
+    def _explain(self, waited_s: float) -> None:
+        """Who waits for what; AgentError when it takes too long."""
+        protocol = self._protocol
+        missing = protocol.missing
+        text = f"iteration {protocol.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
+        said = protocol.query.describe(self._workers)
+        if waited_s >= self._give_up_s:
+            raise AgentError(f"{text}; gave up: {said}")
+        why = "the job regroups" if protocol.regrouping else f"they are asked for again and again: {said}"
+        log.warning("%s; %s", text, why)
+        self._ask()

@@ -1,0 +1,20 @@
+"""The arrays that travel between a worker's parts, by what is in them."""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+"""Gradients, means, parameters."""
+
+Floats64 = npt.NDArray[np.float64]
+
+Integers = npt.NDArray[np.int64]
+
+Fixed = npt.NDArray[np.int64]
+"""The ledger's unit: 2**-40 of a gradient's (`codec.FRACTION_BITS`)."""
+
+Exponents = npt.NDArray[np.int64]
+"""Of each block: one step of a lane stands for 2**-exponent."""
+
+Values = npt.NDArray[np.int32]
+"""Lanes of any width in host byte order: `kernels.lanes` packs them."""

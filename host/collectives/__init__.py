@@ -1,0 +1,1 @@
+"""All-reduce: through the switch, a parameter server, a ring or gloo."""

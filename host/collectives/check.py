@@ -1,0 +1,74 @@
+"""What a configuration may ask of its job.collective: as much as that is able to do."""
+
+from collections.abc import Iterator
+
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import check_objective
+from kofn.config.schema import Config
+from kofn.host.collectives.job_collective import JobCollective, load_collective
+
+
+def check_collective(config: Config) -> None:
+    """ConfigError for the first thing that this configuration's collective has not."""
+    collective = load_collective(config.job.collective)
+    for wrong in _refusals(config, collective):
+        raise ConfigError(f"job.collective is {config.job.collective!r}, {wrong}")
+
+
+def _refusals(config: Config, collective: type[JobCollective]) -> Iterator[str]:
+    yield from _of_trials(config, collective)
+    if not collective.ledger:
+        yield from _without_ledger(config)
+    yield from _of_faults(config, collective)
+    yield from _of_events(config, collective)
+
+
+def _of_trials(config: Config, collective: type[JobCollective]) -> Iterator[str]:
+    trials = config.run.trials
+    if collective.ks == "all" and trials != ("all",):
+        yield f'run.trials are {list(trials)}: only ["all"] is allowed (--trial all), every worker is in every sum'
+    for objective in trials if collective.ks == "fixed" else ():
+        if objective != "all" and check_objective(objective, config.job.workers, "run.trials") is None:
+            yield f"run.trials has {objective!r}: 'all' and 'fixed:K' are allowed, k never changes"
+
+
+def _without_ledger(config: Config) -> Iterator[str]:
+    """Every sum is of all workers, who live as long as the training, and float32."""
+    run, compress, job = config.run, config.compress, config.job
+    if compress.codec != "int32" or compress.ratio != 1:
+        yield (
+            f"compress.codec is {compress.codec!r} and compress.ratio {compress.ratio:g}: 'int32' and 1, the defaults,"
+            " are allowed, as gradients are sent as float32 whatever they are"
+        )
+    if config.policy.late_gradient != "auto":
+        yield (
+            f"policy.late_gradient is {config.policy.late_gradient!r}: 'auto', the default, is allowed, nobody is late"
+            " where all are waited for"
+        )
+    if job.start_workers not in (None, job.workers):
+        yield f"job.start_workers is {job.start_workers}: {job.workers} (job.workers) is allowed, all begin together"
+    if run.record:
+        yield "run.record is true: false is allowed, there are no contributions in fixed point to be kept"
+
+
+def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]:
+    """Where packets can be lost on purpose."""
+    if config.fault and not collective.faults:
+        yield "[[fault]] is given: none is allowed, faults are for kofn's own packets and here is TCP alone"
+    for fault in config.fault:
+        if fault.where not in collective.faults:
+            allowed = " or ".join(map(repr, collective.faults))
+            yield f"fault.where is {fault.where!r}: {allowed} is allowed, the switch only forwards these packets"
+
+
+def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
+    """Events of processes that can go on without each other, and of k where that changes."""
+    workers = [f"worker-{rank}" for rank in range(config.job.workers)]
+    names = ["controller", *(["switch"] if "switch" in collective.restarts else [])]
+    names += workers if "worker" in collective.restarts else []
+    for event in config.event:
+        ((action, name),) = event.actions().items()
+        if action == "objective" and collective.ks != "any":
+            yield f"event.objective is {name!r}: none is allowed, k does not change"
+        elif action != "objective" and name not in names:
+            yield f"event.{action} is {name!r}: {', '.join(names)} is allowed"

@@ -1,0 +1,22 @@
+"""The switch, and the controller that chooses its k."""
+
+from kofn.host.collectives.job_collective import JobCollective
+from kofn.host.wire.packet import PORT
+
+
+class Switch(JobCollective):
+    """Sums what passes through it; a result goes over each link once."""
+
+    ks = "any"
+    ledger = True
+    faults = ("host", "switch")
+    restarts = ("switch", "worker")
+    simulated = True
+    port = PORT
+
+    @classmethod
+    def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
+        return gradient_bytes
+
+
+switch = Switch

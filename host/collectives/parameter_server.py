@@ -1,0 +1,209 @@
+"""`python -m kofn.host.collectives.parameter_server`: a parameter server, which is a switch that is a host.
+
+It answers packets by the switch's rules (protocol.slot_model, docs/explanation/protocol.md), so workers are the same
+with either; sums are NumPy's.  What it sends to all workers it sends to one after another, all through its own link:
+that is what a switch saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that
+forwards, server.)
+"""
+
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from kofn.host.errors import ChecksumError, HostError, WireError
+from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.transport.datagrams import Datagrams, datagrams
+from kofn.host.transport.udp import udp_socket
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import EVERYONE, HEADER_BYTES, PACKET_BYTES_MAX, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Packets; `dropped` by reason, in the switch's words."""
+
+    received: int = 0
+    sent: int = 0
+    send_failures: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        done = f"{self.received} packets in, {self.sent} out, {self.send_failures} could not be sent"
+        return f"{done}; dropped: {dropped or 'none'}"
+
+
+class ParameterServer:
+    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port.
+
+    With `learns` it goes by the generation of the first packet that comes from one of them.
+    """
+
+    def __init__(
+        self, opened: socket.socket, rules: SlotModel, job: int, addresses: Sequence[str], *, learns: bool = False
+    ) -> None:
+        self.counts = Counts()
+        self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
+        self._port = opened.getsockname()[1]
+        self._places = [place_of(address) for address in addresses]
+        self._many = datagrams(opened, senders=True)
+        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX + 1))
+
+    def serve(self) -> None:
+        """Until a signal handler raises."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while True:
+            poll.poll()
+            self.receive()
+
+    def receive(self) -> int:
+        """Take what is there, at most a batch: what the rules say to it; how many datagrams it was."""
+        if self._many is None:
+            size, sender = self._socket.recvfrom_into(self._buffer)
+            self._take(self._buffer[:size], place_of(sender[0]))
+            return 1
+        packets, senders, errors, sizes = self._many.receive()
+        self.counts.received += len(sizes)
+        for error in errors:
+            self._refuse(error)
+        answers = list[Answer]()
+        for (header, values), sender in zip(packets, senders, strict=True):
+            answers += self._answers(header, values, sender)
+        if answers:
+            self._send(self._many, answers)
+        return len(sizes)
+
+    def _take(self, datagram: memoryview, sender: int) -> None:
+        """A single one from this address is here."""
+        self.counts.received += 1
+        try:
+            header = wire.decode_header(datagram)
+        except WireError as error:
+            self._refuse(error)
+            return
+        for rank, answer, values in self._answers(header, datagram[HEADER_BYTES:], sender):
+            self.counts.sent += 1  # before: who has its answer may end this process
+            try:
+                self._socket.sendto(wire.encode(answer, values), (address_of(self._places[rank]), self._port))
+            except OSError as error:
+                self._not_sent(rank, error)
+
+    def _send(self, many: Datagrams, answers: Sequence[Answer]) -> None:
+        """Answers leave, each to its worker."""
+        packets = [(header, values) for _, header, values in answers]
+        self.counts.sent += len(packets)  # before: who has its answer may end this process
+        left, error = many.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
+        for (rank, _, _), went in zip(answers, left, strict=True):
+            if not went:
+                self._not_sent(rank, OSError(error, os.strerror(error)))
+
+    def _not_sent(self, rank: int, error: OSError) -> None:
+        """As on any network it is lost, and asked for again."""
+        self.counts.sent -= 1
+        self.counts.send_failures += 1
+        if self.counts.send_failures == 1:
+            place = f"{address_of(self._places[rank])}:{self._port}"
+            log.warning("worker %d at %s: %s (further ones are only counted)", rank, place, error)
+
+    def _refuse(self, error: WireError) -> None:
+        self.counts.dropped["BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"] += 1
+
+    def _answers(self, header: KofnHeader, values: bytes | memoryview, sender: int) -> list[Answer]:
+        """What the rules say to a packet from this address."""
+        reason = self._unwelcome(header, sender)
+        if reason is None:
+            return self._rules.handle(header, values)
+        self.counts.dropped[reason] += 1
+        return []
+
+    def _unwelcome(self, header: KofnHeader, sender: int) -> str | None:  # noqa: PLR0911  # one return for each reason
+        """Why a packet is dropped, as the switch admits them; None where it is not."""
+        job, ranks = self._job, len(self._places)
+        if header.job != job:
+            return "UNKNOWN_JOB"
+        if header.kind > Kind.PULL:
+            return "BAD_KIND"
+        if not header.words:
+            return "BAD_LENGTH"
+        if not header.iteration:
+            return "BAD_ITERATION"
+        if header.part >= PARTS:
+            return "BAD_PART"
+        if header.worker >= ranks or self._places[header.worker] != sender:
+            return "WRONG_PORT"
+        pulls = header.kind == Kind.PULL
+        if header.count != 1 if pulls else header.count > 1 or not 1 <= header.weight <= WEIGHT_MAX:
+            return "BAD_COUNT"
+        if self._learns:
+            self._rules.generation, self._learns = header.generation, False
+        if header.generation != self._rules.generation:
+            return "OLD_GENERATION"
+        if header.lanes >= len(Lanes):
+            return "UNKNOWN_LANES"
+        return "UNKNOWN_RECIPIENT" if ranks <= header.recipient != EVERYONE else None
+
+
+def place_of(address: str) -> int:
+    """An IPv4 address as a number; OSError where it is none."""
+    return int.from_bytes(socket.inet_aton(address))
+
+
+def address_of(place: int) -> str:
+    return socket.inet_ntoa(place.to_bytes(4))
+
+
+@click.command(
+    epilog="Example: python -m kofn.host.collectives.parameter_server --address 10.0.0.9 "
+    "--worker 10.0.0.1 --worker 10.0.0.2"
+)
+@click.option("--address", required=True, help="Its own address on the data network, which workers send to.")
+@click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once for each, by rank.")
+@click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
+@click.option("--job", type=click.IntRange(1, 255), default=1, show_default=True)
+@click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
+@click.option(
+    "--generation", type=click.IntRange(0, 2**32 - 1), help="Of the slots.  [default: that of the first packet]"
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
+def main(
+    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int | None, port: int
+) -> None:
+    """A parameter server: sums as the switch does, at a host, until it is ended (SIGTERM).
+
+    Says when it serves, and in the end what it has done.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    k = len(workers) if k is None else k
+    try:
+        if k > len(workers):
+            raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
+        rules = SlotModel(workers=len(workers), k=k, slots=slots)
+        rules.generation = generation or 0
+        opened = udp_socket(address, port)
+        server = ParameterServer(opened, rules, job, workers, learns=generation is None)
+    except (HostError, OSError) as error:
+        sys.exit(f"kofn server: {address}:{port}: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(f"serving job {job} at {address}:{port}: {k} of {len(workers)} workers complete a block", flush=True)
+    with opened:
+        try:
+            server.serve()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            print(server.counts, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a gradient weighs that is some iterations old (config.late_rules.weight_at), and nothing beyond an age limit.
+
+The age of a gradient is how many updates the parameters have had since its computation began.  A weight is a whole
+number of 1 / WEIGHT_UNIT, so that ledger and sums stay exact.
+"""
+
+from dataclasses import dataclass
+
+from kofn.config.late_rules import RULES, Treatment, weight_at
+from kofn.host.arrays import Fixed
+from kofn.host.wire.packet import WEIGHT_UNIT
+
+UNIT_BITS = WEIGHT_UNIT.bit_length() - 1
+
+
+FOR_EVER = 1 << 32
+"""No age limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeWeight:
+    """`weight`: what each iteration of age leaves of a gradient, 0 to 1; `limit`: the largest age that a sum takes."""
+
+    weight: float = 1.0
+    limit: int = FOR_EVER
+
+    def at(self, age: int) -> int:
+        """Of a gradient of this age, in 1 / WEIGHT_UNIT.
+
+        >>> [AgeWeight(weight=0.5, limit=3).at(age) for age in range(5)]
+        [256, 128, 64, 32, 0]
+        """
+        return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
+
+    def older(self, age: int) -> int:
+        """The share, in 1 / WEIGHT_UNIT, that is left of what waits when its oldest gradient reaches this age.
+
+        There is no least weight here: what a worker keeps for long would add up.
+        """
+        return round(WEIGHT_UNIT * self.weight) if age <= self.limit else 0
+
+
+NOTHING_FADES = AgeWeight()
+
+
+def age_weight_of(treatment: Treatment, limit: int) -> AgeWeight:
+    """As workers treat late gradients; a rule that discards what is late leaves nothing of it."""
+    if RULES[treatment.rule].discards:
+        return AgeWeight(weight=0.0)
+    return AgeWeight(weight=treatment.age_weight, limit=limit)
+
+
+def share_of(values: Fixed, share: int) -> Fixed:
+    """`share` / WEIGHT_UNIT of each value, rounded down; never overflows."""
+    whole = (values >> UNIT_BITS) * share
+    whole += ((values & (WEIGHT_UNIT - 1)) * share) >> UNIT_BITS
+    return whole

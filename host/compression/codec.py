@@ -1,0 +1,166 @@
+"""Codecs: how blocks of a gradient become narrow lanes that a switch can add, and back.
+
+A gradient becomes int64 in units of 2**-FRACTION_BITS once, when it is computed; from there on every sum and
+difference is exact, so that nothing can leak between what was aggregated and what is left (compression.ledger).  What a
+lane stands for is a whole number of such units: what rounding and clipping leave over stays with the worker (error
+feedback, Seide et al. 2014; Karimireddy et al. 2019).
+
+Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  compression.registry finds codecs by
+name; those that ship are in compression.codecs.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
+from kofn.host.errors import CodecError, GradientError
+from kofn.host.kernels.kernel import kernel, move
+from kofn.host.kernels.lanes import pack, unpack
+
+FRACTION_BITS = 40
+"""Resolution of a worker's ledger: 2**-40, below float32's own for any gradient above 2**-17."""
+
+MAGNITUDE_MAX = 2.0**20
+"""Largest gradient element that is accepted; leaves 2**3 of room for residuals in int64."""
+
+UNIT = 2.0**-FRACTION_BITS
+
+Scale = TypeVar("Scale", Exponents, int | Exponents)
+"""One exponent for each block, or where it says so one for all."""
+
+Counts = npt.NDArray[np.int64]
+"""How many workers' lanes are in each block's sum."""
+
+
+def to_fixed(gradient: Floats) -> Fixed:
+    """A gradient in units of 2**-40, same shape; GradientError as check()."""
+    check(gradient)
+    return kernel().fix(gradient, 1 / UNIT)
+
+
+def enter(gradient: Floats, rows: Integers, valid: Integers, gradients: Fixed, pending: Fixed) -> None:
+    """to_fixed() of rows of a good gradient, entered as Kernel.enter has it."""
+    kernel().enter(gradient, 1 / UNIT, rows, valid, gradients, pending)
+
+
+def check(gradient: Floats) -> None:
+    """GradientError where an element is not finite or too large."""
+    if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
+        raise GradientError(
+            f"gradient element {bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
+        )
+
+
+def statistics(values: Fixed) -> tuple[Floats64, Floats64]:
+    """Mean and largest magnitude of each block (B,), in the gradient's units: what Codec.scale() is asked with."""
+    mean, largest = kernel().magnitudes(values)
+    return mean * UNIT, largest * UNIT
+
+
+class Codec(Protocol):
+    """How values become lanes that a switch can add.
+
+    A sum is worth what its addends are worth: decode(a + b, scale, m + n) = decode(a, scale, m) + decode(b, scale, n),
+    exactly.  `compression.registry.check_codec` tries that.  Arrays that are passed in stay as they are.
+    """
+
+    @property
+    def width(self) -> int:
+        """Bits of a lane: 32, 16, 8 or 4."""
+
+    @property
+    def signed(self) -> bool:
+        """Whether a sum's lanes are two's complement; else they are unsigned, as votes are."""
+
+    def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
+        """Each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
+
+        The same on every worker that asks with the same numbers: no chance, no memory.
+        """
+
+    def encode(self, values: Fixed, scale: int | Exponents) -> Values:
+        """Lanes of blocks (B, L), each so small that all workers' sum fits a lane; `scale`: (B, 1) or one number."""
+
+    def decode(self, lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
+        """What sums of `count` workers' lanes stand for, same shape; `scale` and `count`: (B, 1) or one number."""
+
+
+class PackingCodec(Codec, Protocol):
+    """A codec whose lanes the kernel can spread: whole steps of 2**-scale, or votes where they are not `signed`."""
+
+    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+        """encode() and pack() in one trial; the lanes into `keep` as well."""
+
+
+def _packs(codec: Codec) -> TypeGuard[PackingCodec]:
+    """Whether its class says so itself; one derived from that may code in another way."""
+    return "encode_packed" in vars(type(codec))
+
+
+def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
+    """Blocks (B, L) as on the wire, `scale` (B, 1), in one trial where that can be; their lanes into `keep` as well."""
+    if _packs(codec):
+        return codec.encode_packed(values, scale, keep)
+    lanes = codec.encode(values, scale)
+    if keep is not None:
+        keep[...] = lanes
+    return pack(lanes, codec.width)
+
+
+def average_packed(
+    codec: Codec,
+    blocks: Sequence[bytes],
+    scale: Exponents,
+    count: Counts,
+    factor: Floats64,
+    *,
+    total: Fixed,
+    mean: Floats,
+) -> None:
+    """What the sums of blocks from the wire stand for to `total`, that times `factor` to `mean`, both (B, L).
+
+    `scale`, `count`, `factor`: (B, 1).
+    """
+    size = total.shape[1] * codec.width // 8
+    if {*map(len, blocks)} != {size} or len(blocks) != len(total):
+        raise CodecError(
+            f"{len(blocks)} blocks of {sorted({*map(len, blocks)})} bytes: {len(total)} of {size} bytes are needed"
+        )
+    if _packs(codec):
+        shift, votes = shift_of(scale), None if codec.signed else count
+        kernel().average(blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
+    else:
+        lanes = unpack(b"".join(blocks), codec.width, signed=codec.signed)
+        total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
+        mean[...] = kernel().scaled(total, factor)
+
+
+def count_sent(
+    codec: Codec, lanes: Values, scale: Exponents, rows: Integers, valid: Integers, aggregated: Fixed, pending: Fixed
+) -> None:
+    """move() of kernels.kernel of what rows of lanes (B, L) stand for at scales (N,), in one trial where it can be."""
+    if _packs(codec):
+        kernel().count(lanes, rows, FRACTION_BITS - scale, valid, aggregated, pending, votes=not codec.signed)
+    else:
+        move(codec.decode(lanes[rows], scale[:, None], 1), rows, valid, aggregated, pending)
+
+
+def shift_of(scale: Scale) -> Scale:
+    """Bits of a value below a step; CodecError for a scale that no block has."""
+    least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
+    if least < 0 or most > FRACTION_BITS:
+        raise CodecError(f"a scale of {least} to {most}: 0 to {FRACTION_BITS} are allowed")
+    return FRACTION_BITS - scale
+
+
+def exponent_of(steps: int, reach: Floats64, above: float) -> Exponents:
+    """The scale at which `steps` steps reach so far: rounded up where the rest, 0.5 to 1, is at least `above`.
+
+    With above = 1 they reach at least so far.  frexp is exact: all workers find the same.
+    """
+    rest, exponent = np.frexp(steps / np.maximum(reach, UNIT / 2))
+    found: Exponents = np.clip(exponent.astype(np.int64) - (rest < above), 0, FRACTION_BITS)
+    return found

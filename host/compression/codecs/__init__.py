@@ -1,0 +1,1 @@
+"""The codecs that ship; compression/codec.py has what a codec is."""

@@ -1,0 +1,43 @@
+"""One bit an element: signs, which are counted as votes."""
+
+import math
+
+from kofn.host.arrays import Exponents, Fixed, Floats64, Values
+from kofn.host.compression.codec import Counts, exponent_of, shift_of
+from kofn.host.kernels.kernel import kernel
+
+VOTE = 1.6
+"""A vote's step in mean magnitudes.  1 leaves the least over at once, but then large values are far behind; with more
+than 2 error feedback no longer shrinks what is left over."""
+
+
+class OneBit:
+    """Votes: 1 for values of 0 and more, else 0; each stands for plus or minus one step.
+
+    Up to 15 votes fit lanes of 4 bits, up to 255 lanes of 8.  (Seide et al. 2014.)
+    """
+
+    signed = False
+
+    def __init__(self, *, workers: int) -> None:
+        self.width = 4 if workers <= 15 else 8
+        kernel()
+
+    def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
+        """The step nearest to VOTE times the mean magnitude."""
+        return exponent_of(1, VOTE * mean, math.sqrt(0.5))
+
+    def encode(self, values: Fixed, scale: int | Exponents) -> Values:
+        return kernel().votes(values)
+
+    @staticmethod
+    def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
+        """Votes for plus less votes for minus, in steps."""
+        return kernel().spread(lanes, shift_of(scale), count)
+
+    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+        """encode() and pack() in one trial."""
+        return kernel().encode_votes(values, self.width, keep)
+
+
+onebit = OneBit

@@ -1,0 +1,379 @@
+"""A worker's way from gradients to what is sent, and from results to the next plan: ledger, codecs and plan together.
+
+The agent drives it over real sockets, sim/ in virtual time.  It knows nothing of either.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from kofn.config.compress import CompressSection
+from kofn.host.arrays import Exponents, Fixed, Floats, Integers
+from kofn.host.compression import side_values as note
+from kofn.host.compression import summary_block as summary
+from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.plan import Plan
+from kofn.host.compression.rate import RateEstimator
+from kofn.host.compression.side_values import NUMBERS, SideValues
+from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
+from kofn.host.errors import AgentError
+from kofn.host.kernels.lanes import code_of, pack, unpack, width_of
+from kofn.host.kernels.sample import MOST, sample
+from kofn.host.protocol.history import Result
+from kofn.host.protocol.instructions import Deliver, Packed, request_of
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
+
+SLICE = 1 << 16
+"""Elements that are encoded at a time: the first are on their way while the others are still encoded."""
+
+FIRST_SLICE = 1 << 13
+"""Elements of the first one, for which the link waits; each has twice as many as the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """What came of one iteration's gradient.
+
+    `ratio`: the share of the float32 gradient's bytes that the plan asked for; `wire_bytes`: of values that were sent,
+    again and again where need was; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: how many
+    blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
+    pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
+    `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.
+    """
+
+    ratio: float
+    wire_bytes: int
+    wire_ratio: float
+    width: int
+    blocks: int
+    error_norm: float
+    residual_norm: float
+    refused_width: int | None = None
+    refused_error: float | None = None
+
+
+class Finished(NamedTuple):
+    """An iteration that is over: its results without the summary block's, by block; its plan, and the next one's.
+
+    `encoding`: None where no gradient was encoded in it.  `notes`: what the workers in the summary block say, by rank.
+    """
+
+    results: Sequence[Result]
+    plan: Plan
+    following: Plan
+    encoding: Encoding | None
+    notes: Mapping[int, SideValues] = {}
+
+
+class _Gradient(NamedTuple):
+    """As Ledger.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one."""
+
+    values: Floats
+    iteration: int
+    batch: int
+    current: int
+
+
+class Encoder:
+    """Fills and empties `ledger`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
+
+    begin(), enter(), slices() or encode(), packed(), mark_sent() and settle() for each block, follow(): an iteration.
+    """
+
+    def __init__(self, coding: JobCoding, ledger: Ledger, rate: RateEstimator | None = None) -> None:
+        self.ledger = ledger
+        self.plan = coding.planner.first()
+        """Of the current iteration."""
+        self.uses = self.plan.lanes
+        """The code of the lanes that it encodes in by now: the plan's, or narrower ones."""
+        self.sent_bytes = 0
+        """Of all values that have left."""
+        self.note: SideValues = (0,) * NUMBERS
+        """What this worker says to all in the iteration that is encoded next, where the job's coding has notes."""
+        self._summarised, self._notes = coding.summarised, coding.notes
+        self._layout, self._codecs, self._planner, self._rate = coding.layout, coding.codecs, coding.planner, rate
+        self.slice_blocks = max(1, SLICE // coding.layout.elements)
+        """How many blocks a slice has at most."""
+        self._wanted = self.plan.lanes
+        self._wish = coding.planner.ratio
+        self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
+        self._entering: _Gradient | None = None  # of which not everything is in the ledger yet
+        self._packed: dict[int, bytes] = {}  # by request
+        self._fresh: set[int] = set()  # blocks whose part 0 was encoded in this iteration, and has never left
+        self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
+        self._error: float | None = None  # squared; None: nothing was encoded in this iteration
+        self._began_at_bytes = 0
+
+    @classmethod
+    def of(cls, coding: JobCoding, compress: CompressSection, storage: LedgerStorage, rank: int) -> Self:
+        """For worker `rank`, whose ledger is in these storage."""
+        ledger = Ledger(storage, rank, coding.codecs, feedback=compress.error_feedback)
+        rate = (
+            None
+            if compress.ratio_control == "off"
+            else RateEstimator(compress.ratio_control, stability=compress.rate_stability)
+        )
+        return cls(coding, ledger, rate)
+
+    @property
+    def blocks(self) -> list[int]:
+        """All that the current iteration sends, ascending: the plan's blocks, and the summary block."""
+        blocks: list[int] = self.plan.blocks.tolist()
+        return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
+
+    def begin(self, iteration: int) -> None:
+        """The iteration of `plan` begins."""
+        self.ledger.begin(iteration)
+        self.uses = self._wanted = self.plan.lanes
+        self._packed.clear()
+        self._fresh.clear()
+        self._error = None
+        self._began_at_bytes = self.sent_bytes
+        if self._rate is not None:
+            self._rate.begin(len(self.plan.blocks) * self._block_bytes)
+            self._look_at_rate(self._rate)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any gradient is pending."""
+        return bool((self.ledger.waiting > 0).any())
+
+    def waits_since(self, iteration: int) -> bool:
+        """Whether one is that was begun before this iteration."""
+        return self.ledger.oldest_before(iteration)
+
+    def enter(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> None:
+        """Take a gradient, shape (elements,), for the ledger; GradientError when it is not finite.
+
+        It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
+        the same).  It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not
+        change.
+        """
+        check(gradient)
+        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current)
+
+    def enter_rest(self) -> None:
+        """What slices() have not entered of the gradient, because nobody asked for them any more."""
+        self._enter(None)
+        self._entering = None
+
+    def _enter(self, blocks: Integers | None) -> None:
+        """Of the gradient that was taken; None: all that is left."""
+        if (taken := self._entering) is not None:
+            self.ledger.add(taken.values, taken.iteration, blocks, batch=taken.batch, current=taken.current)
+
+    def encode(self, iteration: int) -> None:
+        """What this iteration sends of the ledger."""
+        for _ in self.slices(iteration):
+            pass
+
+    def slices(self, iteration: int) -> Iterator[list[int]]:
+        """The same, a slice at a time: the blocks of each as soon as it is encoded, ascending.
+
+        Meanwhile those before it may leave, and be settled.
+        """
+        self.uses = self._wanted
+        if self._summarised or self.plan.blocks.size < self._layout.blocks:
+            self.enter_rest()
+        if self._summarised:
+            mean, largest = statistics(self.ledger.pending)
+            self._magnitudes = Magnitudes(mean=mean, largest=largest)
+        if self._rate is not None:
+            self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
+        self._error = 0.0
+        lanes, scale = self.uses, self._scale(self.uses)
+        first, size = 0, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
+        while first < self.plan.blocks.size:
+            blocks = self.plan.blocks[first : first + size]
+            first, size = first + size, min(2 * size, self.slice_blocks)
+            if lanes != self.uses:
+                lanes, scale = self.uses, self._scale(self.uses)
+            self._enter(blocks)
+            self._error += self._encode_slice(iteration, blocks, lanes, scale)
+            yield blocks.tolist()
+        self.enter_rest()
+        if (summary_block := self._layout.summary) is not None:
+            self._pack_summary(summary_block)
+            self._fresh.add(summary_block)
+            yield [summary_block]
+
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        """What waits in those of the plan's blocks that are `open`, as another part of the contribution.
+
+        Returns the part and the blocks that have any, no blocks where no part is left.  With `counts` the summary block
+        is among them.
+        """
+        self.enter_rest()
+        part = self.ledger.free_part
+        if part is None:
+            return 0, []
+        waits = self.plan.blocks[(self.ledger.unsent(iteration) > 0)[self.plan.blocks]]
+        waits = waits[np.isin(waits, list(open))]
+        self._keep(self.ledger.sending(iteration, waits, self.uses, self._scale(self.uses), part), part)
+        blocks: list[int] = waits.tolist()
+        if counts and (summary_block := self._layout.summary) is not None and summary_block in open:
+            self._pack_summary(summary_block, part)
+            blocks.append(summary_block)
+        return part, blocks
+
+    def _keep(self, packed: Mapping[int, bytes], part: int) -> None:
+        """What blocks are sent as, until the iteration ends."""
+        self._packed |= {request_of(block, part): values for block, values in packed.items()}
+
+    def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
+        """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
+        ledger = self.ledger
+        fresh = ledger.sending(iteration, blocks, lanes, scale)
+        self._keep(fresh, 0)
+        self._fresh.update(fresh)
+        if len(fresh) < blocks.size:
+            self._keep(ledger.noted(np.setdiff1d(blocks, list(fresh))), 0)
+        alike = ledger.alike(blocks, lanes)
+        chosen = alike[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
+        return _squares(ledger.left_over(chosen), alike.size * self._layout.elements) if alike.size else 0.0
+
+    def packed(self, block: int, part: int = 0) -> Packed:
+        """What was encoded of a block."""
+        return self.all_packed([block], part)[0][1]
+
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
+        """What was encoded of some."""
+        values, summary = self._packed, self._layout.summary
+        noted = self.ledger.noted_of([block for block in blocks if block != summary], part)
+        return [
+            (
+                block,
+                Packed(values[request_of(block, part)], 0, Lanes.BITS_32, WEIGHT_UNIT)
+                if block == summary
+                else Packed(values[request_of(block, part)], *next(noted)),
+            )
+            for block in blocks
+        ]
+
+    def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
+        """A block as its slot sums it; AgentError where there is no codec for that."""
+        if block == self._layout.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
+            codes = ", ".join(str(int(code)) for code in self._codecs)
+            raise AgentError(
+                f"block {block} is summed in lanes of code {lanes} at scale {scale}: code {codes} and a scale of"
+                f" 0 to {FRACTION_BITS} are allowed"
+            )
+        self._encode_again(np.array([block]), iteration, lanes, np.full(self._layout.blocks, scale), part)
+        return self.packed(block, part)
+
+    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
+        """A contribution has left, perhaps again: what it holds may be aggregated from now on."""
+        self.sent_bytes += len(values)
+        if part:
+            return
+        self._fresh.discard(block)
+        if self._rate is not None:
+            gradient_bytes = 0 if block == self._layout.summary else self._block_bytes
+            self._rate.sent(block, wire_bytes=FRAME_BYTES + HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
+
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+        """Results of several blocks are here: what they hold of this worker is aggregated."""
+        self.ledger.settle(*[result for result, _ in delivered])
+        for result, hint in delivered:
+            for code in (result.lanes, hint):
+                if code is not None and code in self._codecs:
+                    self._wanted = max(self._wanted, code)
+            if self._rate is not None:
+                self._answered(self._rate, result, now)
+
+    def _answered(self, rate: RateEstimator, result: Result, now: float) -> None:
+        """What an answer says of the rate."""
+        rate.answered(result.id.block, now, counted=result.has(self.ledger.rank))
+        self._look_at_rate(rate)
+        if rate.measured:
+            self._wanted = max(self._wanted, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.
+
+        Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
+        them, tells the newest wish.
+        """
+        if self._wanted == self.uses:
+            return []
+        self.uses = self._wanted
+        blocks = sorted(self._fresh.intersection(waiting))
+        if blocks and blocks[-1] == self._layout.summary:
+            self._pack_summary(blocks[-1])
+        if narrower := [block for block in blocks if block != self._layout.summary]:
+            self._encode_again(np.array(narrower), iteration, self.uses, self._scale(self.uses))
+        return blocks
+
+    def follow(self, results: Sequence[Result]) -> Finished:
+        """An iteration is over, with all its results by block: the next one's plan is made of them."""
+        plan, encoding = self.plan, self._encoding()
+        said: SummaryBlock | None = None
+        notes: Mapping[int, SideValues] = {}
+        if self._layout.summary is not None:
+            *results, last = results
+            sums = unpack(last.values, 32)
+            if self._notes:
+                notes = note.read(sums[-note.WORDS * WORD_LANES :], last.members)
+            if self._summarised:
+                said = summary.read(sums, last.count, self._layout.blocks)
+        self.plan = self._planner.after(plan, said)
+        return Finished(results, plan, self.plan, encoding, notes)
+
+    def _look_at_rate(self, rate: RateEstimator) -> None:
+        """What to wish for: until an iteration has a rate of its own, by the one before."""
+        self._wish = min(self._planner.ratio, rate.wish)
+
+    def _pack_summary(self, block: int, part: int = 0) -> None:
+        """The newest wish, the magnitudes before anything was sent, and the note, which only part 0 has."""
+        lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
+        if self._notes:
+            lanes.append(note.lanes(self.ledger.rank, (0,) * NUMBERS if part else self.note))
+        self._packed[request_of(block, part)] = pack(np.concatenate(lanes), 32)
+
+    @property
+    def _block_bytes(self) -> int:
+        """Of a block of the gradient as float32."""
+        return 4 * self._layout.elements
+
+    def _encoding(self) -> Encoding | None:
+        """What came of the gradient that was encoded in the iteration that ends."""
+        if self._error is None:
+            return None
+        pending = self.ledger.pending.ravel()
+        wire_bytes = self.sent_bytes - self._began_at_bytes
+        refused = self._planner.refused(self.plan)
+        return Encoding(
+            ratio=self.plan.ratio / summary.ONE,
+            wire_bytes=wire_bytes,
+            wire_ratio=wire_bytes / (self._layout.blocks * self._block_bytes),
+            width=width_of(self.plan.lanes),
+            blocks=len(self.plan.blocks),
+            error_norm=math.sqrt(self._error),
+            residual_norm=math.sqrt(_squares(sample(pending), pending.size)),
+            refused_width=refused[0] if refused else None,
+            refused_error=refused[1] if refused else None,
+        )
+
+    def _scale(self, lanes: int) -> Exponents:
+        """Every block's in lanes of this code: agreed on, or its own."""
+        codec, blocks = self._codecs[lanes], self._layout.blocks
+        agreed = self.plan.scale(codec)
+        if agreed is not None:
+            return agreed
+        own = self._magnitudes or Magnitudes(mean=np.zeros(blocks), largest=np.zeros(blocks))
+        return codec.scale(own.mean, own.largest)
+
+    def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
+        self._keep(self.ledger.send_again(blocks, iteration, lanes, scale, part), part)
+
+
+def _squares(sample: Fixed, size: int) -> float:
+    """The sum of squares of `size` values that a sample stands for, in units of the gradient."""
+    return float(np.square(sample * UNIT).sum()) * size / sample.size if sample.size else 0.0

@@ -1,0 +1,70 @@
+"""How a job's gradients are coded: its blocks, the codecs for their lanes, and the planner of its iterations.
+
+All workers make the same of the same configuration.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.compression import side_values as note
+from kofn.host.compression import summary_block as summary
+from kofn.host.compression.codec import Codec
+from kofn.host.compression.plan import Planner
+from kofn.host.compression.registry import load_codecs
+from kofn.host.kernels.lanes import code_of
+from kofn.host.protocol.block_layout import WORD_BITS, BlockLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCoding:
+    """Of one job, whose gradients have `elements`; `codecs` by their lanes' code (wire.packet.Lanes), widest first.
+
+    The summary block has magnitudes where `summarised`, and behind them notes where `notes`.
+    """
+
+    elements: int
+    summarised: bool
+    notes: bool
+    layout: BlockLayout
+    codecs: Mapping[int, Codec]
+    planner: Planner
+
+    @classmethod
+    def of(cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False) -> Self:
+        """For gradients of so many elements; CodecError where a codec of the user's own does not do."""
+        codecs = load_codecs(
+            compress.codec, workers=job.workers, rounding=compress.rounding, gradient_range=job.gradient_range
+        )
+        widths = tuple(codecs)
+        by_code: dict[int, Codec] = {code_of(width): codec for width, codec in codecs.items()}
+        adaptive = compress.ratio_control != "off"
+        blocks = -(-elements // (job.words * WORD_BITS // widths[0]))
+        everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive
+        return cls(
+            elements=elements,
+            summarised=not everything,
+            notes=notes,
+            layout=BlockLayout(
+                blocks=blocks,
+                words=job.words,
+                widest=widths[0],
+                summary_words=note.WORDS * notes + (0 if everything else summary.words(blocks)),
+            ),
+            codecs=by_code,
+            planner=Planner(
+                blocks=blocks,
+                widths=widths,
+                ratio=compress.ratio,
+                every=compress.max_send_interval,
+                adaptive=adaptive,
+                codecs=by_code if adaptive else {},
+                error_max=compress.error_max,
+            ),
+        )
+
+    @property
+    def padded(self) -> int:
+        return self.layout.blocks * self.layout.elements

@@ -1,0 +1,156 @@
+"""What all workers have agreed on without asking: which blocks an iteration sends, in which lanes, at which scale.
+
+Before an iteration begins every worker has all results of the one before.  So the plan after these is a function of
+the plan before and of the summary block that is among them (compression.summary_block), and of nothing else; it is the
+same to the bit on every worker.  Therefore only integers are in it and float64 that IEEE 754 defines to the last bit:
+products, quotients and square roots, in a fixed order.
+
+With a ratio below what the lanes give, a share of the blocks is sent: those that are expected to hold most.  No block
+rests longer than `every` iterations, and they are not all due at once: so many of those that rest longest are sent
+before all others as are needed for the rest of them to be in time, if later iterations send as many blocks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Exponents, Floats64, Integers
+from kofn.host.compression.codec import Codec
+from kofn.host.compression.encoding_error import expected_error
+from kofn.host.compression.rate import lanes_for
+from kofn.host.compression.summary_block import ONE, Magnitudes, SummaryBlock
+from kofn.host.errors import ProtocolError
+from kofn.host.kernels.lanes import code_of, width_of
+
+SLACK = 1 / 16
+"""By so much a mean of wishes may fall short of lanes that all but a few workers wish for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """What one iteration sends, of B blocks.
+
+    `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): for how many iterations each brings
+    gradients if it is sent, 1 where it was in the one before; `ratio`: the share of the gradient's bytes that is asked
+    for, in units of 2**-16; `expected`: what all workers expect to be pending, None before the first summary.
+    """
+
+    lanes: int
+    ratio: int
+    blocks: Integers
+    gap: Integers
+    expected: Magnitudes | None
+
+    def scale(self, codec: Codec) -> Exponents | None:
+        """Each block's, for lanes of this codec, shape (B,); None where nothing is agreed on yet."""
+        return None if self.expected is None else codec.scale(self.expected.mean, self.expected.largest)
+
+    def to_arrays(self) -> dict[str, Integers | Floats64]:
+        """For a replica's state; of the same shapes for all plans of a job."""
+        sent = np.isin(np.arange(len(self.gap)), self.blocks)
+        known = self.expected or Magnitudes(mean=np.zeros(len(self.gap)), largest=np.zeros(len(self.gap)))
+        head = [self.lanes, self.ratio, self.expected is not None]
+        return {
+            "plan": np.concatenate([head, sent, self.gap]).astype(np.int64),
+            "expected": np.stack([known.mean, known.largest]).ravel(),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Self:
+        """What to_arrays() made; ProtocolError where it is not there."""
+        if missing := [name for name in ("plan", "expected") if name not in arrays]:
+            raise ProtocolError(f"a replica's state has no {' and no '.join(missing)}: of another version?")
+        lanes, ratio, agreed, *_ = (int(number) for number in arrays["plan"][:3])
+        sent, gap = arrays["plan"][3:].reshape(2, -1).astype(np.int64)
+        mean, largest = arrays["expected"].reshape(2, -1).astype(np.float64)
+        expected = Magnitudes(mean=mean, largest=largest) if agreed else None
+        return cls(lanes=lanes, ratio=ratio, blocks=np.flatnonzero(sent), gap=gap, expected=expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """A job's plans: for `blocks` blocks in lanes of `widths` bits, widest first.
+
+    `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
+    workers wish.  Without `summary` there is one plan: everything, always.
+
+    A wish narrows lanes only as far as they are expected to leave over at most `error_max` of the gradient's squared
+    norm (compression.encoding_error); `codecs`, by their lanes' code, say how much that is, and without them nothing
+    does. Lanes as narrow as `ratio` asks for are always allowed.  Where a wish asks for lanes that are not, all blocks
+    are sent in those that are: leaving blocks out instead costs more iterations.
+    """
+
+    blocks: int
+    widths: tuple[int, ...]
+    ratio: float = 1.0
+    every: int = 8
+    adaptive: bool = False
+    summary: bool = True
+    codecs: Mapping[int, Codec] = field(default_factory=dict)
+    error_max: float = 1.0
+
+    def first(self) -> Plan:
+        """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
+        return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
+
+    def after(self, plan: Plan, summary: SummaryBlock | None) -> Plan:
+        """The next one, after an iteration whose results have this summary."""
+        if summary is None:
+            return plan
+        gap = plan.gap + 1
+        gap[plan.blocks] = 1
+        grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly
+        magnitudes = summary.magnitudes
+        expected = Magnitudes(mean=magnitudes.mean * grown, largest=magnitudes.largest * grown)
+        wish = round(summary.wish * (1 + SLACK))
+        ratio = min(max(wish, 1), ONE) if self.adaptive else self._own_ratio
+        return self._plan(ratio, gap, expected)
+
+    def asked(self, ratio: float) -> int:
+        """Bits of the lanes that a ratio of the float32 gradient's bytes asks for."""
+        return lanes_for(ratio, self.widths)
+
+    def narrowest(self, magnitudes: Magnitudes | None) -> int:
+        """Bits of the narrowest lanes that a gradient with these magnitudes bears."""
+        allowed = self.asked(self.ratio)
+        return next(
+            width
+            for width in reversed(self.widths)
+            if width >= allowed or self.error(width, magnitudes) <= self.error_max
+        )
+
+    def error(self, width: int, magnitudes: Magnitudes | None) -> float:
+        """Share of the squared norm that lanes of so many bits are expected to leave over; 0 where nothing is known."""
+        codec = self.codecs.get(code_of(width))
+        return 0.0 if codec is None or magnitudes is None else expected_error(codec, magnitudes)
+
+    def refused(self, plan: Plan) -> tuple[int, float] | None:
+        """Bits of narrower lanes that a plan's ratio asked for in vain, and what they would have left over."""
+        width = self.asked(plan.ratio / ONE)
+        return (width, self.error(width, plan.expected)) if width < width_of(plan.lanes) else None
+
+    @property
+    def _own_ratio(self) -> int:
+        return max(1, round(self.ratio * ONE))
+
+    def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None) -> Plan:
+        asked = self.asked(ratio / ONE)
+        width = max(asked, self.narrowest(expected))
+        count = self.blocks * ratio * 32 // (width * ONE) if width == asked else self.blocks
+        count = min(self.blocks, max(count, -(-self.blocks // self.every)))
+        chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, gap, expected)
+        return Plan(lanes=code_of(width), ratio=ratio, blocks=chosen, gap=gap, expected=expected)
+
+    def _chosen(self, count: int, gap: Integers, expected: Magnitudes | None) -> Integers:
+        """At least `count` blocks, ascending: those that are due, then those that are expected to hold most."""
+        left = np.maximum(self.every - gap, 0)  # iterations that each may still be left out
+        hold = np.zeros(self.blocks) if expected is None else -expected.mean
+        longest_first = np.lexsort((hold, left))  # stable: ties by number
+        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may be left out so often or less
+        due = max(0, int((waiting - count * np.arange(len(waiting))).max()))
+        first, others = longest_first[:due], np.sort(longest_first[due:])
+        most_first = others[np.argsort(hold[others], kind="stable")]
+        return np.sort(np.concatenate([first, most_first[: max(0, count - due)]]))

@@ -1,0 +1,287 @@
+"""How fast this worker's gradient gets through, and what that allows to be sent: the adaptive compression ratio.
+
+Fed by the contributions that leave and the answers to them; times are passed in, of whatever clock.  Knows nothing of
+sockets, lanes' contents or other workers.  docs/explanation/compression.md has the source's formula and both
+readings of it.
+
+    answers   | first |   window    |   window    |  --> time
+              no rate    v             v'            |v' - v| <= stability * v HOLD times on end: v' is the rate
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kofn.host.errors import RateError
+from kofn.host.kernels.lanes import WIDTHS
+
+WINDOW = 8
+"""W: packets that a rate is measured over, at least."""
+
+SPAN_S = 0.5e-3
+"""Time that a rate is measured over, at least: answers that were read together say nothing about the network."""
+
+FEW, LONG_S = 3, 10e-3
+"""So few packets will do where they take so long: what hosts do in between is nothing against that."""
+
+HOLD = 4
+"""Times on end that two windows must agree: those of a rate that swings agree in passing, now and then."""
+
+RATIO_MIN = 2.0**-10
+"""Something is always sent: whatever a formula says, the ratio is at least this."""
+
+DROP = 0.5
+"""Share of v0: a stable rate below that counts at once, another by the mean of its iteration, as rates swing with what
+else hosts have to do."""
+
+RISE = 0.25
+"""Share by which v0 follows a rate that is higher: the highest of many is one that chance has made."""
+
+DEAD_ZONE = 0.1
+"""Share by which v may be below v0 before lanes are narrowed: an unchanged link is sometimes measured a little too low.
+A link at a quarter that is measured a tenth too low still gets 8-bit lanes, not 4-bit ones.  Below 1/2, so that a
+halved link is always followed."""
+
+LATE = 1 / 0.81
+"""A gradient is late when it takes longer than so many times the planned time.  Narrow lanes' packets carry the same
+headers as wide ones: a gradient in lanes as narrow as the link is slow takes 1.1 to 1.2 times as long.  Below 2, so
+that a halved link makes an unchanged gradient late."""
+
+PROBE = 16
+"""Iterations in time after which twice as much is tried."""
+
+
+def deliverable(start_bps: float, now_bps: float) -> float:
+    """What the link can still deliver in the planned time: r = v / v0, at most 1."""
+    return min(1.0, now_bps / start_bps)
+
+
+def literal(start_bps: float, now_bps: float) -> float:
+    """The source's rate-change ratio to the letter: r = |v0 - v| / v0, at most 1."""
+    return min(1.0, abs(start_bps - now_bps) / start_bps)
+
+
+READINGS: Mapping[str, Callable[[float, float], float]] = {"deliverable": deliverable, "literal": literal}
+"""By the names of compress.ratio_control: v0 and v, both above 0, to r from 0 to 1."""
+
+
+def compression_ratio(*, total_bytes: int, delivered_bytes: int, rest: float) -> float:
+    """c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the D - s bytes left that is to go."""
+    delivered = min(1.0, delivered_bytes / total_bytes)
+    return min(1.0, max(RATIO_MIN, delivered + (1.0 - delivered) * rest))
+
+
+def lanes_for(ratio: float, widths: tuple[int, ...] = WIDTHS) -> int:
+    """Bits of the widest lanes in which a gradient takes at most this ratio of float32; the narrowest if none does.
+
+    `widths`: what there is, widest first.
+
+    >>> [lanes_for(ratio) for ratio in (1.0, 0.5, 0.3, 0.2)]
+    [32, 16, 8, 4]
+    """
+    return next((width for width in widths if width <= 32 * ratio), widths[-1])
+
+
+class _Point(NamedTuple):
+    """What had been acknowledged of an iteration at a moment."""
+
+    time_s: float
+    packets: int
+    wire_bytes: int
+    gradient_bytes: int
+
+
+class _Rates(NamedTuple):
+    """Between two moments, in bit/s."""
+
+    wire: float
+    gradient: float
+
+
+def _between(first: _Point, last: _Point) -> _Rates:
+    bits = 8 / (last.time_s - first.time_s)
+    return _Rates(
+        wire=bits * (last.wire_bytes - first.wire_bytes), gradient=bits * (last.gradient_bytes - first.gradient_bytes)
+    )
+
+
+class _Stream:
+    """Rates of an iteration's answers: over the newest window, and over the one before it."""
+
+    def __init__(self) -> None:
+        self._points: list[_Point] = []
+        self._middle = self._first = 0
+
+    def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
+        """An answer for so many bytes: older and newer window's rates up to the one before; None without news.
+
+        The first answer only starts the clock: what was waited for until then was other workers.
+        """
+        points = self._points
+        if not points:
+            points.append(_Point(now, 0, 0, 0))
+            return None
+        last = points[-1]
+        following = _Point(
+            now, last.packets + 1, last.wire_bytes + size.wire_bytes, last.gradient_bytes + size.gradient_bytes
+        )
+        if now > last.time_s:
+            rates = self._rates(last)  # everything that was read at that moment is in it
+            points.append(following)
+            return rates
+        if len(points) > 1:
+            points[-1] = following._replace(time_s=last.time_s)
+        return None
+
+    def whole(self) -> _Rates | None:
+        """The mean rates from the first answer to the last; None where they are too few."""
+        if not self._points or not _long_enough(self._points[0], self._points[-1], windows=2):
+            return None
+        return _between(self._points[0], self._points[-1])
+
+    def _rates(self, newest: _Point) -> tuple[_Rates, _Rates] | None:
+        """Of the two windows that end with this point, older and newer."""
+        self._middle = self._start_of(newest, self._middle)
+        middle = self._points[self._middle]
+        self._first = self._start_of(middle, self._first)
+        first = self._points[self._first]
+        if not (_long_enough(middle, newest) and _long_enough(first, middle)):
+            return None
+        return _between(first, middle), _between(middle, newest)
+
+    def _start_of(self, end: _Point, start: int) -> int:
+        """The latest point, from `start` on, that leaves a whole window before `end`."""
+        while start + 1 < len(self._points) and _long_enough(self._points[start + 1], end):
+            start += 1
+        return start
+
+
+def _long_enough(begin: _Point, end: _Point, windows: int = 1) -> bool:
+    packets, span_s = end.packets - begin.packets, end.time_s - begin.time_s
+    return (packets >= windows * WINDOW and span_s >= SPAN_S) or (
+        packets >= windows * FEW and span_s >= windows * LONG_S
+    )
+
+
+class _Sent(NamedTuple):
+    """A contribution that has left."""
+
+    wire_bytes: int
+    gradient_bytes: int
+
+
+class RateEstimator:
+    """One worker's rate and ratio; `reading` is one of READINGS, `stability` the share of compress.rate_stability.
+
+    >>> rate = RateEstimator("deliverable", stability=0.1)
+    >>> rate.begin(gradient_bytes=4096)
+    >>> rate.sent(0, wire_bytes=1106, gradient_bytes=1024)
+    >>> rate.answered(0, now=0.01)
+    >>> rate.ratio, rate.wish
+    (1.0, 1.0)
+    """
+
+    def __init__(self, reading: str, *, stability: float) -> None:
+        """RateError where the reading is unknown."""
+        if reading not in READINGS:
+            raise RateError(f"reading is {reading!r}: {', '.join(READINGS)} are allowed")
+        self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
+        self._stream = _Stream()
+        self._flying: dict[int, _Sent] = {}  # by block
+        self._total_bytes, self._delivered_bytes = 1, 0
+        self._agreed = 0  # times on end
+        self._in_time = 0  # iterations on end
+        self._provisional = False  # v0 is of a part of the first iteration
+        self._gradient_bps = self._planned_bps = 0.0  # of the gradient, as v and v0
+        self.measured = False
+        """Whether v is of the present iteration, in which it has dropped."""
+        self.rate_bps: float | None = None
+        """v: the newest stable rate, in bit/s of what is on the wire."""
+        self.start_bps: float | None = None
+        """v0: the first rate, and what is higher in the long run; to the letter the first one of the iteration."""
+
+    def begin(self, gradient_bytes: int) -> None:
+        """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
+        if gradient_bytes < 1:
+            raise RateError(f"gradient_bytes is {gradient_bytes}: 1 or more is allowed")
+        whole = self._stream.whole()
+        if whole is not None and not self._literal and not self.measured:
+            self._take(whole, anew=self._provisional)
+            self._provisional = False
+        self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
+        self._stream, self.measured = _Stream(), False
+        self._flying.clear()
+        self._total_bytes, self._delivered_bytes, self._agreed = gradient_bytes, 0, 0
+        if self._literal:
+            self.start_bps = None
+
+    def sent(self, block: int, *, wire_bytes: int, gradient_bytes: int) -> None:
+        """A contribution leaves, perhaps again: an answer is for the last one, once."""
+        self._flying[block] = _Sent(wire_bytes, gradient_bytes)
+
+    def answered(self, block: int, now: float, *, counted: bool = True) -> None:
+        """A block's answer has come; not `counted`: without this worker, so it says nothing about this worker's link.
+
+        Copies of an answer, and answers for what this worker did not send, change nothing.
+        """
+        sent = self._flying.pop(block, None)
+        if sent is None or not counted:
+            return
+        self._delivered_bytes += sent.gradient_bytes
+        windows = self._stream.add(sent, now)
+        if windows is not None:
+            self._judge(*windows)
+
+    @property
+    def rest(self) -> float:
+        """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known.
+
+        To deliver, v counts for as much as it may be: a rate that is DEAD_ZONE below another is the same one.  And
+        what is sent now is not too much while the gradient gets through as fast as was planned: the smaller packets
+        are, the fewer bytes a second there are where not the link is what limits.
+        """
+        if self.rate_bps is None or self.start_bps is None:
+            return 1.0
+        if self._literal:
+            return self._formula(self.start_bps, self.rate_bps)
+        rest = self._formula(self.start_bps, self.rate_bps / (1 - DEAD_ZONE))
+        if not self.in_time:
+            return rest
+        sent = self.rate_bps / self.start_bps * self._planned_bps / self._gradient_bps
+        return max(rest, min(1.0, 2 * sent if self._in_time == PROBE else sent))
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the gradient takes at most LATE times as long as at v0, in whatever lanes."""
+        return 0 < self._planned_bps <= LATE * self._gradient_bps
+
+    @property
+    def ratio(self) -> float:
+        """c: of the gradient's bytes, the share to send in the whole of this iteration, from RATIO_MIN to 1."""
+        return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=self._delivered_bytes, rest=self.rest)
+
+    @property
+    def wish(self) -> float:
+        """The ratio for the next iteration, of which nothing is delivered yet, from RATIO_MIN to 1."""
+        return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
+
+    def _judge(self, older: _Rates, newer: _Rates) -> None:
+        """The stability test; what passes it is v at once where it is far below v0, and in the literal reading."""
+        close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
+        self._agreed = self._agreed + 1 if close else 0
+        if self._agreed < HOLD:
+            return
+        self._provisional = self._provisional or self.start_bps is None
+        dropped = self.start_bps is not None and newer.wire < DROP * self.start_bps
+        counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has come back
+        self.measured = dropped or self._literal
+        if counts:
+            self._take(newer)
+
+    def _take(self, rates: _Rates, *, anew: bool = False) -> None:
+        """A rate that is v, and perhaps v0; `anew`: certainly that."""
+        self.rate_bps, self._gradient_bps = rates.wire, rates.gradient
+        if self.start_bps is None or anew:
+            self.start_bps, self._planned_bps = rates.wire, rates.gradient
+        elif not self._literal and rates.wire > self.start_bps:
+            self.start_bps += RISE * (rates.wire - self.start_bps)
+            self._planned_bps += RISE * (rates.gradient - self._planned_bps)

@@ -1,0 +1,147 @@
+"""Codecs by name, and what a codec of one's own has to keep.
+
+`compress.codec` names a callable that returns a Codec, or several of different widths.  It takes those of the arguments
+`workers`, `rounding` and `gradient_range` (as in a job's configuration) that it has parameters for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.config.compress import Rounding
+from kofn.config.plugins import CODECS, in_words
+from kofn.host.arrays import Exponents, Fixed, Values
+from kofn.host.compression.codec import FRACTION_BITS, MAGNITUDE_MAX, Codec, statistics
+from kofn.host.errors import CodecError
+from kofn.host.kernels.lanes import code_of
+
+LANES = 64
+"""Of a trial block."""
+
+
+def load_codecs(
+    name: str, *, workers: int, rounding: Rounding = "nearest", gradient_range: float = 64.0
+) -> dict[int, Codec]:
+    """The codecs that a job may use, by the width of their lanes, widest first.
+
+    ConfigError where there is none of that name; CodecError where it leaves no room for the workers, or does not keep
+    what a Codec promises.
+    """
+    make = CODECS.load(name)
+    if not callable(make):
+        raise CodecError(f"{CODECS.called(name)} is a {type(make).__name__}: a callable that returns a Codec is needed")
+    asked = {"workers": workers, "rounding": rounding, "gradient_range": gradient_range}
+    if name in CODECS.built_in:
+        return _by_width(_made(make, asked))
+    try:
+        codecs = _by_width(_made(make, asked))
+        if not codecs:
+            raise CodecError("no codec is given: one or more of them is needed")
+        for codec in codecs.values():
+            check_codec(codec, workers)
+    except CodecError as error:
+        raise CodecError(f"{CODECS.called(name)}: {error}") from error
+    except Exception as error:  # whatever foreign code does
+        raise CodecError(f"{CODECS.called(name)} failed: {in_words(error)}") from error
+    return codecs
+
+
+def _made(make: Callable[..., Any], asked: Mapping[str, object]) -> Sequence[Codec]:
+    """What it makes of those of the arguments that it has a name for: a codec, or several."""
+    made = make(**{key: value for key, value in asked.items() if key in signature(make).parameters})
+    return made if isinstance(made, Sequence) else [made]
+
+
+def _by_width(codecs: Sequence[Codec]) -> dict[int, Codec]:
+    return {codec.width: codec for codec in sorted(codecs, key=lambda codec: -codec.width)}
+
+
+def check_codec(codec: Codec, workers: int) -> None:
+    """Try a codec on blocks of every kind; CodecError says what it does not keep.
+
+    Scales: integers from 0 to 40, one for each block, the same when asked again.  Lanes: int32, of the blocks' shape,
+    so small that those of `workers` workers fit whichever values and scale there are.  Sums: worth what their addends
+    are worth, exactly.
+    """
+    code_of(codec.width)
+    values = [_trial(np.random.default_rng(worker)) for worker in range(workers)]
+    scale = _checked_scale(codec, values)
+    for exponent in (scale[:, None], np.zeros_like(scale)[:, None], np.full_like(scale, FRACTION_BITS)[:, None]):
+        lanes = [_checked_lanes(codec, block, exponent, workers) for block in values]
+        addends = [_checked_values(codec, addend, exponent, 1) for addend in lanes]
+        total = _checked_values(codec, np.sum(lanes, axis=0, dtype=np.int32), exponent, workers)
+        if not np.array_equal(total, np.sum(addends, axis=0)):
+            raise CodecError(
+                f"decode of the sum of {workers} workers' lanes is not the sum of decode of each: a switch adds lanes"
+            )
+
+
+def _trial(random: np.random.Generator) -> Fixed:
+    """Blocks of nothing, of small, spread and one-signed values, and of the largest that there are."""
+    size = int(MAGNITUDE_MAX) << FRACTION_BITS
+    rows = (
+        np.zeros(LANES),
+        random.integers(-3, 4, LANES),
+        random.laplace(0, 2.0**30, LANES),
+        np.abs(random.laplace(0, 2.0**36, LANES)),
+        -np.abs(random.laplace(0, 2.0**36, LANES)),
+        np.full(LANES, size),
+        np.full(LANES, -size),
+        random.choice([-size, size], LANES),
+    )
+    return np.stack([row.astype(np.int64) for row in rows])
+
+
+def _checked_scale(codec: Codec, values: list[Fixed]) -> Exponents:
+    """What the codec says to what all workers agree on."""
+    means, largest = zip(*map(statistics, values), strict=True)
+    agreed = np.mean(means, axis=0), np.max(largest, axis=0)
+    scale, again = codec.scale(*agreed), codec.scale(*agreed)
+    _check_array("scale", scale, np.dtype(np.int64), agreed[0].shape)
+    if not np.array_equal(scale, again):
+        raise CodecError("scale gave two answers to one question: all workers have to find the same")
+    if scale.min() < 0 or scale.max() > FRACTION_BITS:
+        raise CodecError(f"scale gave {scale.min()} to {scale.max()}: 0 to {FRACTION_BITS} are allowed")
+    return scale
+
+
+def _checked_lanes(codec: Codec, values: Fixed, scale: Exponents, workers: int) -> Values:
+    """A worker's lanes; were all workers' as large, they would have to fit."""
+    before = values.copy()
+    lanes = codec.encode(values, scale)
+    _check_array("encode", lanes, np.dtype(np.int32), values.shape)
+    if not np.array_equal(values, before):
+        raise CodecError("encode changed the values: what it leaves over is found from them")
+    least, most = _range(codec)
+    smallest, largest = workers * int(lanes.min()), workers * int(lanes.max())
+    if smallest < least or largest > most:
+        raise CodecError(
+            f"encode leaves no head-room: lanes of {lanes.min()} to {lanes.max()} from each of {workers} workers come"
+            f" to {smallest} to {largest}, and a lane of {codec.width} bits holds {least} to {most}"
+        )
+    return lanes
+
+
+def _checked_values(codec: Codec, lanes: Values, scale: Exponents, count: int) -> Fixed:
+    """What a sum stands for."""
+    values = codec.decode(lanes, scale, np.full(scale.shape, count))
+    _check_array("decode", values, np.dtype(np.int64), lanes.shape)
+    if not np.array_equal(codec.decode(lanes[-1:], int(scale[-1, 0]), count), values[-1:]):
+        raise CodecError("decode of one block is another one where scale and count are numbers instead of arrays")
+    return values
+
+
+def _range(codec: Codec) -> tuple[int, int]:
+    if codec.signed:
+        return -(2 ** (codec.width - 1)), 2 ** (codec.width - 1) - 1
+    return 0, 2**codec.width - 1
+
+
+def _check_array(name: str, array: npt.NDArray[Any], kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Type and shape of what a codec returned."""
+    if not isinstance(array, np.ndarray) or array.dtype != kind or array.shape != shape:
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise CodecError(f"{name} gave {found}: {kind} {shape} is needed")

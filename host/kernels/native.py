@@ -1,0 +1,222 @@
+"""kernel.c through ctypes: the steps of kernels.kernel in native code."""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_ssize_t, c_uint32, c_void_p, py_object
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Floats, Floats64, Integers, Values
+from kofn.host.kernels.kernel import PER_BLOCK, Kernel, mean_of
+from kofn.nativebuild.library import Signatures, compile_file, load_library
+
+SOURCE = Path(__file__).with_name("kernel.c")
+
+_allocate = ctypes.pythonapi.PyBytes_FromStringAndSize
+_allocate.restype, _allocate.argtypes = py_object, [c_char_p, c_ssize_t]
+_address = ctypes.pythonapi.PyBytes_AsString
+_address.restype, _address.argtypes = c_void_p, [py_object]
+
+CHUNK_LANES = 1024
+"""As in kernel.c."""
+
+ROWS = [c_void_p, c_int64, c_int64]
+"""The array, blocks, lanes of a block."""
+
+SIGNATURES: Signatures = {
+    "kernel_first_bad": (c_int64, [c_void_p, c_int64, c_float]),
+    "kernel_fix": (None, [c_void_p, c_int64, c_double, c_void_p]),
+    "kernel_round": (None, [*ROWS, c_void_p, c_int64, c_void_p]),
+    "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
+    "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
+    "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
+    "kernel_enter": (None, [c_void_p, c_int64, c_double, c_int64, c_int64, c_void_p, c_int64, *[c_void_p] * 3]),
+    "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
+    "kernel_step": (None, [c_void_p, c_int64, c_float, c_float, c_void_p, c_void_p]),
+    "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
+    "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
+    "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
+    "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_average": (
+        None,
+        [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
+    ),
+}
+
+
+class NativeKernel(Kernel):
+    """Every step in C; compiled when it is not in the cache.  Raises CompilerMissing, CompileError."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self._library = load_library(compile_file(SOURCE), SIGNATURES)
+
+    def first_bad(self, gradient: Floats, most: float) -> int:
+        gradient = np.ascontiguousarray(gradient, np.float32)
+        return int(self._library.kernel_first_bad(gradient.ctypes.data, gradient.size, most))
+
+    def fix(self, gradient: Floats, unit: float) -> Integers:
+        gradient, fixed = np.ascontiguousarray(gradient, np.float32), np.empty(gradient.shape, np.int64)
+        self._library.kernel_fix(gradient.ctypes.data, gradient.size, unit, fixed.ctypes.data)
+        return fixed
+
+    def round(self, values: Integers, shift: PER_BLOCK, limit: int) -> Values:
+        return self._lanes("kernel_round", values, shift, limit)
+
+    def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
+        return self._lanes("kernel_round_by_chance", values, shift, limit, seed)
+
+    def _lanes(self, name: str, values: Integers, shift: PER_BLOCK, *numbers: int) -> Values:
+        """int64 to int32, block by block."""
+        values, by = np.ascontiguousarray(values, np.int64), _blocks(values, shift)
+        lanes = np.empty(values.shape, np.int32)
+        getattr(self._library, name)(*_rows(values), by.ctypes.data, *numbers, lanes.ctypes.data)
+        return lanes
+
+    def votes(self, values: Integers) -> Values:
+        values, lanes = np.ascontiguousarray(values, np.int64), np.empty(values.shape, np.int32)
+        self._library.kernel_votes(values.ctypes.data, values.size, lanes.ctypes.data)
+        return lanes
+
+    def spread(self, lanes: Values, shift: PER_BLOCK, votes: PER_BLOCK | None = None) -> Integers:
+        """As Kernel.spread, which is faster where it takes one block: a call into C costs more than 256 lanes."""
+        if isinstance(shift, int) and (votes is None or isinstance(votes, int)):
+            return super().spread(lanes, shift, votes)
+        lanes, by, base = np.ascontiguousarray(lanes, np.int32), *_lines(_blocks(lanes, shift), votes)
+        values = np.empty(lanes.shape, np.int64)
+        self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
+        return values
+
+    def enter(
+        self, gradient: Floats, unit: float, rows: Integers, valid: Integers, gradients: Integers, pending: Integers
+    ) -> None:
+        gradient = np.ascontiguousarray(gradient, np.float32)
+        chosen, into = (rows.ctypes.data, len(rows), valid.ctypes.data), (gradients.ctypes.data, pending.ctypes.data)
+        self._library.kernel_enter(gradient.ctypes.data, gradient.size, unit, *pending.shape, *chosen, *into)
+
+    def count(
+        self,
+        lanes: Values,
+        rows: Integers,
+        shift: Integers,
+        valid: Integers,
+        aggregated: Integers,
+        pending: Integers,
+        *,
+        votes: bool,
+    ) -> None:
+        chosen = (rows.ctypes.data, len(rows), shift.ctypes.data, votes, valid.ctypes.data)
+        self._library.kernel_count(*_rows(lanes), *chosen, aggregated.ctypes.data, pending.ctypes.data)
+
+    def scaled(self, values: Integers, factor: float | Floats64) -> Floats:
+        values, by = np.ascontiguousarray(values, np.int64), _blocks(values, factor, np.float64)
+        scaled = np.empty(values.shape, np.float32)
+        self._library.kernel_scale(*_rows(values), by.ctypes.data, scaled.ctypes.data)
+        return scaled
+
+    def step(self, gradient: Floats, velocity: Floats, parameters: Floats, *, rate: float, momentum: float) -> None:
+        arrays = gradient, velocity, parameters
+        if any(not array.flags.c_contiguous or array.dtype != np.float32 for array in arrays):
+            super().step(*arrays, rate=rate, momentum=momentum)
+            return
+        changed = (velocity.ctypes.data, parameters.ctypes.data)
+        self._library.kernel_step(gradient.ctypes.data, gradient.size, rate, momentum, *changed)
+
+    def magnitudes(self, values: Integers) -> tuple[Floats64, Floats64]:
+        values = np.ascontiguousarray(values, np.int64)
+        found = np.empty((3, len(values)), np.uint64)
+        self._library.kernel_magnitudes(*_rows(values), *(row.ctypes.data for row in found))
+        high, low, largest = found
+        return mean_of(high, low, values.shape[1]), largest.astype(np.float64)
+
+    def pack(self, lanes: Values, width: int) -> bytes:
+        lanes = np.ascontiguousarray(lanes, np.int32)
+        packed, at = _new_bytes(lanes.size * width // 8)
+        self._library.kernel_pack(lanes.ctypes.data, lanes.size, width, at)
+        return packed
+
+    def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
+        packed, lanes = np.frombuffer(data, np.uint8), np.empty(len(data) * 8 // width, np.int32)
+        self._library.kernel_unpack(packed.ctypes.data, lanes.size, width, signed, lanes.ctypes.data)
+        return lanes
+
+    def encode(
+        self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int, keep: Values | None
+    ) -> bytes:
+        if not _fits(keep, values):
+            return super().encode(values, shift, limit, seed, width, keep)
+        values, by, buffer = np.ascontiguousarray(values, np.int64), _blocks(values, shift), _buffer(values.shape[1])
+        packed, at = _new_bytes(values.size * width // 8)
+        into = None if keep is None else keep.ctypes.data
+        chance = -1 if seed is None else seed
+        numbers = (by.ctypes.data, limit, chance, width, into, buffer.ctypes.data, at)
+        self._library.kernel_encode(*_rows(values), *numbers)
+        return packed
+
+    def encode_votes(self, values: Integers, width: int, keep: Values | None) -> bytes:
+        if not _fits(keep, values):
+            return super().encode_votes(values, width, keep)
+        values, buffer = np.ascontiguousarray(values, np.int64), _buffer(0)
+        packed, at = _new_bytes(values.size * width // 8)
+        into = None if keep is None else keep.ctypes.data
+        self._library.kernel_encode_votes(values.ctypes.data, values.size, width, into, buffer.ctypes.data, at)
+        return packed
+
+    def average(
+        self,
+        blocks: Sequence[bytes],
+        shift: Integers,
+        factor: Floats64,
+        width: int,
+        *,
+        signed: bool,
+        votes: Integers | None,
+        total: Integers,
+        mean: Floats,
+    ) -> None:
+        (by, base), places = _lines(np.ascontiguousarray(shift, np.int64), votes), (c_char_p * len(blocks))(*blocks)
+        factors, buffer = np.ascontiguousarray(factor, np.float64), np.empty(total.shape[1], np.int32)
+        numbers = (by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, buffer.ctypes.data)
+        self._library.kernel_average(places, *total.shape, *numbers, total.ctypes.data, mean.ctypes.data)
+
+
+def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:
+    """What a lane is worth is `lane << shift` less a base: both, for each block."""
+    if votes is None:
+        return shift, np.zeros_like(shift)
+    return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
+
+
+def _fits(keep: Values | None, values: Integers) -> bool:
+    """Whether the lanes can go there directly, if anywhere."""
+    return keep is None or (keep.flags.c_contiguous and keep.dtype == np.int32 and keep.shape == values.shape)
+
+
+def _buffer(lanes: int) -> Values:
+    """Room for a row and for a chunk."""
+    return np.empty(max(lanes, CHUNK_LANES), np.int32)
+
+
+def _new_bytes(size: int) -> tuple[bytes, int]:
+    """Bytes that are still to be filled, and where they are: nobody else has seen them yet."""
+    new: bytes = _allocate(None, size)
+    return new, _address(new)
+
+
+def _rows(array: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """Where it is, its blocks, and the lanes of each."""
+    lanes = array.shape[-1]
+    return array.ctypes.data, array.size // max(lanes, 1), lanes
+
+
+def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.NDArray[Any]:
+    """One number for each block."""
+    numbers = np.empty((*array.shape[:-1], 1), kind)
+    numbers[...] = number
+    return numbers

@@ -1,0 +1,178 @@
+"""A worker's line to the controller: attach, report, finish; and attach again whenever the line breaks.
+
+While the controller is away training goes on with the k in the switch; only the reports are lost.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import grpc
+
+from kofn.host.errors import AgentError
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.failures import refused_handshake
+from kofn.rpc.security import CONTROLLER, Credentials, channel, reconnect
+
+log = logging.getLogger(__name__)
+
+ATTACH_TIMEOUT_S = 60.0
+AGAIN_S, AGAIN_MAX_S = 0.2, 2.0
+AWAY_S = 8.0
+RECONNECT = reconnect(200, 1000)
+
+Hear: TypeAlias = Callable[[kofn_pb2.ControllerMessage], None]
+Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.ControllerMessage]"
+
+
+class ControllerStream:
+    """One worker's Attach streams, one after another.
+
+    `hello` says who and where the worker is now; `hear` gets every message after the first Welcome but Stop; `fail` is
+    told when another process has taken this worker's place.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials | None,
+        *,
+        hello: Callable[[], kofn_pb2.Hello],
+        hear: Hear,
+        fail: Callable[[AgentError], None],
+    ) -> None:
+        self._address, self._hello, self._hear, self._fail = address, hello, hear, fail
+        self._secure = credentials is not None
+        self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
+        self._call: Call | None = None
+        self._writing = asyncio.Lock()  # gRPC takes one message at a time
+        self._keeper: asyncio.Task[None] | None = None
+        self._finished: kofn_pb2.WorkerMessage | None = None
+        self.stopped = asyncio.Event()
+        """Set when the controller says Stop."""
+
+    async def attach(self) -> kofn_pb2.Welcome:
+        """Join the job; returns when it starts, or goes on.  AgentError when refused or nobody answers."""
+        try:
+            async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                call, welcome = await self._open_first()
+        except TimeoutError:
+            raise AgentError(f"no Welcome from the controller at {self._address} in {ATTACH_TIMEOUT_S:.0f} s") from None
+        self._keeper = asyncio.create_task(self._keep(call))
+        return welcome
+
+    async def _open_first(self) -> tuple[Call, kofn_pb2.Welcome]:
+        """Wait for a controller to be there, but not for one that refuses."""
+        while True:
+            try:
+                return await self._open()
+            except grpc.aio.AioRpcError as error:
+                reason = refused_handshake(error, secure=self._secure)
+                if reason is None and error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    reason = f"{error.code().name}: {error.details()}"
+                if reason is not None:
+                    raise AgentError(f"the controller at {self._address} refused: {reason}") from error
+            await asyncio.sleep(AGAIN_S)
+
+    async def say(self, **message: object) -> None:
+        """Write one message, `report=...` for example, unless the controller is away."""
+        if self._call is not None:
+            await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
+
+    async def finish(self, reason: str, timeout_s: float) -> None:
+        """Say that training is over here and wait, at most `timeout_s`, until it is over everywhere.
+
+        Without a controller nobody knows when that is: then for AWAY_S only, in which slower peers may still ask.
+        """
+        self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
+        if self._call is not None:
+            await self._write(self._call, self._finished)
+        loop = asyncio.get_running_loop()
+        began = seen = loop.time()
+        while not self.stopped.is_set() and loop.time() < min(began + timeout_s, seen + AWAY_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self.stopped.wait()
+            seen = seen if self._call is None else loop.time()
+        if not self.stopped.is_set():
+            log.warning("no Stop from the controller in %.0f s", loop.time() - began)
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self._call is not None:
+            self._call.cancel()
+        await self._channel.close()
+
+    async def _open(self) -> tuple[Call, kofn_pb2.Welcome]:
+        """A stream with its Welcome."""
+        call = kofn_pb2_grpc.CoordinatorStub(self._channel).Attach()
+        await call.write(kofn_pb2.WorkerMessage(hello=self._hello()))
+        message = await call.read()
+        if not isinstance(message, kofn_pb2.ControllerMessage) or not message.HasField("welcome"):
+            if await call.code() == grpc.StatusCode.OK:
+                raise AgentError(f"the controller at {self._address} ended the stream before its Welcome")
+            raise await _error_of(call)
+        self._call = call
+        return call, message.welcome
+
+    async def _keep(self, call: Call) -> None:
+        """Follow what the controller says until it stops us; find it again when it goes away."""
+        while not await self._follow(call):
+            if await call.code() == grpc.StatusCode.ABORTED:
+                self._fail(
+                    AgentError(f"the controller at {self._address} has let another one in: {await call.details()}")
+                )
+                return
+            call, welcome = await self._open_again()
+            self._hear(kofn_pb2.ControllerMessage(welcome=welcome))
+            if self._finished is not None:
+                await self._write(call, self._finished)
+        self.stopped.set()
+
+    async def _follow(self, call: Call) -> bool:
+        """Hear everything; True when it ended with Stop, False when the stream broke."""
+        try:
+            while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
+                if message.HasField("stop"):
+                    log.info("stop: %s", message.stop.reason)
+                    return True
+                self._hear(message)
+            why = "it ended the stream"
+        except grpc.aio.AioRpcError as error:
+            why = error.details() or error.code().name
+        self._call = None
+        log.warning("the controller at %s is gone (%s): going on with the k in the switch", self._address, why)
+        return False
+
+    async def _open_again(self) -> tuple[Call, kofn_pb2.Welcome]:
+        pause_s, said = AGAIN_S, ""
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            try:
+                opened = await self._open()
+            except (grpc.aio.AioRpcError, AgentError) as error:
+                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                if why != said:
+                    log.warning("the controller at %s: %s; trying again", self._address, why)
+                said = why or ""
+                continue
+            log.info("attached to the controller at %s again", self._address)
+            return opened
+
+    async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
+        """Write; what a broken stream does not take is lost, and its reader sees that it broke."""
+        try:
+            async with self._writing:
+                await call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            log.debug("not said to the controller: %s", message.WhichOneof("message"))
+
+
+async def _error_of(call: Call) -> grpc.aio.AioRpcError:
+    """Why a stream ended, as the error that reading it should have raised."""
+    metadata = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(await call.code(), metadata, metadata, await call.details())

@@ -1,0 +1,154 @@
+"""A worker as a member of its job: attached to the controller, serving its peers, with a replica to go on from.
+
+Who starts with the others begins with the initial parameters.  Who comes late, or back after its process died, takes a
+peer's replica, learns from the peers' results what was counted of all it had sent, and goes on from there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+
+import grpc
+
+from kofn.config.late_rules import RULES, Treatment
+from kofn.host.errors import AgentError
+from kofn.host.membership.controller_stream import ControllerStream
+from kofn.host.membership.peer import Peers, PeerService
+from kofn.host.training.reducer import Reducer
+from kofn.host.workload.replica import Replica, ReplicaState
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.security import Credentials, add_port, grpc_server
+
+log = logging.getLogger(__name__)
+
+STATE_TIMEOUT_S = 30.0
+STATE_AGAIN_S = 0.2
+
+
+class Member:
+    """Join, report, finish, leave; all on one event loop."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        replica: Replica,
+        *,
+        job: int,
+        rank: int,
+        address: str,
+        controller: str,
+        credentials: Credentials | None,
+    ) -> None:
+        self._reducer, self._replica, self._job, self._rank = reducer, replica, job, rank
+        self._peers = Peers(job, rank, credentials)
+        self._controller = ControllerStream(
+            controller, credentials, hello=self._hello, hear=self._hear, fail=self._reducer.fail
+        )
+        self._server: grpc.aio.Server = grpc_server(credentials)
+        kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, reducer.held, replica.state), self._server)
+        self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self) -> None:
+        """Serve peers, attach, and begin an iteration: the job's first one, or where a peer is."""
+        await self._server.start()
+        welcome = await self._controller.attach()
+        self._know(welcome.peers)
+        self._reducer.decision = welcome.decision
+        self._treat(welcome)
+        if welcome.running:
+            await self._join_running(welcome.generation)
+        else:
+            await self._join_first(welcome)
+        await self._controller.say(ready=kofn_pb2.Ready(iteration=self._reducer.iteration))
+
+    async def report(self, report: kofn_pb2.Report) -> None:
+        await self._controller.say(report=report)
+
+    async def finish(self, reason: str, timeout_s: float) -> None:
+        """Training is over here; wait until it is over everywhere."""
+        await self._controller.finish(reason, timeout_s)
+
+    async def leave(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._reducer.close()
+        await self._controller.close()
+        await self._peers.close()
+        await self._server.stop(grace=0)
+
+    async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
+        """All begin together, with the same parameters."""
+        await self._reducer.join_first(welcome.first_iteration, welcome.generation, self._peers)
+        self._replica.start(welcome.first_iteration - 1)
+
+    async def _join_running(self, generation: int) -> None:
+        state = await self._reducer.join_running(generation, self._peers, self._state_of_a_peer)
+        self._replica.restore(state)
+
+    async def _state_of_a_peer(self) -> ReplicaState:
+        """Ask until a peer gives its replica; AgentError when none does for half a minute."""
+        deadline = time.monotonic() + STATE_TIMEOUT_S
+        while (state := await self._peers.state()) is None:
+            if time.monotonic() > deadline:
+                raise AgentError(
+                    f"job {self._job} is running, but no other worker gave its parameters in {STATE_TIMEOUT_S:.0f} s:"
+                    " a job whose workers all died cannot go on"
+                )
+            await asyncio.sleep(STATE_AGAIN_S)
+        return state
+
+    def _hello(self) -> kofn_pb2.Hello:
+        """Who and where this worker is now."""
+        return kofn_pb2.Hello(
+            job=self._job,
+            rank=self._rank,
+            peer_address=self._address,
+            iteration=self._reducer.iteration,
+            generation=self._reducer.generation,
+        )
+
+    def _know(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
+        self._peers.update({peer.rank: peer.address for peer in peers})
+
+    def _hear(self, message: kofn_pb2.ControllerMessage) -> None:
+        """What the controller says after the first Welcome."""
+        match message.WhichOneof("message"):
+            case "welcome":  # of a controller that was away
+                self._know(message.welcome.peers)
+                self._reducer.decision = message.welcome.decision
+                self._treat(message.welcome)
+                self._spawn(self._attached_again(message.welcome.generation))
+            case "peers":
+                self._know(message.peers.peers)
+            case "decision":
+                self._reducer.decision = message.decision.number
+                self._treat(message.decision)
+                told = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
+                log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *told)
+            case "regroup":
+                self._reducer.regroup(message.regroup.generation)
+                log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
+                answer = kofn_pb2.Regrouped(generation=message.regroup.generation)
+                self._spawn(self._controller.say(regrouped=answer))
+            case "resume":
+                self._spawn(self._reducer.resume(message.resume.generation))
+
+    def _treat(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
+        """Late gradients as the controller says; one that says nothing of them leaves it as it is."""
+        if told.late_gradient in RULES:
+            self._reducer.treat(Treatment(RULES[told.late_gradient].name, told.age_weight))
+
+    async def _attached_again(self, generation: int) -> None:
+        """Go on; after a regroup that this worker was not there for, only with what the others have."""
+        if generation > self._reducer.generation:
+            self._reducer.regroup(generation)
+            await self._reducer.resume(generation)
+        await self._controller.say(ready=kofn_pb2.Ready(iteration=self._reducer.iteration))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Do it beside everything else."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,162 @@
+"""Worker to worker, over gRPC on the management network: results that the switch has forgotten, and whole replicas."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+import grpc
+
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.wire.packet import MEMBERS_BYTES
+from kofn.host.workload.replica import ReplicaState, from_parts, to_parts
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.security import Context, Credentials, channel, permit, worker_name
+
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT_S = 5.0
+INSIST = 3
+"""How often a peer is asked that is hard to reach, where every peer matters."""
+INSIST_PAUSE_S = 0.3
+
+HeldResults = Callable[[int, int], Iterable[Result]]
+"""Protocol.results: what this worker holds of iterations first..last."""
+
+Answer = TypeVar("Answer")
+Stub: TypeAlias = "kofn_pb2_grpc.PeerAsyncStub"
+
+
+class PeerService(kofn_pb2_grpc.PeerServicer):
+    """Serves what this worker has."""
+
+    def __init__(self, job: int, held: HeldResults, state: Callable[[], ReplicaState | None]) -> None:
+        self._job, self._held, self._state = job, held, state
+
+    async def FetchResults(  # noqa: N802  # the name is the service's
+        self, request: kofn_pb2.ResultRange, context: Context
+    ) -> AsyncIterator[kofn_pb2.BlockResult]:
+        """Every result of the range, in order; of old ones the members alone."""
+        await self._check(request.job, context)
+        for result in list(self._held(request.first_iteration, request.last_iteration)):
+            yield _to_message(result)
+
+    async def FetchState(  # noqa: N802
+        self, request: kofn_pb2.StateRequest, context: Context
+    ) -> AsyncIterator[kofn_pb2.StatePart]:
+        """The replica as it is between two iterations."""
+        await self._check(request.job, context)
+        state = await asyncio.to_thread(self._state)  # it may have to wait for the training thread
+        if state is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this worker has no parameters yet")
+            return
+        for array, data in to_parts(state):
+            yield kofn_pb2.StatePart(iteration=state.iteration, array=array, data=data)
+
+    async def _check(self, job: int, context: Context) -> None:
+        """Only workers of this job, and only about it."""
+        await permit(context, ("worker", self._job))
+        if job != self._job:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"job {job}: job {self._job} is served here")
+
+
+class Peers:
+    """Asks the other workers of `job`, one after another; `update` says who is there."""
+
+    def __init__(self, job: int, rank: int, credentials: Credentials | None) -> None:
+        self._job, self._rank, self._credentials = job, rank, credentials
+        self._addresses: dict[int, str] = {}
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def update(self, addresses: Mapping[int, str]) -> None:
+        """Everyone who is attached now, by rank."""
+        self._addresses = {rank: address for rank, address in sorted(addresses.items()) if rank != self._rank}
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        """What each peer holds of iterations first..last, a list a peer; stop when you have what you want."""
+        request = kofn_pb2.ResultRange(job=self._job, first_iteration=first, last_iteration=last)
+        for rank in list(self._addresses):
+            results = await self._ask(rank, lambda stub: _results(stub, request), INSIST if everyone else 1)
+            if results is not None:
+                yield results
+
+    async def state(self) -> ReplicaState | None:
+        """The replica of the first peer that has one; None when none gives any."""
+        for rank in list(self._addresses):
+            state = await self._ask(rank, lambda stub: _state(stub, kofn_pb2.StateRequest(job=self._job)), 1)
+            if state is not None:
+                log.info("took the parameters of worker %d after iteration %d", rank, state.iteration)
+                return state
+        return None
+
+    async def close(self) -> None:
+        for opened in self._channels.values():
+            await opened.close()
+
+    async def _ask(self, rank: int, question: Callable[[Stub], Awaitable[Answer]], attempts: int) -> Answer | None:
+        """A peer's answer; None when it gives none, or has gone meanwhile."""
+        for attempt in range(attempts):
+            if (address := self._addresses.get(rank)) is None:
+                return None
+            try:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    return await question(self._stub(rank, address))
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                log.warning("worker %d at %s: %s", rank, address, _reason(error))
+            if attempt + 1 < attempts:
+                await asyncio.sleep(INSIST_PAUSE_S)
+        return None
+
+    def _stub(self, rank: int, address: str) -> Stub:
+        """A peer that comes back has another address, so a channel is never tried in vain for long."""
+        if address not in self._channels:
+            self._channels[address] = channel(self._credentials, address, worker_name(self._job, rank))
+        return kofn_pb2_grpc.PeerStub(self._channels[address])
+
+
+async def _results(stub: Stub, request: kofn_pb2.ResultRange) -> list[Result]:
+    """Everything that one peer holds of a range."""
+    return [_from_message(message) async for message in stub.FetchResults(request)]
+
+
+async def _state(stub: Stub, request: kofn_pb2.StateRequest) -> ReplicaState:
+    iteration, parts = 0, defaultdict[str, bytes](bytes)
+    async for part in stub.FetchState(request):
+        iteration = part.iteration
+        parts[part.array] += part.data
+    return from_parts(iteration, parts)
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no answer, in one line."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"no answer in {FETCH_TIMEOUT_S:.0f} s"
+
+
+def _to_message(result: Result) -> kofn_pb2.BlockResult:
+    return kofn_pb2.BlockResult(
+        iteration=result.id.iteration,
+        block=result.id.block,
+        scale=result.scale,
+        lanes=result.lanes,
+        k=result.k,
+        count=result.count,
+        weight=result.weight,
+        members=result.members.to_bytes(MEMBERS_BYTES, "little").rstrip(b"\0"),
+        values=result.values,
+    )
+
+
+def _from_message(message: kofn_pb2.BlockResult) -> Result:
+    return Result(
+        id=BlockId(message.iteration, message.block),
+        scale=message.scale,
+        lanes=message.lanes,
+        k=message.k,
+        count=message.count,
+        weight=message.weight,
+        members=int.from_bytes(message.members, "little"),
+        values=message.values,
+    )

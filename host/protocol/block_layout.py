@@ -1,0 +1,69 @@
+"""What a job's blocks look like: how many there are, how many elements each has, how many words they take on the wire.
+
+A block has the same elements for ever; the lanes that they are sent in may change, and the words follow from the lanes.
+"""
+
+from dataclasses import dataclass
+
+from kofn.host.errors import ProtocolError
+from kofn.host.kernels.lanes import WIDTHS, width_of
+from kofn.host.wire.packet import WORD_BYTES, Lanes
+
+WORD_BITS = 8 * WORD_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLayout:
+    """`blocks` of a gradient, each of `words` 256-byte words in lanes of `widest` bits, the widest that are used.
+
+    With `summary_words` an iteration may have one block more: the summary block, always in 32-bit lanes.  ProtocolError
+    where a field is out of range.
+    """
+
+    blocks: int
+    words: int
+    widest: int
+    summary_words: int = 0
+
+    def __post_init__(self) -> None:
+        if self.blocks < 1 or self.words < 1 or self.summary_words < 0:
+            raise ProtocolError(f"{self}: blocks and words of 1 or more, summary_words of 0 or more are allowed")
+        if self.widest not in WIDTHS:
+            raise ProtocolError(f"widest is {self.widest}: lanes of {', '.join(map(str, WIDTHS))} bits are allowed")
+
+    @property
+    def elements(self) -> int:
+        """Elements of a block of the gradient."""
+        return self.words * WORD_BITS // self.widest
+
+    @property
+    def summary(self) -> int | None:
+        """Number of the summary block, after all others; None where there is none."""
+        return self.blocks if self.summary_words else None
+
+    @property
+    def total(self) -> int:
+        """Blocks with the summary block."""
+        return self.blocks + (self.summary is not None)
+
+    @property
+    def words_most(self) -> int:
+        """Words of the longest packet."""
+        return max(self.words, self.summary_words)
+
+    def words_of(self, block: int, lanes_code: int) -> int:
+        """Words of a block in lanes of this code (wire.packet.Lanes); ProtocolError where it cannot be sent in them."""
+        if not self.allows(block, lanes_code):
+            raise ProtocolError(f"block {block} cannot be sent in lanes of code {lanes_code} by {self}")
+        if block == self.summary:
+            return self.summary_words
+        return self.words * width_of(lanes_code) // self.widest
+
+    def allows(self, block: int, lanes_code: int) -> bool:
+        """Whether a block may be sent in lanes of this code: there is such a block, and it takes whole words."""
+        if not 0 <= block < self.total or not 0 <= lanes_code < len(Lanes):
+            return False
+        if block == self.summary:
+            return lanes_code == Lanes.BITS_32
+        width = width_of(lanes_code)
+        return width <= self.widest and self.words * width % self.widest == 0

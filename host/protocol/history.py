@@ -1,0 +1,127 @@
+"""The results that a worker has, for itself and for peers who lack them: whole ones, and of older ones the members.
+
+The sums of the latest `keep` iterations take memory.  Who was counted is kept for `keep_members` iterations: a worker
+that died in iteration i and comes back long after must still learn what of i was counted.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kofn.host.errors import ProtocolError
+from kofn.host.wire.packet import bit_of
+
+
+class BlockId(NamedTuple):
+    """Which block of which iteration."""
+
+    iteration: int
+    block: int
+
+
+class Result(NamedTuple):
+    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
+
+    `count` of the contributions in it count among the k, and the weights of the gradients in it sum up to `weight`, in
+    units of 1 / WEIGHT_UNIT; both are 0 where only the members are known.
+    """
+
+    id: BlockId
+    scale: int
+    lanes: int
+    k: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    weight: int
+    members: int
+    values: bytes
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
+        return self.members, self.count, self.weight, self.lanes, self.scale
+
+    def __str__(self) -> str:
+        members, count, weight, lanes, scale = self.content
+        return f"members {members:#x} (count {count}, weight {weight}, lanes {lanes}, scale {scale})"
+
+    @property
+    def addends(self) -> int:
+        return self.members.bit_count()
+
+    def has(self, rank: int, part: int = 0) -> bool:
+        """Whether this part of what this rank gave is in the sum."""
+        return bool(self.members & bit_of(rank, part))
+
+
+def check_same(known: Result, other: Result) -> None:
+    """Two results of one block would make the replicas differ: ProtocolError, better no result than a wrong one."""
+    if known.content != other.content:
+        raise ProtocolError(
+            f"block {known.id.block} of iteration {known.id.iteration} has two results: {known} here, {other} there;"
+            " the replicas have parted"
+        )
+
+
+class ResultMembers(NamedTuple):
+    """Who was in the blocks of an iteration whose sums are forgotten."""
+
+    blocks: Sequence[int]
+    """Which they are: an iteration need not have all, nor this worker all of its results."""
+    bitmaps: bytes
+    """One for each block, little-endian, all as long as the longest needs to be."""
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Each block and its members."""
+        size = len(self.bitmaps) // len(self.blocks)
+        for place, block in enumerate(self.blocks):
+            yield block, int.from_bytes(self.bitmaps[place * size : (place + 1) * size], "little")
+
+
+def _members(results: dict[int, Result]) -> ResultMembers:
+    """What is kept of an iteration's results."""
+    blocks = sorted(results)
+    bitmaps = [results[block].members for block in blocks]
+    size = -(-max(bitmaps).bit_length() // 8)
+    return ResultMembers(
+        range(len(blocks)) if blocks[-1] == len(blocks) - 1 else array("I", blocks),
+        b"".join(bitmap.to_bytes(size, "little") for bitmap in bitmaps),
+    )
+
+
+class History:
+    """Results by iteration and block."""
+
+    def __init__(self, *, keep: int, keep_members: int) -> None:
+        self._keep, self._keep_members = keep, keep_members
+        self._whole: dict[int, dict[int, Result]] = {}
+        self._members: dict[int, ResultMembers] = {}
+        self._first_whole = self._first_members = 0  # all before has been forgotten
+
+    def of(self, iteration: int) -> dict[int, Result]:
+        """The iteration's results by block; whoever adds one adds it here."""
+        return self._whole.setdefault(iteration, {})
+
+    def forget(self, iteration: int) -> None:
+        """Free what is too old for a worker that begins this iteration; iterations only grow."""
+        for old in range(self._first_whole, iteration - self._keep):
+            results = self._whole.pop(old, {})
+            if results:
+                self._members[old] = _members(results)
+        for old in range(self._first_members, iteration - self._keep_members):
+            self._members.pop(old, None)
+        self._first_whole = max(self._first_whole, iteration - self._keep)
+        self._first_members = max(self._first_members, iteration - self._keep_members)
+
+    def results(self, first: int, last: int) -> Iterator[Result]:
+        """Everything known of iterations first..last, in order."""
+        for iteration in sorted(known for known in self._members if first <= known <= last):
+            for block, members in self._members[iteration].pairs():
+                yield _without_values(BlockId(iteration, block), members)
+        for iteration in sorted(known for known in self._whole if first <= known <= last):
+            for block in sorted(self._whole[iteration]):
+                yield self._whole[iteration][block]
+
+
+def _without_values(id: BlockId, members: int) -> Result:
+    """All that is left of an old result."""
+    return Result(id=id, scale=0, lanes=0, k=0, count=0, weight=0, members=members, values=b"")

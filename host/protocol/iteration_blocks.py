@@ -1,0 +1,98 @@
+"""One iteration's blocks: which are sent in it, which of them are open, in which slots, and in what lanes."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
+
+
+@dataclass(slots=True, kw_only=True)
+class IterationBlocks:
+    """An iteration of blocks of `shape`; `planned`: the code of the lanes planned for all but the summary block."""
+
+    layout: BlockLayout
+    iteration: int = 0
+    blocks: Sequence[int] = ()
+    """Sent in this iteration, ascending."""
+    planned: int = Lanes.BITS_32
+    open: set[int] = field(default_factory=set)
+    slot_lanes: dict[int, int] = field(default_factory=dict)
+    """Lanes that slots have said that they sum in, by block."""
+    words: Mapping[int, int] = field(default_factory=dict)
+    """Of all blocks but the summary block, by the code of their lanes."""
+    total: int = 0
+    """As Shape.total."""
+    _closed: int = 0  # so many from the first on
+
+    def check_known(self, blocks: Iterable[int]) -> None:
+        """ProtocolError when others sum blocks in this iteration that are not sent in it."""
+        if foreign := sorted(set(blocks) - set(self.blocks)):
+            raise ProtocolError(
+                f"blocks {foreign[:8]} of iteration {self.iteration} were summed, which this worker was not told to"
+                " send in it: the workers' plans have parted"
+            )
+
+    def in_window(self, window: int) -> Sequence[int]:
+        """So many blocks, as far as there are any, from the first open one on."""
+        while self._closed < len(self.blocks) and self.blocks[self._closed] not in self.open:
+            self._closed += 1  # none opens again
+        return self.blocks[self._closed : self._closed + window]
+
+    def slot(self, block: int) -> int:
+        """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same.
+
+        From its place in the iteration, not from its number: blocks of one window must have different slots.
+        """
+        total, blocks = self.total, self.blocks
+        return self.iteration * total + (block if len(blocks) == total else bisect_left(blocks, block))
+
+    def lanes(self, block: int) -> int:
+        """The lanes that a block is summed in: as its slot has said, else as planned."""
+        planned = Lanes.BITS_32 if block == self.layout.summary else self.planned
+        return self.slot_lanes.get(block, planned)
+
+    def flags(self, uses: int) -> int:
+        """What a contribution says of the lanes that its sender uses: 0 unless they are narrower than planned."""
+        return 1 + uses if uses > self.planned else 0
+
+    def words_of(self, block: int, lanes: int) -> int:
+        words = None if block == self.layout.blocks else self.words.get(lanes)
+        return self.layout.words_of(block, lanes) if words is None else words
+
+
+def iteration_blocks(layout: BlockLayout, iteration: int, blocks: Sequence[int] | None, lanes: int) -> IterationBlocks:
+    """An iteration with these blocks (None: all) in these lanes, all open; ProtocolError where that cannot be."""
+    total = layout.total
+    chosen: Sequence[int] = range(total) if blocks is None else tuple(map(int, blocks))
+    if list(chosen) != sorted(set(chosen)) or not chosen or not 0 <= chosen[0] <= chosen[-1] < total:
+        raise ProtocolError(
+            f"blocks of iteration {iteration} are {chosen}: one or more of 0 to {total - 1}, ascending, are allowed"
+        )
+    layout.words_of(0, lanes)  # refuses lanes that no block can be sent in
+    words = {int(code): layout.words_of(0, code) for code in Lanes if layout.allows(0, code)}
+    return IterationBlocks(
+        layout=layout, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen), words=words, total=total
+    )
+
+
+def hint(answer: KofnHeader) -> int | None:
+    """Lanes that the worker that closed a block uses by now, as its RESULT says; None where they are as planned."""
+    return answer.flags - 1 if 1 < answer.flags <= len(Lanes) else None
+
+
+def check_words(layout: BlockLayout, answer: KofnHeader) -> None:
+    """ProtocolError when the block in a slot has not the words that this worker's has in the same lanes.
+
+    An answer has as many words as what it answers: those of the slot's block, unless it is FORMAT_MISMATCH for having
+    others.
+    """
+    block, lanes = answer.block, answer.lanes
+    other = answer.kind == Kind.FORMAT_MISMATCH and answer.flags == Flag.OTHER_WORDS
+    if not layout.allows(block, lanes) or other == (answer.words == layout.words_of(block, lanes)):
+        raise ProtocolError(
+            f"block {block} of iteration {answer.iteration} is summed in lanes of code {lanes} with another number of"
+            f" words than by {layout}: all workers of a job must have the same job.words and compress.codec"
+        )

@@ -1,0 +1,124 @@
+"""The slots in plain Python: docs/explanation/protocol.md's table once more, as an oracle that is obviously right.
+
+One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kofn.host.arrays import Fixed
+from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, Lanes, bit_of
+
+Answer = tuple[int, KofnHeader, bytes]
+
+
+@dataclass(slots=True)
+class SlotState:
+    """One slot: whose block is in it, and how far that is."""
+
+    block_id: tuple[int, int, int] = (0, 0, 0)  # generation, iteration, block
+    members: int = 0
+    count: int = 0
+    addends: int = 0
+    weight: int = 0
+    done: bool = False
+    format: tuple[int, int, int] = (0, 0, 0)  # scale, words, lanes
+    values: Fixed = field(default_factory=lambda: np.zeros(64, np.int64))
+
+
+class SlotModel:
+    """The slots of a job of `workers` workers, summing until `k` are in or a lane's sum has no more `room`.
+
+    Where no room is given there is some for as many contributions as workers.
+    """
+
+    def __init__(self, *, workers: int, k: int, slots: int = 4096, room: int | None = None) -> None:
+        self.workers, self.k, self.room = workers, k, workers if room is None else room
+        self.generation = 0
+        self.slots = [SlotState() for _ in range(slots)]
+
+    def handle(self, header: KofnHeader, values: bytes | memoryview) -> list[Answer]:  # noqa: PLR0911  # one return for each row of the table
+        """Take a packet of a worker, whose values are not kept; what the switch sends, all with the same values."""
+        if header.generation != self.generation:
+            return []
+        index = header.slot % len(self.slots)
+        slot = self.slots[index]
+        block_id, me = (header.generation, header.iteration, header.block), bit_of(header.worker, header.part)
+        form = (header.scale, header.words, header.lanes)
+        if block_id < slot.block_id:
+            return [_answer(header, Kind.STALE, header.worker, bytes(header.words * WORD_BYTES))]
+        if block_id > slot.block_id:
+            if header.kind == Kind.PULL or not self._has_room(header, merged=0):
+                return []
+            numbers, addends = to_numbers(values, header.lanes), max(header.count, 1)
+            slot = SlotState(block_id, me, header.count, addends, header.weight, False, form, numbers)
+            self.slots[index] = slot
+            return self._maybe_close(slot, header)
+        if slot.format[1] != header.words:
+            return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
+        if slot.done:
+            return [
+                _answer(self._state(slot, header), Kind.LATE, header.worker, to_values(slot.values, slot.format[2]))
+            ]
+        if header.kind == Kind.PULL:
+            return []
+        if not slot.members & me:
+            if slot.format != form:
+                return [self._refusal(slot, header)]
+            if not self._has_room(header, merged=slot.addends - slot.count):
+                return []
+            slot.values = slot.values + to_numbers(values, header.lanes)
+            slot.members |= me
+            slot.count += header.count
+            slot.addends += max(header.count, 1)
+            slot.weight += header.weight
+        return self._maybe_close(slot, header)
+
+    def _has_room(self, header: KofnHeader, *, merged: int) -> bool:
+        """Whether k that count still fit a sum that has so many which do not, when this one is added."""
+        return header.count > 0 or merged + (header.k or self.k) < self.room
+
+    def _maybe_close(self, slot: SlotState, header: KofnHeader) -> list[Answer]:
+        k = header.k or self.k
+        if slot.count < k and slot.addends < self.room:
+            return []
+        slot.done = True
+        ranks = range(self.workers) if header.recipient == EVERYONE else [header.recipient]
+        state, values = self._state(slot, header._replace(k=k)), to_values(slot.values, slot.format[2])
+        return [_answer(state, Kind.RESULT, rank, values) for rank in ranks]
+
+    def _refusal(self, slot: SlotState, header: KofnHeader) -> Answer:
+        return _answer(self._state(slot, header), Kind.FORMAT_MISMATCH, header.worker, bytes(header.words * WORD_BYTES))
+
+    def _state(self, slot: SlotState, header: KofnHeader) -> KofnHeader:
+        """A header that says what is in the slot."""
+        scale, _, lanes = slot.format
+        return header._replace(
+            members=slot.members,
+            count=slot.count,
+            weight=slot.weight,
+            scale=scale,
+            lanes=lanes,
+            k=header.k or self.k,
+        )
+
+
+def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
+    return rank, header._replace(kind=kind, worker=rank), values
+
+
+def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
+    """A packet's lanes, of this code, as signed numbers."""
+    if lanes == Lanes.BITS_4:
+        octets = np.frombuffer(values, np.int8)
+        return np.stack((octets >> 4, octets << 4 >> 4), axis=-1).ravel().astype(np.int64)
+    return np.frombuffer(values, f">i{4 >> lanes}").astype(np.int64)
+
+
+def to_values(numbers: Fixed, lanes: int) -> bytes:
+    """Numbers as lanes of this code; what does not fit is cut off, so unsigned ones are summed as signed ones are."""
+    if lanes == Lanes.BITS_4:
+        pairs = numbers.reshape(-1, 2) & 15
+        return (pairs[:, 0] << 4 | pairs[:, 1]).astype(np.uint8).tobytes()
+    return numbers.astype(f">i{4 >> lanes}").tobytes()

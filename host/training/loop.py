@@ -1,0 +1,321 @@
+"""Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
+
+Who reduces is a Reducer's to know: the switch, a server, or the workers among themselves.  Every replica applies the
+same aggregates in the same order, so all of them see the same held-out accuracy at the same iteration and stop
+together, without a word to each other.
+
+The rule for late gradients (config.late_rules) says whether a worker stops computing when its iteration has ended
+elsewhere, and whether one that has contributed computes another gradient with the same parameters until then.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kofn.config.late_rules import GIVE_UPS
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.alignment import Alignment, Direction
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.kernels.sample import norm2
+from kofn.host.stopwatch import Times
+from kofn.host.training.metrics import Metrics
+from kofn.host.training.reducer import Reducer
+from kofn.host.wire import packet as wire
+from kofn.host.workload.evaluation import Evaluation
+from kofn.host.workload.model import Momentum
+from kofn.host.workload.replica import Replica, ReplicaState
+from kofn.host.workload.straggler_source import load_stragglers
+from kofn.host.workload.workload import load_workload
+from kofn.results.account import Account
+from kofn.results.worker_metrics import TIME_PARTS
+from kofn.rpc import kofn_pb2
+
+OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *TIME_PARTS)
+"""Fields of a metrics line that only a worker has that computed the iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A gradient and what it took; `gradient` is None where it is not contributed, as when it was `aborted`."""
+
+    loss: float | None
+    gradient: Floats | None
+    norm2: float
+    agreement: float  # with the aggregate that was applied before it was begun (compression.alignment)
+    blocking_s: float
+    aborted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What this worker did in one iteration; times in seconds, `started` since the epoch."""
+
+    iteration: int
+    started: float
+    first_block_s: float  # until it gave up, where it did
+    work: Work | None  # None: the gradient was computed before a restart
+    age: int = 0  # of the gradient, in iterations, when it was contributed
+    catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
+    account: Account | None = None  # of all of the worker's gradients up to then
+    spent: "Spent | None" = None  # None: in virtual time
+
+    @property
+    def contributed(self) -> bool:
+        """Whether a gradient of this iteration is in the ledger."""
+        return self.work is None or self.work.gradient is not None
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """Its part of a metrics line."""
+        if self.work is None or not self.contributed:
+            return {}
+        return {
+            "started": self.started,
+            "loss": self.work.loss,
+            "first_block_s": self.first_block_s,
+            "iteration_s": now - self.started,
+            "blocking_s": self.work.blocking_s,
+            "gradient_norm2": self.work.norm2,
+            "age": self.age,
+            "account": self.account and asdict(self.account),
+            **(self.spent.fields() if self.spent else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where an iteration's time has gone up to its step, which began at `reduced_s` (time.monotonic).
+
+    compute_s: since the end of the step before, so what is written down of an iteration is in the next one's.
+    """
+
+    compute_s: float
+    times: Times
+    reduced_s: float
+
+    def fields(self) -> dict[str, float]:
+        """Its part of a metrics line."""
+        return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in asdict(self.times).items()}}
+
+
+class Training:
+    """One worker's model, data and stragglers."""
+
+    def __init__(self, config: Config, rank: int) -> None:
+        self._config = config
+        self._blocking = load_stragglers(config, rank)
+        self._begun_s = self._since_s = time.monotonic()  # of the training; the end of the latest step
+        self._cut_off = 0  # gradients in a row that were not in time
+        self._workload = workload = load_workload(config, rank)
+        optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
+        self.parameters = len(workload.parameters)
+        self._alignment = Alignment(self.parameters)
+        self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
+        self.coding = JobCoding.of(config.job, config.compress, self.parameters)
+        results = self.coding.padded if load_collective(config.job.collective).ledger else 0
+        self.replica = Replica(workload.parameters, optimizer, workload.evaluator, results, self.coding.planner.first())
+
+    def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
+        """Train to the target accuracy ("target") or the last iteration ("iterations")."""
+        self._begun_s = self._since_s = time.monotonic()
+        reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
+        while reason is None:
+            decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
+            self._direction = None
+            step, updates, reason = self._iterate(reducer, metrics, ready)
+            if step.work is not None:
+                spent_s = time.monotonic() - ready
+                report(_report(step, step.work, updates, self._direction, spent_s, decision))
+        return reason
+
+    def _iterate(
+        self, reducer: Reducer, metrics: Metrics, ready: float
+    ) -> tuple[Step, list[Aggregate | ReplicaState], str | None]:
+        """Compute and contribute until an iteration has ended: what was done, what has ended, and why to stop, if so.
+
+        Before a late gradient is contributed, the missed iterations are applied; one of them may end the training.
+        """
+        iteration, started, batch = reducer.iteration, time.time(), 0
+        work = first = None if reducer.entered else self._work(reducer, iteration, ready)
+        since, computed = self._since_s, time.monotonic()
+        step: Step | None = None
+        ended: list[Aggregate | ReplicaState] = []
+        reason, catch_up_s = None, 0.0
+        while reason is None:
+            handed, news = self._give(reducer, iteration, work, batch)
+            if step is None:
+                in_time = handed is not None and (work is None or not work.aborted)
+                self._cut_off = 0 if in_time else self._cut_off + 1
+            elif handed is not None and batch == 0:
+                catch_up_s = handed - computed
+            step = step or Step(
+                iteration=iteration,
+                started=started,
+                first_block_s=(handed or computed) - ready,
+                work=first,
+                age=reducer.age,
+                account=reducer.account(),
+                spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
+            )
+            reason = self._follow(news, None if ended else step, metrics)
+            ended += news
+            if handed is not None:
+                if ended:
+                    break
+                batch += 1
+                work = self._work(reducer, iteration, time.monotonic(), batch)
+        assert step is not None
+        step = replace(step, age=reducer.age, catch_up_s=catch_up_s, account=reducer.account())
+        return step, ended, reason
+
+    def _give(
+        self, reducer: Reducer, iteration: int, work: Work | None, batch: int
+    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
+        """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
+        if work is not None and work.gradient is None:
+            return time.monotonic(), reducer.skip()
+        stay = reducer.rule.repeats and batch < wire.PARTS - 1
+        gradient = None if work is None else work.gradient
+        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay, meanwhile=self.replica.add_up)
+
+    def _follow(self, updates: list[Aggregate | ReplicaState], step: Step | None, metrics: Metrics) -> str | None:
+        """Apply what has finished, in order, up to the end of the training, and write it down."""
+        lines: list[dict[str, Any]] = []
+        reason = None
+        for update in updates:
+            if isinstance(update, ReplicaState):
+                self.replica.restore(update)
+                self._alignment.clear()
+                reason = self._over(update.iteration)
+            else:
+                own = step is not None and step.iteration == update.iteration
+                line, reason = self._apply(update, step if own else None)
+                lines.append(line)
+            if reason is not None:
+                break
+        self._since_s = time.monotonic()
+        for line in lines:
+            if step is not None and step.spent is not None and line["computed"]:
+                line["step_s"] = self._since_s - step.spent.reduced_s  # of all that has finished
+            metrics.write(**line)
+        return reason
+
+    def _over(self, iteration: int) -> str | None:
+        """Why the training ends with the parameters after this iteration, if it does."""
+        return self._reason(iteration, self._workload.evaluator.accuracy(iteration))
+
+    def _reason(self, iteration: int, accuracy: float | None) -> str | None:
+        """The goal that is reached."""
+        if accuracy is not None and accuracy >= self._config.run.target_accuracy:
+            return "target"
+        return "iterations" if iteration >= self._config.run.max_iterations else None
+
+    def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
+        """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
+        loss, gradient = self._workload.gradient(iteration, batch)
+        agreement = self._alignment.agreement(gradient)
+        blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
+        floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
+        aborted = self._pause(reducer, floor_s + blocking_s, batch)
+        return Work(
+            loss=loss,
+            gradient=None if aborted else gradient,
+            norm2=0.0 if aborted else norm2(gradient),
+            agreement=0.0 if aborted else agreement,
+            blocking_s=blocking_s,
+            aborted=aborted,
+        )
+
+    def _pause(self, reducer: Reducer, seconds: float, batch: int) -> bool:
+        """Sleep; whether it was cut short because the iteration is over: as the rule says, and not too often."""
+        if reducer.rule.gives_up and (self._cut_off < GIVE_UPS or batch):
+            return reducer.over.wait(seconds)
+        time.sleep(seconds)
+        return False
+
+    def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
+        """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
+        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
+        direction = self._alignment.direction(aggregate.mean)
+        if step:
+            self._direction = direction
+        line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
+            "injected_mean_s": self._blocking.mean_s(aggregate.iteration)
+        }
+        return line, self._reason(aggregate.iteration, evaluation.accuracy)
+
+
+def iteration_line(
+    aggregate: Aggregate, step: Step | None, now: float, direction: Direction, evaluation: Evaluation
+) -> dict[str, Any]:
+    """What a worker writes down of an iteration (results.worker_metrics.Iteration); without `step` it had no part in
+    it."""
+    own = step.fields(now) if step else {}
+    return {
+        "iteration": aggregate.iteration,
+        "time": now,
+        "computed": bool(own),
+        "aggregate_norm2": direction.norm2,
+        "k": aggregate.k,
+        "count": aggregate.count,
+        "members": aggregate.members,
+        "late": aggregate.late,
+        **asdict(evaluation),
+        **(dict.fromkeys(OWN) | own),
+        **(asdict(aggregate.encoding) if aggregate.encoding else {}),
+    }
+
+
+def _report(
+    step: Step,
+    work: Work,
+    updates: list[Aggregate | ReplicaState],
+    direction: Direction | None,
+    iteration_s: float,
+    decision: int,
+) -> kofn_pb2.Report:
+    """What the controller measures from; `updates`: from the one of this iteration on, or a replica in its place."""
+    first = None if isinstance(updates[0], ReplicaState) else updates[0]
+    least, most = first.ks if first else (0, 0)
+    return report_of(
+        step,
+        work,
+        direction,
+        late=first is None or first.late,
+        held=(first.gradients, first.contributors) if first else (0.0, 0.0),
+        iteration_s=iteration_s,
+        iterations_behind=len(updates) - 1,
+        decision=decision,
+        k_least=least,
+        k_most=most,
+    )
+
+
+def report_of(
+    step: Step, work: Work, direction: Direction | None, *, late: bool, held: tuple[float, float], **more: float
+) -> kofn_pb2.Report:
+    """One iteration as the controller hears of it (Report in rpc/kofn.proto); `more`: further fields of it.
+
+    `held`: gradients and contributors in the iteration's sums, means over its blocks.  A worker that gave up says for
+    how long it had tried.
+    """
+    gradients, contributors = held
+    return kofn_pb2.Report(
+        iteration=step.iteration,
+        first_block_s=step.first_block_s,
+        censored=work.aborted,
+        late=late,
+        gradient_norm2=work.norm2,
+        gradient_agreement=work.agreement,
+        aggregate_norm2=direction.norm2 if direction else 0.0,
+        aggregate_products=direction.products if direction else (),
+        gradients=gradients,
+        contributors=contributors,
+        age=step.age,
+        catch_up_s=step.catch_up_s,
+        **(asdict(step.account) if step.account else {}),
+        **more,  # type: ignore[arg-type]  # numbers, by the names of fields
+    )

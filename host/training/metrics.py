@@ -1,0 +1,54 @@
+"""What a worker writes down: a JSON line for each iteration, a summary at the end, and its ledger as arrays."""
+
+import json
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+
+from kofn.host.arrays import Fixed
+from kofn.host.compression.ledger import LedgerTotals
+
+
+class Metrics:
+    """`PATH` gets JSON lines, after those of an earlier process; the ledger go to the same name with .npz."""
+
+    def __init__(self, path: Path) -> None:
+        self._ledger_path = path.with_suffix(".npz")
+        self._file: TextIO = path.open("a", buffering=1)
+
+    def __enter__(self) -> Self:
+        """Close the file at the end of the block, whatever happened."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, **fields: Any) -> None:
+        self._file.write(json.dumps(fields) + "\n")
+
+    def close(self, totals: LedgerTotals | None, results: Fixed) -> None:
+        """Where there is a ledger, what conservation is checked with: int64 in units of 2**-40, shape (elements,)."""
+        self._file.close()
+        if totals is None:
+            return
+        _save(
+            self._ledger_path,
+            gradients=totals.gradients,
+            aggregated=totals.aggregated,
+            residual=totals.pending,
+            discarded=totals.discarded,
+            results=results,
+        )
+
+
+def _save(path: Path, **arrays: Fixed) -> None:
+    """As numpy.savez_compressed, with less effort: a fifth of its time, and hardly a larger file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)

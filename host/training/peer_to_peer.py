@@ -1,0 +1,135 @@
+"""Training by a collective of the workers alone, which needs every one of them in every iteration.
+
+Nothing comes late and nothing is left over, so there is no ledger, and nobody has results that another may miss.  Who
+is gone takes the job with it.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+import numpy as np
+
+from kofn.config.late_rules import RULES, Treatment
+from kofn.host.agent.peer_source import PeerSource
+from kofn.host.arrays import Floats
+from kofn.host.collectives.collective import Collective, Reduced
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.plan import Plan
+from kofn.host.errors import AgentError, HostError
+from kofn.host.protocol.history import Result
+from kofn.host.stopwatch import Times
+from kofn.host.workload.replica import ReplicaState
+from kofn.results.account import Account
+
+
+class PeerToPeer:
+    """A Reducer by the Collective that `connect` makes when all workers are there; `plan`: of a job that sends all."""
+
+    def __init__(self, connect: Callable[[], Collective], plan: Plan) -> None:
+        self.decision, self.rule = 0, RULES["merge"]
+        self.iteration = self.generation = 0
+        self.entered, self.age = False, 0
+        self.over = threading.Event()
+        """Never set."""
+        self.times = Times()
+        self._connect, self._plan = connect, plan
+        self._collective: Collective | None = None
+        self._failure: HostError | None = None
+        self._bytes = {"bytes_sent": 0, "bytes_received": 0}
+
+    def all_reduce(
+        self,
+        gradient: Floats | None,
+        *,
+        begun: int | None = None,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
+        """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
+        assert self._collective is not None
+        assert gradient is not None
+        meanwhile()
+        handed_s = time.monotonic()
+        reduced = self._collective.all_reduce([gradient], progress=self._heed)
+        self.times = reduced.times
+        self._bytes["bytes_sent"] += reduced.sent_bytes
+        self._bytes["bytes_received"] += reduced.received_bytes
+        done = self._aggregate(reduced)
+        self.iteration += 1
+        return handed_s, [done]
+
+    def catch_up(self) -> list[Aggregate | ReplicaState]:
+        return []
+
+    def skip(self) -> list[Aggregate | ReplicaState]:
+        """Nothing can go on without this worker."""
+        raise AgentError(f"iteration {self.iteration} needs every worker: none can leave it out")
+
+    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+        self.iteration, self.generation = iteration, generation
+        self._collective = await asyncio.to_thread(self._connect)
+
+    async def join_running(
+        self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
+    ) -> ReplicaState:
+        raise AgentError("the job runs already: its collective needs every worker from the beginning to the end")
+
+    def held(self, first: int, last: int) -> Iterable[Result]:
+        return ()
+
+    def regroup(self, generation: int) -> None:
+        """The slots are nothing to this job."""
+        self.generation = generation
+
+    async def resume(self, generation: int) -> None:
+        """It has never stopped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Nothing is ever late."""
+
+    def fail(self, error: HostError) -> None:
+        """As Reducer; heard in mid-call where the collective tells of its progress."""
+        self._failure = error
+
+    async def close(self) -> None:
+        if self._collective is not None:
+            await asyncio.to_thread(self._collective.close)
+
+    def statistics(self) -> dict[str, int]:
+        """Payload of the collective's connections."""
+        return dict(self._bytes)
+
+    def totals(self) -> LedgerTotals | None:
+        return None
+
+    def account(self) -> Account | None:
+        return None
+
+    def _heed(self, share: float) -> None:
+        """Raise what fail() was told."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _aggregate(self, reduced: Reduced) -> Aggregate:
+        """Everyone's gradient is in it, once."""
+        count = reduced.count
+        return Aggregate(
+            iteration=self.iteration,
+            mean=reduced.arrays[0],
+            total=np.zeros(0, np.int64),
+            k=count,
+            ks=(count, count),
+            count=count,
+            members=list(range(count)),
+            missed=0,
+            gradients=count,
+            contributors=count,
+            least=count,
+            notes={},
+            plan=self._plan,
+            encoding=None,
+        )

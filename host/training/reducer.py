@@ -1,0 +1,121 @@
+"""What a worker needs of whoever reduces its gradients, to train with it and to be a member of its job.
+
+`Agent` is one: a switch or a parameter server makes its sums. `PeerToPeer` is the other: the workers sum among
+themselves.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from kofn.config.late_rules import LateRule, Treatment
+from kofn.host.agent.peer_source import PeerSource
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.errors import HostError
+from kofn.host.protocol.history import Result
+from kofn.host.stopwatch import Times
+from kofn.host.workload.replica import ReplicaState
+from kofn.results.account import Account
+
+
+class Reducer(Protocol):
+    """One worker's place in the iterations of a job.
+
+    The training thread calls what says so; everything else is the event loop's that it lives on.
+    """
+
+    decision: int
+    """Number of the last Decision of the controller that this worker has heard."""
+
+    age: int
+    """Of the gradient that was contributed last: the iterations that had ended by then since it was begun."""
+
+    @property
+    def rule(self) -> LateRule:
+        """What becomes of gradients that are late."""
+
+    @property
+    def iteration(self) -> int:
+        """The one that the training thread works on."""
+
+    @property
+    def generation(self) -> int:
+        """Of the switch's slots, as far as this worker has heard."""
+
+    # -- for the training thread
+
+    @property
+    def over(self) -> threading.Event:
+        """Set while the iteration that the training thread works on is over elsewhere."""
+
+    @property
+    def entered(self) -> bool:
+        """Whether the current iteration's gradient was given already, before a restart."""
+
+    @property
+    def times(self) -> Times:
+        """Where the time of the latest all_reduce() has gone."""
+
+    def all_reduce(
+        self,
+        gradient: Floats | None,
+        *,
+        begun: int | None = None,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
+        """Give a gradient, shape (elements,), to the current iteration and wait for its end; None when it is `entered`.
+
+        It is the worker's `batch`-th one of iteration `begun` (None: the current one).  With `stay`, and where it does
+        not count, the call does not wait.  `meanwhile` is called once, by some thread, while the gradient is on its
+        way. Returns the time of hand-over (time.monotonic) and the aggregates of all iterations that have ended; a
+        ReplicaState replaces all before it.  A time of None: nothing was contributed, apply these aggregates first.
+        """
+
+    def catch_up(self) -> list[Aggregate | ReplicaState]:
+        """Everything that the others have finished before this worker came."""
+
+    def skip(self) -> list[Aggregate | ReplicaState]:
+        """Contribute nothing to the current iteration; returns what all_reduce() does."""
+
+    # -- for the management network
+
+    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+        """The job begins with this iteration."""
+
+    async def join_running(
+        self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
+    ) -> ReplicaState:
+        """The job runs already: go on from a peer's replica, which `ask` gets; returns that."""
+
+    def held(self, first: int, last: int) -> Iterable[Result]:
+        """What this worker has of iterations first..last, for its peers."""
+
+    def regroup(self, generation: int) -> None:
+        """The switch has lost the job's slots: send nothing until resume()."""
+
+    async def resume(self, generation: int) -> None:
+        """Everyone has regrouped."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Treat late gradients so from now on."""
+
+    def fail(self, error: HostError) -> None:
+        """This worker cannot go on: the training thread is told."""
+
+    async def close(self) -> None:
+        """Give everything back."""
+
+    # -- in the end
+
+    def statistics(self) -> dict[str, int]:
+        """What it has done, as results.worker_metrics.Totals names it."""
+
+    def totals(self) -> LedgerTotals | None:
+        """What became of all gradients; None where nothing can be left over."""
+
+    def account(self) -> Account | None:
+        """The same by their weight; None likewise."""

@@ -1,0 +1,1 @@
+"""Packets between the protocol and UDP sockets."""

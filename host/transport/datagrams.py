@@ -1,0 +1,139 @@
+"""kofn's packets between a socket and Python, many at a time: datagrams.c through ctypes.
+
+Where there is no C compiler there is none of this: packets then go one by one, as wire.packet makes and reads them.
+"""
+
+import ctypes
+import logging
+import socket
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint16, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kofn.host.errors import WireError
+from kofn.host.wire.packet import (
+    CHECKSUM,
+    HEADER_BYTES,
+    PACKET_BYTES_MAX,
+    KofnHeader,
+    check,
+    encode_header,
+    headers_of,
+)
+from kofn.nativebuild.errors import CompileError, CompilerMissing
+from kofn.nativebuild.library import Signatures, compile_file, load_library
+
+log = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("datagrams.c")
+
+BATCH = 128
+"""Datagrams that are received at a time, at most."""
+
+_ROOM = PACKET_BYTES_MAX - HEADER_BYTES + 1  # so that one that is too long is seen to be
+
+Packet = tuple[KofnHeader, bytes]
+"""Header and values."""
+
+_SIGNATURES: Signatures = {
+    "datagrams_receive": (
+        c_int64,
+        [c_int, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
+    ),
+    "datagrams_send": (
+        c_int64,
+        [
+            *(c_int, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
+            *(c_void_p, c_void_p, c_int64),  # bodies
+            *(c_void_p, c_uint16),  # where to
+            *(c_void_p, c_void_p),  # what came of it
+        ],
+    ),
+}
+
+
+class Received(NamedTuple):
+    """What has come: good packets, their senders where these are asked for, what is wrong with others, all sizes."""
+
+    packets: list[Packet]
+    senders: list[int]
+    errors: list[WireError]
+    sizes: list[int]
+
+
+class Sent(NamedTuple):
+    """Which of some packets the kernel took, and why it did not take the last of the others (errno)."""
+
+    left: list[bool]
+    error: int
+
+
+class Datagrams:
+    """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).
+
+    receive() never waits; send() waits for room where the socket does.
+    """
+
+    def __init__(self, opened: socket.socket, library: ctypes.CDLL, *, senders: bool = False) -> None:
+        self._socket, self._library = opened, library
+        self._heads = np.empty(BATCH * HEADER_BYTES, np.uint8)
+        self._bodies = np.empty((BATCH, _ROOM), np.uint8)
+        self._sizes, self._sums = np.empty(BATCH, np.int64), np.empty(BATCH, np.uint16)
+        self._senders = np.empty(BATCH, ">u4") if senders else None
+        self._places = (
+            *(self._heads.ctypes.data, HEADER_BYTES, self._bodies.ctypes.data, _ROOM, BATCH),
+            *(self._sizes.ctypes.data, self._sums.ctypes.data),
+            None if self._senders is None else self._senders.ctypes.data,
+        )
+        self._head_bytes, self._body_bytes = self._heads.data, self._bodies.data.cast("B")
+
+    def receive(self) -> Received:
+        """What is there, at most a batch."""
+        count = self._library.datagrams_receive(self._socket.fileno(), *self._places)
+        sizes, sums = self._sizes[:count].tolist(), self._sums[:count].tolist()
+        packets, wrong, good, errors = list[Packet](), set[int](), self._body_bytes, list[WireError]()
+        headers = headers_of(self._head_bytes[: count * HEADER_BYTES])
+        for at, (header, size, damaged) in enumerate(zip(headers, sizes, sums, strict=True)):
+            try:
+                check(header, size, damaged)
+            except WireError as error:
+                errors.append(error)
+                wrong.add(at)
+            else:
+                packets.append((header, bytes(good[at * _ROOM : at * _ROOM + size - HEADER_BYTES])))
+        senders = [] if self._senders is None else self._senders[:count].tolist()
+        return Received(packets, [who for at, who in enumerate(senders) if at not in wrong], errors, sizes)
+
+    def send(self, packets: Sequence[Packet], places: Sequence[int] | None = None, port: int = 0) -> Sent:
+        """All of them, with their checksums: to the other end, or each to its place (an IPv4 address) at this port."""
+        count = len(packets)
+        heads = ctypes.create_string_buffer(b"".join([encode_header(header) for header, _ in packets]))
+        bodies = (c_char_p * count)(*[values for _, values in packets])
+        sizes = (c_int64 * count)(*[len(values) for _, values in packets])
+        left, error = ctypes.create_string_buffer(count), c_int32()
+        to = None if places is None else np.array(places, ">u4")
+        took = self._library.datagrams_send(
+            *(self._socket.fileno(), heads, HEADER_BYTES, CHECKSUM.start, bodies, sizes, count),
+            *(None if to is None else to.ctypes.data, socket.htons(port), left, ctypes.byref(error)),
+        )
+        return Sent([True] * count if took == count else [bool(one) for one in left.raw], error.value)
+
+
+def datagrams(opened: socket.socket, *, senders: bool = False) -> Datagrams | None:
+    """Those of a socket; None where there is no compiler."""
+    library = _library()
+    return None if library is None else Datagrams(opened, library, senders=senders)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled one; None, and a word in the log, where it cannot be had."""
+    try:
+        return load_library(compile_file(SOURCE), _SIGNATURES)
+    except (CompilerMissing, CompileError, OSError) as error:
+        log.info("packets go one by one: %s", error)
+        return None

@@ -1,0 +1,89 @@
+"""C offsets and the table of docs/explanation/protocol.md, written from the header's field table (`make header`).
+
+`python -m kofn.host.wire.header_text` writes both; tests fail while they are stale.
+"""
+
+from itertools import accumulate
+from pathlib import Path
+
+from kofn.host.wire import packet as wire
+
+ROOT = Path(__file__).resolve().parents[2]
+C_HEADER = ROOT / "experiments" / "load" / "kofn_header.h"
+PROTOCOL = ROOT / "docs" / "explanation" / "protocol.md"
+BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
+
+MEANINGS = {
+    "version": "3 (1 had no `gradients`, 2 one contribution of each worker)",
+    "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
+    "job": "job, 1..255",
+    "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
+    "recipient": "255: the result goes to all workers; else to this rank alone (reduce-scatter)",
+    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4",
+    "flags": (
+        "CONTRIBUTE: 0, or, where the sender by now uses narrower lanes than planned, 1 + their code (2 to 4);"
+        " RESULT: those of the contribution that closed the block; FORMAT_MISMATCH: 1 = the"
+        " slot's block has another number of words"
+    ),
+    "words": "256-byte words that follow, 1..32",
+    "k": (
+        "counted contributions that complete a block. CONTRIBUTE: 0 = the job's k, else this one; answers: "
+        "the k in force"
+    ),
+    "generation": "of the job's slots: Unix time in seconds, or later, when they were last begun anew; always growing",
+    "iteration": "from 1 (iteration 0 is the empty slot's)",
+    "block": "block of the gradient",
+    "slot": "chosen by the host, wrapped into the job's region by the switch",
+    "checksum": "the Internet checksum (RFC 1071) of header and values",
+    "scale": "signed; a lane of 1 stands for 2**-scale. Opaque to the switch, equal for all addends",
+    "count": (
+        "CONTRIBUTE: how many of the k this packet is (1 from a host); 0: it is added, and counts for none of"
+        " them: *merged*. PULL: 1; answers: how many counted ones are in the sum"
+    ),
+    "part": "0..3: number of the sender's contribution to this block; answers keep the sender's",
+    "weight": (
+        "of the gradients in it, in units of 1/256 gradient: each weighs 1, or less if it is old. CONTRIBUTE:"
+        " 1..1,023 gradients (more say 1,023); answers: of all in the sum; PULL: anything"
+    ),
+    "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum, bit 64 x part + rank",
+}
+"""Of every field, in Markdown."""
+
+
+def c_header() -> str:
+    """Offsets in a frame (Ethernet, IPv4, UDP), in bytes: of a field that shares its byte, that byte's."""
+    numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
+    numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
+    numbers |= {"WORD_BYTES": wire.WORD_BYTES, "MEMBERS_BYTES": wire.MEMBERS_BYTES}
+    starts = accumulate((bits for _, bits in wire.HEADER_FIELDS), initial=0)
+    numbers |= {
+        f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8
+        for (name, _), start in zip(wire.HEADER_FIELDS, starts, strict=False)
+    }
+    numbers |= {kind.name: kind.value for kind in wire.Kind}
+    lines = [f"#define KOFN_{name} {number}" for name, number in numbers.items()]
+    head = "// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md in an\n"
+    head += "// Ethernet frame.\n"
+    return head + "#pragma once\n\n" + "\n".join(lines) + "\n"
+
+
+def field_table() -> str:
+    """Every field in wire order; KeyError where one has no meaning."""
+    rows = [f"| {name} | {bits} | {MEANINGS[name]} |" for name, bits in wire.HEADER_FIELDS]
+    return "\n".join(("| field | bits | meaning |", "|---|---|---|", *rows))
+
+
+def protocol() -> str:
+    """docs/explanation/protocol.md as it has to be."""
+    before, _, rest = PROTOCOL.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{field_table()}\n\n{END}{after}"
+
+
+def main() -> None:
+    C_HEADER.write_text(c_header())
+    PROTOCOL.write_text(protocol())
+
+
+if __name__ == "__main__":
+    main()

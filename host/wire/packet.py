@@ -1,0 +1,249 @@
+"""The packet format: one table of fields, and the fast codec made from it.
+
+`HEADER_FIELDS` is the only place in Python that knows the header (docs/explanation/protocol.md says what each field
+means); `wire.scapy_layer` makes the Scapy layer from it and a test compares it with kofn_h in p4c's output.  This
+module knows nothing of sockets, slots or what the values mean.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from kofn.host.errors import ChecksumError, WireError
+
+PORT = 0x4B4E
+"""UDP port of the switch's service address and of every worker."""
+
+VERSION = 3
+FORWARDED_PORT = PORT + 1
+"""What hosts say to each other without the switch's help: it keeps PORT for itself, and forwards all others."""
+
+EVERYONE = 255
+"""`recipient` of a block whose result goes to all workers."""
+
+WORD_BYTES = 256
+WORD_LANES = WORD_BYTES // 4
+"""32-bit lanes of a word."""
+
+WORDS_MAX = 32
+
+RANKS = 64
+PARTS = 4
+"""Contributions of one worker to one block, at most."""
+
+WEIGHT_UNIT = 256
+"""The weight of a gradient that counts in full."""
+
+WEIGHT_MAX = 1023 * WEIGHT_UNIT
+"""Of one contribution."""
+
+HEADER_FIELDS = (
+    ("version", 4),
+    ("kind", 4),
+    ("job", 8),
+    ("worker", 8),
+    ("recipient", 8),
+    ("lanes", 4),
+    ("flags", 4),
+    ("words", 8),
+    ("k", 16),
+    ("generation", 32),
+    ("iteration", 32),
+    ("block", 32),
+    ("slot", 16),
+    ("checksum", 16),
+    ("scale", 16),
+    ("count", 8),
+    ("part", 8),
+    ("weight", 32),
+    ("members", PARTS * RANKS),
+)
+"""(name, bits) of every header field in wire order, big-endian."""
+
+SIGNED_FIELDS = frozenset({"scale"})
+HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
+MEMBERS_BYTES = PARTS * RANKS // 8
+PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
+
+FRAME_BYTES = 42
+"""Ethernet, IPv4 and UDP headers: links count them."""
+
+
+class Kind(IntEnum):
+    """kind_t of p4src/headers.p4: two that workers send, four that the switch answers with."""
+
+    CONTRIBUTE = 0
+    PULL = 1
+    RESULT = 2
+    LATE = 3
+    STALE = 4
+    FORMAT_MISMATCH = 5
+
+
+class Flag(IntEnum):
+    """What `flags` say of an answer; in a CONTRIBUTE, and the RESULT that it causes, they are 0 or 1 + a lanes code."""
+
+    OTHER_WORDS = 1
+    """In FORMAT_MISMATCH: the slot's block has another number of words, so it is summed in other lanes."""
+
+
+class Lanes(IntEnum):
+    """Code of a lane's width."""
+
+    BITS_32 = 0
+    BITS_16 = 1
+    BITS_8 = 2
+    BITS_4 = 3
+
+
+class KofnHeader(NamedTuple):
+    """The 64 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
+
+    version: int = VERSION
+    kind: int = Kind.CONTRIBUTE
+    job: int = 0
+    worker: int = 0
+    recipient: int = EVERYONE
+    lanes: int = Lanes.BITS_32
+    flags: int = 0
+    words: int = 1
+    k: int = 0
+    generation: int = 0
+    iteration: int = 1
+    block: int = 0
+    slot: int = 0
+    checksum: int = 0
+    scale: int = 0
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    part: int = 0
+    weight: int = WEIGHT_UNIT
+    members: int = 0
+
+
+def _byte_groups() -> Iterator[list[tuple[str, int]]]:
+    """Neighbouring fields that together fill whole bytes, in wire order."""
+    group: list[tuple[str, int]] = []
+    for field in HEADER_FIELDS:
+        group.append(field)
+        if sum(bits for _, bits in group) % 8 == 0:
+            yield group
+            group = []
+
+
+def _struct_format() -> str:
+    """One struct code for each group: pairs of 4-bit fields share a byte, the bitmap is bytes."""
+    codes = {8: "B", 16: "H", 32: "I", 256: "32s"}
+    groups = [(sum(bits for _, bits in group), group[0][0] in SIGNED_FIELDS) for group in _byte_groups()]
+    return ">" + "".join(codes[bits].lower() if signed else codes[bits] for bits, signed in groups)
+
+
+_HEADER = struct.Struct(_struct_format())
+
+
+FEW_BYTES = 512
+"""From so many on NumPy sums faster than Python."""
+
+
+def _place(name: str) -> slice:
+    """The header's bytes that hold a field."""
+    names = [field for field, _ in HEADER_FIELDS]
+    widths = [bits for _, bits in HEADER_FIELDS]
+    at = sum(widths[: names.index(name)]) // 8
+    return slice(at, at + widths[names.index(name)] // 8)
+
+
+CHECKSUM = _place("checksum")
+"""Where in a packet its checksum stands."""
+
+
+def encode_header(header: KofnHeader) -> bytes:
+    """The header's 64 bytes as they are; WireError names a field that is out of range."""
+    version, kind, job, worker, recipient, lanes, flags, *rest, members = header
+    if (version | kind | lanes | flags) >> 4:
+        raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
+    try:
+        bitmap = members.to_bytes(MEMBERS_BYTES)
+        return _HEADER.pack(version << 4 | kind, job, worker, recipient, lanes << 4 | flags, *rest, bitmap)
+    except (struct.error, OverflowError) as error:
+        raise WireError(f"{error}: {header}") from error
+
+
+def headers_of(heads: bytes | memoryview) -> Iterator[KofnHeader]:
+    """The fields of headers that follow each other."""
+    for first, job, worker, recipient, widths, *rest in _HEADER.iter_unpack(heads):
+        rest[-1] = int.from_bytes(rest[-1])
+        yield KofnHeader(first >> 4, first & 15, job, worker, recipient, widths >> 4, widths & 15, *rest)
+
+
+def _unpack(datagram: bytes | memoryview) -> KofnHeader:
+    """The first 64 bytes as fields."""
+    return next(headers_of(datagram[:HEADER_BYTES]))
+
+
+def decode_header(
+    datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], KofnHeader] = _unpack
+) -> KofnHeader:
+    """The header of a datagram; WireError when it is too short, of another version, of another length, or damaged."""
+    header = parse(datagram) if len(datagram) >= HEADER_BYTES else KofnHeader()
+    check(header, len(datagram), sum_of(datagram))
+    return header
+
+
+def check(header: KofnHeader, size: int, total: int) -> None:
+    """WireError where a datagram of this size, with this sum_of(), is not what its header says."""
+    if size < HEADER_BYTES:
+        raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
+    if header.version != VERSION:
+        raise WireError(f"version {header.version}: this host speaks version {VERSION}")
+    if size != HEADER_BYTES + header.words * WORD_BYTES:
+        raise WireError(f"{size} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
+    if total:
+        raise ChecksumError(f"a damaged datagram: its checksum {header.checksum:#06x} does not fit its content")
+
+
+def encode(header: KofnHeader, values: bytes | memoryview) -> bytes:
+    """A whole datagram: header with its checksum, then the values as they are on the wire."""
+    return b"".join((encode_head(header, sum_of(values)), values))
+
+
+def encode_head(header: KofnHeader, values_sum: int) -> bytearray:
+    """A datagram's header with its checksum, where the values that follow have this sum."""
+    head = bytearray(encode_header(header))
+    head[CHECKSUM] = b"\0\0"
+    total = (sum_of(head) + values_sum) % 0xFFFF
+    head[CHECKSUM] = (0xFFFF - (total or 0xFFFF)).to_bytes(2, "little")
+    return head
+
+
+def sum_of(data: bytes | bytearray | memoryview) -> int:
+    """The one's complement sum of 16-bit words (RFC 1071) modulo 2**16 - 1, bytes swapped; 0 for undamaged packets.
+
+    Wider words have the same sum, and so have swapped ones, swapped: native 32-bit words are the fastest to add, but a
+    few bytes are faster as one word that is as wide as all of them.
+    """
+    if len(data) < FEW_BYTES:
+        return int.from_bytes(data, "little") % 0xFFFF
+    whole = len(data) // 4
+    rest = int.from_bytes(data[4 * whole :], "little")
+    return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
+
+
+def bit_of(rank: int, part: int) -> int:
+    """A bitmap with the bit of one contribution: this part of what this rank gives to a block."""
+    return 1 << part * RANKS + rank
+
+
+def bits_of(rank: int) -> int:
+    """A bitmap with the bits of all parts of what this rank gives."""
+    return sum(bit_of(rank, part) for part in range(PARTS))
+
+
+def members_of(bitmap: int) -> list[int]:
+    """The ranks that have given any part, ascending."""
+    return [rank for rank, bits in enumerate(_BITS) if bitmap & bits]
+
+
+_BITS = [bits_of(rank) for rank in range(RANKS)]

@@ -1,0 +1,1 @@
+"""What a worker computes: model, data, replica, injected stragglers."""

@@ -1,0 +1,193 @@
+"""A multilayer perceptron in NumPy on the digits of UCI and scikit-learn: 8 x 8 grey images, 10 classes.
+
+Parameters and gradient are flat float32 vectors, as the aggregation wants them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.config.schema import CLASSES
+from kofn.config.schema import ShardSection as ClassShard
+from kofn.host.arrays import Floats
+from kofn.host.kernels.kernel import kernel
+
+Labels = npt.NDArray[np.int64]
+
+DIGITS = Path(__file__).with_name("digits.npz")
+
+PIXELS = 64
+HELD_OUT = 360
+"""Of 1,797 images: a fifth, never trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Images, shape (n, 64) in 0..1, and their labels, shape (n,)."""
+
+    images: Floats
+    labels: Labels
+
+    def of(self, classes: Sequence[int]) -> "Batch":
+        chosen = np.isin(self.labels, classes)
+        return Batch(self.images[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One worker's data: its share of the training images and everybody's held-out ones."""
+
+    train: Batch
+    held_out: Batch
+    seed: tuple[int, int]
+
+    def batch(self, iteration: int, size: int, number: int = 0) -> Batch:
+        """The iteration's images, drawn from the seed, the iteration and the batch's number in it alone."""
+        choice = np.random.default_rng((*self.seed, iteration, 1 + number)).integers(len(self.train.labels), size=size)
+        return Batch(self.train.images[choice], self.train.labels[choice])
+
+
+def load_shard(
+    rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = (), dirichlet: float | None = None
+) -> Shard:
+    """One worker's of `load_shards`."""
+    (shard,) = load_shards([rank], workers, seed, owned, dirichlet)
+    return shard
+
+
+def load_shards(
+    ranks: Iterable[int],
+    workers: int,
+    seed: int,
+    owned: Sequence[ClassShard] = (),
+    dirichlet: float | None = None,
+) -> list[Shard]:
+    """For each rank all training images of the classes that `owned` gives it alone; else its equal share of the others.
+
+    They are dealt one by one, after a shuffle that all workers share. With `dirichlet` each class is divided by shares
+    drawn from a Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).
+    """
+    pixels, digits = load_digits()
+    order = np.random.default_rng(seed).permutation(len(digits))
+    images, labels = (pixels[order] / 16).astype(np.float32), digits[order]
+    held_out = Batch(images[:HELD_OUT], labels[:HELD_OUT])
+    trained = Batch(images[HELD_OUT:], labels[HELD_OUT:])
+    if dirichlet is None:
+        dealt = {rank: _dealt(rank, workers, trained.labels, owned) for rank in ranks}
+    else:
+        divided = _divided(trained.labels, workers, dirichlet, seed)
+        dealt = {rank: divided[rank] for rank in ranks}
+    return [
+        Shard(Batch(trained.images[mine], trained.labels[mine]), held_out, (seed, rank)) for rank, mine in dealt.items()
+    ]
+
+
+def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:
+    """Pixels 0..16, shape (1797, 64), and labels, shape (1797,); digits.txt says whose they are."""
+    with np.load(DIGITS) as file:
+        return file["images"].astype(np.float64), file["labels"].astype(np.int64)
+
+
+def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard]) -> npt.NDArray[np.intp]:
+    """Which of the training images a worker holds, in ascending order."""
+    classes = {shard.worker: shard.classes for shard in owned}
+    if rank in classes:
+        return np.flatnonzero(np.isin(labels, classes[rank]))
+    sharing = [worker for worker in range(workers) if worker not in classes]
+    free = np.flatnonzero(~np.isin(labels, [label for given in classes.values() for label in given]))
+    return free[sharing.index(rank) :: len(sharing)]
+
+
+def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> list[npt.NDArray[np.intp]]:
+    """Which of the training images each worker holds: one or more, as who has none takes one from whoever has most."""
+    random = np.random.default_rng((seed, workers))
+    parts: list[list[int]] = [[] for _ in range(workers)]
+    for label in range(CLASSES):
+        images, shares = np.flatnonzero(labels == label), random.dirichlet(np.full(workers, concentration))
+        ends = (np.cumsum(shares)[:-1] * len(images)).astype(int)
+        for mine, given in zip(parts, np.split(images, ends), strict=True):
+            mine.extend(given.tolist())
+    for mine in parts:
+        if not mine:
+            mine.append(max(parts, key=len).pop())
+    return [np.sort(np.array(mine, dtype=np.intp)) for mine in parts]
+
+
+class Perceptron:
+    """ReLU layers and a softmax; `parameters` is updated in place."""
+
+    def __init__(self, hidden: tuple[int, ...], seed: int) -> None:
+        self._sizes = (PIXELS, *hidden, CLASSES)
+        random = np.random.default_rng(seed)
+        self.parameters: Floats = np.concatenate(
+            [
+                part
+                for fan_in, fan_out in self._layers()
+                for part in (
+                    random.normal(0, np.sqrt(2 / fan_in), fan_in * fan_out).astype(np.float32),
+                    np.zeros(fan_out, np.float32),
+                )
+            ]
+        )
+
+    def gradient(self, batch: Batch) -> tuple[float, Floats]:
+        """Mean cross-entropy over the batch and its gradient, shape of `parameters`."""
+        layers = self._split(self.parameters)
+        activations = [batch.images]
+        for weights, bias in layers[:-1]:
+            activations.append(np.maximum(activations[-1] @ weights + bias, 0))
+        probability = _softmax(activations[-1] @ layers[-1][0] + layers[-1][1])
+        rows = np.arange(len(batch.labels))
+        loss = float(-np.log(np.maximum(probability[rows, batch.labels], 1e-12)).mean())
+        probability[rows, batch.labels] -= 1
+        error = probability / np.float32(len(rows))
+        gradient = np.empty_like(self.parameters)
+        for (weights, _), (into_weights, into_bias), inputs in zip(
+            reversed(layers), reversed(self._split(gradient)), reversed(activations), strict=True
+        ):
+            into_weights[:] = inputs.T @ error
+            into_bias[:] = error.sum(axis=0)
+            error = (error @ weights.T) * (inputs > 0)
+        return loss, gradient
+
+    def accuracy(self, batch: Batch) -> float:
+        """Share of the batch that is classified rightly."""
+        values = batch.images
+        *hidden, last = self._split(self.parameters)
+        for weights, bias in hidden:
+            values = np.maximum(values @ weights + bias, 0)
+        return float(np.mean(np.argmax(values @ last[0] + last[1], axis=1) == batch.labels))
+
+    def _layers(self) -> list[tuple[int, int]]:
+        """(fan in, fan out) of every layer."""
+        return list(zip(self._sizes, self._sizes[1:], strict=False))
+
+    def _split(self, flat: Floats) -> list[tuple[Floats, Floats]]:
+        """Views of a flat vector: (weights, bias) of every layer."""
+        views, start = [], 0
+        for fan_in, fan_out in self._layers():
+            middle, end = start + fan_in * fan_out, start + fan_in * fan_out + fan_out
+            views.append((flat[start:middle].reshape(fan_in, fan_out), flat[middle:end]))
+            start = end
+        return views
+
+
+class Momentum:
+    """SGD with momentum: velocity = momentum * velocity + gradient; parameters -= rate * velocity."""
+
+    def __init__(self, parameters: Floats, *, rate: float, momentum: float) -> None:
+        self._parameters = parameters
+        self.velocity = np.zeros_like(parameters)
+        self._rate, self._momentum = rate, momentum
+
+    def step(self, gradient: Floats) -> None:
+        """One update, in place; the same gradients give the same bits on every replica."""
+        kernel().step(gradient, self.velocity, self._parameters, rate=self._rate, momentum=self._momentum)
+
+
+def _softmax(scores: Floats) -> Floats:
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True), np.float32)

@@ -1,0 +1,80 @@
+"""Blocking times from a file, model.trace: what somebody has measured.
+
+CSV lines `iteration,rank,blocking_ms`, with these names above them or without; or a JSON object with these names on
+each line.  What has no line is not blocked; every gradient of an iteration is blocked for as long.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.workload.straggler_source import StragglerSource
+
+FIELDS = ("iteration", "rank", "blocking_ms")
+
+
+class BlockingTrace(StragglerSource):
+    """Of one worker; ConfigError as read_trace()."""
+
+    def __init__(self, config: Config, rank: int) -> None:
+        super().__init__(config, rank)
+        self._blocking_s = read_trace(config.model.trace or "")
+
+    def mean_s(self, iteration: int) -> float:
+        """The time that the file has: there is no chance in it."""
+        return self.blocking_s(iteration)
+
+    def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
+        """The same for each of an iteration's gradients."""
+        return self._blocking_s.get((iteration, self.rank), 0.0)
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """ConfigError also for a rank that the job has not."""
+        if config.model.trace is None:
+            raise ConfigError("model.stragglers is 'trace': model.trace is needed, a file of blocking times")
+        ranks = {rank for _, rank in read_trace(config.model.trace)}
+        if unknown := sorted(rank for rank in ranks if not 0 <= rank < config.job.workers):
+            raise ConfigError(
+                f"{config.model.trace} has rank {unknown[0]}: 0 to {config.job.workers - 1} (job.workers - 1) is"
+                " allowed"
+            )
+
+
+@lru_cache(maxsize=4)
+def read_trace(path: str) -> dict[tuple[int, int], float]:
+    """Seconds by iteration and rank; ConfigError names the file, and the line that is wrong."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a trace: {error}") from error
+    return dict(_entries(path, lines))
+
+
+def _entries(path: str, lines: list[str]) -> Iterator[tuple[tuple[int, int], float]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (number == 1 and tuple(name.strip() for name in line.split(",")) == FIELDS):
+            continue
+        try:
+            iteration, rank, blocking_ms = _fields(line)
+            if not 0 <= float(blocking_ms) < float("inf"):
+                raise ValueError
+            yield (int(iteration), int(rank)), float(blocking_ms) / 1000
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"{path}, line {number}: {line[:80]!r}: {','.join(FIELDS)} is needed, or a JSON object with these"
+            ) from None
+
+
+def _fields(line: str) -> list[str]:
+    if line.lstrip().startswith("{"):
+        found = json.loads(line)
+        return [str(found[name]) for name in FIELDS]
+    return next(csv.reader([line]))
+
+
+trace = BlockingTrace

@@ -1,0 +1,70 @@
+"""Recorded gradients in place of a model: what a user's own training has sent, over any collective and network.
+
+A folder of .npy files in the order of their names: float32 of any shape, all of one size.  Worker r takes file
+(iteration - 1 + r) modulo their number, whichever gradient of the iteration it is, so that no two workers send the same
+at once while there are files enough.
+The parameters are zeros of that size; there is nothing to be evaluated.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.errors import ReplayError
+from kofn.host.workload.evaluation import Unseen
+from kofn.host.workload.workload import Workload
+
+
+class GradientReplay(Workload):
+    """Of the files in the folder model.replay; ReplayError as load_gradients()."""
+
+    trains = False
+
+    def __init__(self, config: Config, rank: int) -> None:
+        self._rank, self._gradients = rank, load_gradients(Path(config.model.replay or ""))
+        self.parameters: Floats = np.zeros_like(self._gradients[0])
+        self.evaluator = Unseen(self.parameters)
+
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
+        """A file's values as they are, flat."""
+        return None, self._gradients[(iteration - 1 + self._rank) % len(self._gradients)]
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        if config.model.replay is None:
+            raise ConfigError("model.workload is 'replay': model.replay is needed, a folder of .npy files")
+        try:
+            load_gradients(Path(config.model.replay))
+        except ReplayError as error:
+            raise ConfigError(f"model.replay: {error}") from error
+
+
+def load_gradients(folder: Path) -> Sequence[Floats]:
+    """The files of a folder, flat, in order, mapped into memory; ReplayError says what is wrong with which of them."""
+    files = sorted(folder.glob("*.npy"))
+    if not files:
+        raise ReplayError(f"{folder}: a folder with one or more .npy files is needed")
+    gradients = [_load(path) for path in files]
+    for path, gradient in zip(files, gradients, strict=True):
+        if gradient.size != gradients[0].size:
+            raise ReplayError(
+                f"{path} has {gradient.size:,} elements, {files[0].name} has {gradients[0].size:,}: one size is allowed"
+            )
+    return gradients
+
+
+def _load(path: Path) -> Floats:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ReplayError(f"{path} cannot be read as a NumPy array: {error}") from error
+    if values.dtype != np.float32 or not values.size:
+        raise ReplayError(f"{path} has {values.size} elements of {values.dtype}: one or more of float32 are needed")
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+replay = GradientReplay

@@ -1,0 +1,34 @@
+"""In-network gradient aggregation from the fastest k of n workers.
+
+Each folder of the table in docs/explanation/architecture.md is a subpackage here: `kofn.host`, `kofn.switch`,
+`kofn.controller` and so on (kofn/ holds a link to each of these folders).
+
+>>> import kofn
+>>> config = kofn.Config.parse("[job]\\nworkers = 8")
+>>> config.job.workers
+8
+>>> kofn.Config.parse("[job]\\nworkers = 65")
+Traceback (most recent call last):
+kofn.config.errors.ConfigError: job.workers is 65: 1 to 64 is allowed
+"""
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kofn.config.errors import ConfigError, KofnError
+    from kofn.config.schema import Config
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is reported once, by us
+
+__all__ = ["Config", "ConfigError", "KofnError"]
+
+_PUBLIC = {"Config": "kofn.config.schema", "ConfigError": "kofn.config.errors", "KofnError": "kofn.config.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are used: a switch alone does not load what a run needs."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'kofn' has no attribute {name!r}: it has {', '.join(__all__)}")
+    return getattr(import_module(_PUBLIC[name]), name)

@@ -1,0 +1,11 @@
+"""Packages that only some of kofn needs, and the extra of `pip install 'kofn[EXTRA]'` that brings each."""
+
+EXTRAS = {"cryptography": "certs", "jinja2": "plots", "matplotlib": "plots", "scapy": "scapy"}
+
+
+def remedy(error: ModuleNotFoundError) -> str:
+    """What is missing and how to install it, in one line; raises `error` again where no extra brings it."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return f"{package} is not installed: pip install 'kofn[{EXTRAS[package]}]'"

@@ -1,0 +1,1 @@
+"""C text to shared libraries, compiled once and kept in a cache."""

@@ -1,0 +1,122 @@
+"""C text to a shared library, once: the result is kept under ~/.cache/kofn by a hash of everything that went into it.
+
+The libraries used last are kept, as many as KEPT; one that is in use stays in use when it is removed.
+
+Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the library.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kofn.nativebuild.errors import CompileError, CompilerMissing
+
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
+KEPT = 32
+MISSING = (
+    "no C compiler ({command}) was found; P4 programs are compiled to native code, and codecs where they can be. "
+    "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
+)
+
+
+Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
+"""Of a library's functions: what they return, and their arguments, in ctypes' terms."""
+
+
+def compile_file(source: Path, *, include: Path | None = None) -> Path:
+    """The shared library of one C file; `include`: a folder of headers.  Raises CompilerMissing, CompileError."""
+    return compile_texts({source.name: source.read_text()}, [source.name], include=include)
+
+
+def load_library(path: Path, signatures: Signatures) -> ctypes.CDLL:
+    """A shared library, whose functions of these names are called with these types.  Raises OSError."""
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def compile_texts(texts: Mapping[str, str], sources: Sequence[str], *, include: Path | None = None) -> Path:
+    """The shared library of `sources`: names in `texts`, or paths of files in `include`, where headers are found too.
+
+    Built unless the cache has it.  Raises CompilerMissing, CompileError.
+    """
+    compiler = _compiler()
+    included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
+    library = _cache() / f"{_digest(texts, included, compiler)}.so"
+    if library.exists():
+        _note_use(library)
+        return library
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        for name, text in texts.items():
+            Path(folder, name).write_text(text)
+        built = Path(folder, "library.so")
+        command = [*compiler, *FLAGS, *(("-I", str(include)) if include else ()), "-o", str(built), *sources]
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise CompileError(f"{shlex.join(command)} failed:\n{result.stderr}")
+        if os.environ.get("KOFN_KEEP_C"):
+            for name, text in texts.items():
+                library.with_suffix(f".{name}").write_text(text)
+        os.replace(built, library)
+    _prune(library.parent)
+    return library
+
+
+def _note_use(library: Path) -> None:
+    """Access times are often not kept by the file system; the time of the build stays."""
+    os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
+
+
+def _prune(folder: Path) -> None:
+    """Remove all but the KEPT libraries used last, and the C text beside them."""
+    with contextlib.suppress(FileNotFoundError):  # another process does the same: it will come to an end
+        by_use = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_atime_ns, reverse=True)
+        for library in by_use[KEPT:]:
+            for path in folder.glob(f"{library.stem}.*"):
+                path.unlink()
+
+
+def _compiler() -> list[str]:
+    command = shlex.split(os.environ.get("CC", "cc"))
+    if not command or shutil.which(command[0]) is None:
+        raise CompilerMissing(MISSING.format(command=command[0] if command else "CC is empty"))
+    return command
+
+
+def _cache() -> Path:
+    folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _digest(texts: Mapping[str, str], included: Mapping[str, str], compiler: Sequence[str]) -> str:
+    """All that the library depends on: texts, headers, flags, compiler and, for -march=native, the CPU."""
+    digest = hashlib.sha256()
+    for part in (included, texts, FLAGS, tuple(compiler), _version(tuple(compiler)), _cpu()):
+        digest.update(repr(sorted(part.items()) if isinstance(part, Mapping) else part).encode())
+    return digest.hexdigest()[:40]
+
+
+@cache
+def _version(compiler: tuple[str, ...]) -> str:
+    return subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@cache
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part")
+    return platform.machine() + "".join(sorted({line for line in lines if line.split("\t")[0].strip() in wanted}))

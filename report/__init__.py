@@ -1,0 +1,1 @@
+"""What the files of a run show: summary, checks, figures, page."""

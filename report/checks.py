@@ -1,0 +1,124 @@
+"""What must hold exactly in every trial, whatever the timing: identical replicas, and no gradient lost or aggregated
+twice.
+
+A check gives None, or one sentence that names the first thing that is wrong.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.results.event_log import killed_for_good, never_started, read_event_log
+from kofn.results.folder import TrialFolder
+from kofn.results.worker_metrics import WorkerMetrics
+
+Sums = dict[str, npt.NDArray[np.int64]]
+
+PARTS = ("gradients", "aggregated", "residual", "discarded", "results")
+"""int64 arrays of equal length, in units of 2^-40, one element a parameter."""
+
+
+def identity(workers: Sequence[WorkerMetrics]) -> str | None:
+    """After every iteration that two workers both have, their parameters are bit-identical."""
+    digests: dict[int, tuple[int, str]] = {}
+    differing: list[tuple[int, int, int]] = []
+    for worker in workers:
+        for line in worker.iterations:
+            rank, digest = digests.setdefault(line.iteration, (worker.rank, line.params))
+            if digest != line.params:
+                differing.append((line.iteration, rank, worker.rank))
+    if not differing:
+        return None
+    iteration, one, other = min(differing)
+    return f"replicas differ: first after iteration {iteration}, workers {one} and {other}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conservation:
+    """What came of adding up."""
+
+    error: str | None = None
+    """The first thing that is wrong."""
+    unchecked: str | None = None
+    """What could not be looked at, although nothing is wrong with that."""
+
+
+def conservation(folder: TrialFolder, workers: int) -> Conservation:
+    """gradients = aggregated + residual + discarded for every worker, and all aggregated together = every worker's
+    results.
+
+    Who was never started has no gradients.  Of who was killed for good nobody knows what was aggregated, so the second
+    equation is not looked at then: only whether all others applied the same results.
+    """
+    events = read_event_log(folder.events)
+    ranks = [rank for rank in range(workers) if f"worker-{rank}" not in never_started(events)]
+    killed = {rank for rank in ranks if f"worker-{rank}" in killed_for_good(events)}
+    ranks = [rank for rank in ranks if folder.sums(rank).exists() or rank not in killed]
+    if dead := [rank for rank in ranks if not folder.sums(rank).exists()]:
+        return Conservation(
+            error=f"conservation cannot be checked: worker {dead[0]} died and did not come back; its ledger is in "
+            f"{folder.sums(dead[0]).with_suffix('.ledger')}"
+        )
+    try:
+        sums = {rank: load_sums(folder.sums(rank)) for rank in ranks}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        return Conservation(error=f"conservation cannot be checked: {error}")
+    if not sums:
+        return Conservation(error="conservation cannot be checked: every worker was killed, for good")
+    if gone := sorted(killed.difference(ranks)):
+        return Conservation(
+            error=_owned(sums) or _same(sums), unchecked=f"what was aggregated of {_names(gone)}, killed"
+        )
+    return Conservation(error=_owned(sums) or _aggregated(sums))
+
+
+def _owned(sums: Mapping[int, Sums]) -> str | None:
+    for rank, parts in sums.items():
+        wrong = np.flatnonzero(parts["gradients"] != parts["aggregated"] + parts["residual"] + parts["discarded"])
+        if wrong.size:
+            return f"worker {rank}: {_elements(wrong)}, its gradients are not aggregated + residual + discarded"
+    return None
+
+
+def _aggregated(sums: Mapping[int, Sums]) -> str | None:
+    """What was aggregated of all is what each applied."""
+    total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
+    for rank, parts in sums.items():
+        wrong = np.flatnonzero(parts["results"] != total)
+        if wrong.size:
+            return f"worker {rank}: {_elements(wrong)}, the results it applied are not what all workers had aggregated"
+    return None
+
+
+def _same(sums: Mapping[int, Sums]) -> str | None:
+    (first, reference), *others = sums.items()
+    for rank, parts in others:
+        wrong = np.flatnonzero(parts["results"] != reference["results"])
+        if wrong.size:
+            return f"workers {first} and {rank}: {_elements(wrong)}, the results they applied differ"
+    return None
+
+
+def load_sums(path: Path) -> Sums:
+    """The five arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
+    with np.load(path) as file:
+        missing = [name for name in PARTS if name not in file]
+        if missing:
+            raise ValueError(f"{path} has no array {', '.join(missing)}")
+        sums = {name: file[name] for name in PARTS}
+    shapes = {part.shape for part in sums.values()}
+    if len(shapes) > 1 or any(part.dtype != np.int64 for part in sums.values()):
+        raise ValueError(f"{path}: int64 arrays of one shape are needed, not {sorted(map(str, shapes))}")
+    return sums
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _elements(wrong: npt.NDArray[np.intp]) -> str:
+    return f"{wrong.size} elements, the first is {wrong[0]}"

@@ -1,0 +1,188 @@
+"""The report's figures: typed series in, matplotlib figures out.  Knows no files.
+
+A colour is a worker in figures about workers and a trial in figures about trials; solid is measured or estimated,
+dashed is the injected truth or a prediction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+SIZE_INCHES = (9.0, 4.2)
+TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
+WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
+LEGEND_WORKERS = 8
+SMOOTH = 15
+
+STYLE: dict[Any, Any] = {  # matplotlib's own key type is a literal of every option
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10.0,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "kofn",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values y over x; empty arrays draw nothing."""
+
+    x: Floats
+    y: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeries:
+    """One worker's blocking over the iterations, ms."""
+
+    rank: int
+    injected: Series
+    estimated: Series
+    low: Floats  # of the estimate's interval, as long as estimated
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A figure of compression over the iterations, the mean of the workers, and what was planned of it, if anything."""
+
+    title: str
+    unit: str
+    measured: Series
+    planned: Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSeries:
+    """One trial."""
+
+    name: str
+    k: Series  # over the iterations
+    accuracy: Series  # over seconds
+    iteration_ms: Series  # over the iterations
+    expected_ms: Series  # E_k[T] of the controller, over the iterations
+    predicted_ms: Series  # iteration time as it predicts it, likewise
+    workers: tuple[WorkerSeries, ...]
+    compression: tuple[Panel, ...] = ()  # over the iterations; empty where nothing is known of it
+
+
+def lambda_figure(entry: TrialSeries) -> Figure:
+    """Above, every worker's mean blocking time as injected and as estimated; below, the k in force."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(SIZE_INCHES[0], 5.6), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.2))
+        for worker in entry.workers:
+            _draw_worker(top, worker)
+        top.set(title=f"Trial {entry.name}: blocking and k", ylabel="mean blocking time [ms]", yscale="symlog")
+        top.set_ylim(bottom=0)
+        top.yaxis.set_major_formatter("{x:g}")
+        _worker_legend(top, entry.workers)
+        bottom.step(entry.k.x, entry.k.y, where="post", color="#333333", linewidth=1.6)
+        bottom.set(xlabel="iteration", ylabel="k", ylim=(0.5, len(entry.workers) + 0.5))
+        bottom.yaxis.get_major_locator().set_params(integer=True)
+        return figure
+
+
+def accuracy_figure(trials: Sequence[TrialSeries], target: float) -> Figure:
+    """Held-out accuracy over time, all trials, with the time at which each reached the target."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for entry, colour in zip(trials, _colours(trials), strict=True):
+            reached = np.flatnonzero(entry.accuracy.y >= target)
+            when = f"{entry.accuracy.x[reached[0]]:.1f} s to the target" if reached.size else "target not reached"
+            label = f"{entry.name}: {when}"
+            axes.plot(entry.accuracy.x, 100 * entry.accuracy.y, color=colour, label=label, linewidth=1.8)
+            if reached.size:
+                axes.plot(entry.accuracy.x[reached[0]], 100 * entry.accuracy.y[reached[0]], "o", color=colour)
+        axes.axhline(100 * target, color="#555555", linestyle=":", label=f"target {target:.1%}")
+        axes.set(title="Held-out accuracy", xlabel="time since the first iteration began [s]", ylabel="accuracy [%]")
+        axes.set_xlim(left=0)
+        axes.legend(loc="lower right")
+        return figure
+
+
+def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
+    """Iteration time, measured (dots, and their running mean), as the controller predicted it, and E_k[T]."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for entry, colour in zip(trials, _colours(trials), strict=True):
+            measured = entry.iteration_ms
+            axes.plot(measured.x, measured.y, ".", color=colour, alpha=0.25, markersize=4)
+            axes.plot(
+                measured.x,
+                running_mean(measured.y),
+                color=colour,
+                linewidth=1.8,
+                label=f"{entry.name}, mean of {SMOOTH}",
+            )
+            for series, style, words in ((entry.predicted_ms, "--", "predicted"), (entry.expected_ms, ":", "E_k[T]")):
+                if series.x.size:
+                    label = f"{entry.name}, {words}"
+                    axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
+        axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(trials)))
+        axes.legend(loc="upper right", ncols=len(trials))
+        return figure
+
+
+def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
+    """A panel below another for what was sent, what encoding left over and what is pending, all trials in each."""
+    with mpl.rc_context(STYLE):
+        known = [(entry, colour) for entry, colour in zip(trials, _colours(trials), strict=True) if entry.compression]
+        count = max((len(entry.compression) for entry, _ in known), default=1)
+        figure = Figure(figsize=(SIZE_INCHES[0], 2.4 * count), layout="constrained")
+        several = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+        for entry, colour in known:
+            for axes, panel in zip(several, entry.compression, strict=True):
+                axes.plot(panel.measured.x, panel.measured.y, color=colour, linewidth=1.4, label=entry.name)
+                axes.plot(panel.planned.x, panel.planned.y, "--", color=colour, linewidth=1.1)
+                axes.set(title=panel.title, ylabel=panel.unit)
+                axes.set_ylim(bottom=0)
+        several[0].legend(loc="upper right", ncols=max(1, len(known)))
+        several[-1].set_xlabel("iteration")
+        return figure
+
+
+def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
+    """The mean of the values around each; shorter at the ends, as long as the input."""
+    half = width // 2
+    windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
+    return np.array([np.mean(window) for window in windows])
+
+
+def _draw_worker(axes: Axes, worker: WorkerSeries) -> None:
+    colour = WORKER_COLOURS[worker.rank % len(WORKER_COLOURS)]
+    estimated = worker.estimated
+    axes.step(worker.injected.x, worker.injected.y, "--", where="post", color=colour, linewidth=1.2)
+    axes.plot(estimated.x, estimated.y, color=colour, linewidth=1.8)
+    axes.fill_between(estimated.x, worker.low, worker.high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _worker_legend(axes: Axes, workers: Sequence[WorkerSeries]) -> None:
+    for worker in workers[:LEGEND_WORKERS]:
+        axes.plot([], [], color=WORKER_COLOURS[worker.rank % len(WORKER_COLOURS)], label=f"worker {worker.rank}")
+    axes.plot([], [], color="#333333", label="estimated (interval shaded)")
+    axes.plot([], [], "--", color="#333333", linewidth=1.2, label="injected")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _colours(trials: Sequence[TrialSeries]) -> list[str]:
+    return [TRIAL_COLOURS[index % len(TRIAL_COLOURS)] for index in range(len(trials))]
+
+
+def _top(trials: Sequence[TrialSeries]) -> float:
+    """A little above almost all dots: one pause of the machine must not squeeze the rest."""
+    values = np.concatenate([entry.iteration_ms.y for entry in trials])
+    return 1.25 * float(np.quantile(values, 0.99)) if values.size else 1.0

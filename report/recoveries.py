@@ -1,0 +1,66 @@
+"""How often something had to be recovered in a trial, and what was dropped: from the controller's statuses and events.
+
+A controller or a switch that is started again counts from 0 again; what it had counted before is added.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kofn.results.event_log import LoggedEvent, restarts
+
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recoveries:
+    """Of one job in one trial."""
+
+    restarts: int
+    """Processes that were started again."""
+    rejoins: int
+    """Times that a worker attached again, after a restart of its own or of the controller, or a broken connection."""
+    regroups: int
+    """Times that the switch had lost the job's slots."""
+    switch_checksum_errors: int
+    """Corrupted packets that the switch dropped, of all jobs."""
+
+
+def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Recoveries:
+    """Count everything of one trial."""
+    lives = _lives(statuses)
+    attachments = [entry for life in lives for entry in life[-1].get("worker", ()) if entry.get("attachments")]
+    counters = [status.get("counters", {}).get("BAD_CHECKSUM", 0) for status in statuses]
+    return Recoveries(
+        restarts=restarts(events),
+        rejoins=sum(entry["attachments"] for entry in attachments) - len({entry["rank"] for entry in attachments}),
+        regroups=sum(life[-1].get("regroups", 0) for life in lives),
+        switch_checksum_errors=total(counters),
+    )
+
+
+def read_lines(path: Path) -> list[Status]:
+    """The controller's statuses, or its journal's lines; none if the file is missing: it may fail before the first."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [msgspec.json.decode(line) for line in lines]
+
+
+def total(counts: Sequence[int]) -> int:
+    """What a counter came to that begins again at 0 now and then: the last value before each beginning, added up."""
+    followers = [*counts[1:], -1]
+    return sum(count for count, follower in zip(counts, followers, strict=False) if follower < count)
+
+
+def _lives(statuses: Sequence[Status]) -> list[list[Status]]:
+    """The statuses of each controller, one after another: who is up for less than before is another one."""
+    lives: list[list[Status]] = []
+    for status in statuses:
+        if not lives or status.get("uptime_s", 0.0) < lives[-1][-1].get("uptime_s", 0.0):
+            lives.append([])
+        lives[-1].append(status)
+    return lives

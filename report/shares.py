@@ -1,0 +1,62 @@
+"""What became of each worker's gradients in a trial, from its metrics: shares of the sums, ages, what is pending."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Self
+
+from kofn.results.account import Account
+from kofn.results.worker_metrics import WorkerMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShares:
+    """By worker; as summary.TrialSummary has them."""
+
+    share: tuple[float, ...]
+    age: tuple[float, ...]
+    age_most: int
+    waiting: tuple[float, ...]
+    oldest_age: int
+    discarded: tuple[float, ...]
+    starved: tuple[int, ...]
+
+    @classmethod
+    def of(cls, workers: Sequence[WorkerMetrics]) -> Self:
+        """From what they wrote; zeros of who wrote nothing."""
+        accounts = [_account(worker) for worker in workers]
+        ages = [[line.age for line in worker.iterations if line.age is not None] for worker in workers]
+        whole = sum(account.summed for account in accounts)
+        end = max((line.iteration for worker in workers for line in worker.iterations), default=0)
+        return cls(
+            share=tuple(account.summed / max(whole, 1e-300) for account in accounts),
+            age=tuple(fmean(of) if of else 0.0 for of in ages),
+            age_most=max((age for of in ages for age in of), default=0),
+            waiting=tuple(account.waiting for account in accounts),
+            oldest_age=max((end - account.oldest for account in accounts if account.oldest), default=0),
+            discarded=tuple(account.discarded for account in accounts),
+            starved=tuple(map(_longest_unheard, workers)) if whole else (),
+        )
+
+
+def _account(worker: WorkerMetrics) -> Account:
+    """Its last word: at its end, or where it was killed with its latest gradient."""
+    if worker.totals.account is not None:
+        return worker.totals.account
+    for line in reversed(worker.iterations):
+        if line.account is not None:
+            return line.account
+    return Account()
+
+
+def _longest_unheard(worker: WorkerMetrics) -> int:
+    """The most gradients in a row of which nothing came into a sum; iterations, where it never finished one."""
+    if not any(line.account for line in worker.iterations):
+        return len(worker.iterations)
+    longest = row = 0
+    before = 0.0
+    for line in worker.iterations:
+        if line.account is not None:
+            row = 0 if line.account.summed > before else row + 1
+            longest, before = max(longest, row), line.account.summed
+    return longest

@@ -1,0 +1,129 @@
+"""Computes a job's summary from the files of its trials: metrics, ledger, statuses, events."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+
+from kofn.config.schema import Config
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.workload.workload import workload_class
+from kofn.report.checks import Conservation, conservation, identity
+from kofn.report.compressed import Compressed
+from kofn.report.in_force import courses
+from kofn.report.prediction import predicted_iteration_s
+from kofn.report.recoveries import read_lines, recoveries
+from kofn.report.shares import WorkerShares
+from kofn.report.summary import Summary, TrialSummary
+from kofn.results.event_log import read_event_log
+from kofn.results.folder import JobFolder, TrialFolder
+from kofn.results.link_bytes import read_links
+from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics, read_trial
+
+
+def summarise(folder: JobFolder, config: Config) -> Summary:
+    """Read every trial's files and compute everything; RunError if a file is missing or damaged."""
+    trials = tuple(summarise_trial(entry, read_trial(entry, config.job.workers), config) for entry in folder.trials)
+    return Summary(
+        job=folder.id,
+        target_accuracy=target_of(config),
+        trials=trials,
+        compresses=config.compress.compresses,
+    )
+
+
+def target_of(config: Config) -> float | None:
+    """The accuracy that a trial has to reach; None where the workload trains nothing."""
+    return config.run.target_accuracy if workload_class(config).trains else None
+
+
+def summarise_trial(folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config) -> TrialSummary:
+    """One trial from its workers' lines and sums."""
+    lines = [line for worker in workers for line in worker.iterations]
+    begin = start(workers)
+    target = config.run.target_accuracy
+    reached = min((line for line in lines if (line.accuracy or 0.0) >= target), key=_time, default=None)
+    finished = first_finishes(workers)
+    times = [line.time for line in finished]
+    late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
+    totals = [worker.totals for worker in workers]
+    events = read_event_log(folder.events)
+    statuses = read_lines(folder.status)
+    recovered = recoveries(statuses, events)
+    ledger = load_collective(config.job.collective).ledger
+    shares = WorkerShares.of(workers)
+    conserved = conservation(folder, len(workers)) if ledger else Conservation()
+    return TrialSummary(
+        objective=folder.objective,
+        time_to_target_s=None if reached is None else reached.time - begin,
+        iterations_to_target=None if reached is None else reached.iteration,
+        duration_s=max(map(_time, lines)) - begin,
+        iterations=finished[-1].iteration,
+        best_accuracy=max(line.accuracy or 0.0 for line in lines),
+        owned_accuracy=finished[-1].owned_accuracy,
+        median_iteration_s=float(np.median(np.diff([begin, *times]))),
+        mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,
+        predicted_iteration_s=predicted_iteration_s(statuses),
+        late_contributions=sum(late),
+        late_by_worker=late,
+        share_by_worker=shares.share,
+        age_by_worker=shares.age,
+        age_most=shares.age_most,
+        waiting_by_worker=shares.waiting,
+        oldest_age=shares.oldest_age,
+        discarded_by_worker=shares.discarded,
+        starved_by_worker=shares.starved,
+        bytes_sent=sum(entry.bytes_sent for entry in totals),
+        bytes_received=sum(entry.bytes_received for entry in totals),
+        packets_sent=sum(entry.packets_sent for entry in totals),
+        packets_received=sum(entry.packets_received for entry in totals),
+        retransmissions=sum(entry.retransmissions for entry in totals),
+        courses=courses(statuses, folder.decisions),
+        k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
+        restarts=recovered.restarts,
+        rejoins=recovered.rejoins,
+        regroups=recovered.regroups,
+        longest_stall_s=float(np.max(np.diff([begin, *sorted(map(_time, lines))]))),
+        checksum_errors=sum(entry.checksum_errors for entry in totals),
+        switch_checksum_errors=recovered.switch_checksum_errors,
+        peer_fetches=sum(entry.peer_fetches for entry in totals),
+        missed_events=tuple(entry.words for entry in events if entry.missed),
+        identity_error=identity(workers),
+        conservation_error=conserved.error,
+        conservation_unchecked=conserved.unchecked,
+        compressed=Compressed.of(lines),
+        collective=config.job.collective,
+        ledger=ledger,
+        times_s=mean_times(workers),
+        link_bytes=read_links(folder.links),
+    )
+
+
+def mean_times(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
+    """Where an iteration's time went, seconds: means over what all workers say but their first; empty if nothing."""
+    lines = [line for worker in workers for line in worker.iterations[1:] if line.compute_s is not None]
+    return (
+        {name.removesuffix("_s"): fmean(getattr(line, name) for line in lines) for name in TIME_PARTS} if lines else {}
+    )
+
+
+def start(workers: Sequence[WorkerMetrics]) -> float:
+    """When the first worker began its first iteration, Unix time."""
+    starts = (line.started for worker in workers for line in worker.iterations)
+    return min(start for start in starts if start is not None)
+
+
+def first_finishes(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
+    """Of every iteration the line of the replica that finished it first, by iteration."""
+    first: dict[int, Iteration] = {}
+    for worker in workers:
+        for line in worker.iterations:
+            best = first.setdefault(line.iteration, line)
+            if line.time < best.time:
+                first[line.iteration] = line
+    return [first[iteration] for iteration in sorted(first)]
+
+
+def _time(line: Iteration) -> float:
+    return line.time

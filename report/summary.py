@@ -1,0 +1,322 @@
+"""What the trials of a run achieved, compared: a trial that misses its target or a check makes the run fail."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from kofn.report.compressed import Compressed, compressed_rows
+from kofn.report.formatting import (
+    by_worker,
+    counts,
+    integer,
+    link_bytes,
+    milliseconds,
+    percentages,
+    ratio,
+    seconds,
+    shares,
+    traffic,
+    weights,
+)
+from kofn.report.in_force import InForce
+from kofn.report.table import plain_table
+from kofn.results.account import STARVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSummary:
+    """One trial; times in seconds from the first worker's first iteration."""
+
+    objective: str
+    time_to_target_s: float | None
+    iterations_to_target: int | None
+    duration_s: float
+    iterations: int
+    best_accuracy: float
+    owned_accuracy: float | None
+    """In the end, on the classes that one worker alone holds; None where there are none."""
+    median_iteration_s: float
+    mean_iteration_s: float
+    predicted_iteration_s: float | None
+    """What the controller predicted of that mean, on average; None where it never said."""
+    late_contributions: int
+    late_by_worker: tuple[int, ...]
+    discarded_by_worker: tuple[float, ...]
+    """Gradients that were discarded because they came too late, by weight."""
+    bytes_sent: int
+    """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
+    bytes_received: int
+    packets_sent: int
+    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""
+    packets_received: int
+    retransmissions: int
+    k_iterations: dict[int, int]
+    restarts: int
+    rejoins: int
+    regroups: int
+    longest_stall_s: float
+    """The longest time in which no worker finished an iteration."""
+    checksum_errors: int
+    """Corrupted packets that the workers dropped."""
+    switch_checksum_errors: int
+    """Corrupted packets that the switch dropped, of all jobs."""
+    peer_fetches: int
+    missed_events: tuple[str, ...]
+    """What was to happen and did not, and why."""
+    identity_error: str | None
+    conservation_error: str | None
+    conservation_unchecked: str | None
+    compressed: Compressed | None = None
+    """What was sent of the gradients; None where the workers did not say."""
+    share_by_worker: tuple[float, ...] = ()
+    """Of the gradients in all sums, 0 to 1."""
+    age_by_worker: tuple[float, ...] = ()
+    """Of gradients when they were contributed, in iterations: means."""
+    age_most: int = 0
+    """The largest of them."""
+    waiting_by_worker: tuple[float, ...] = ()
+    """Gradients that are pending in the end, by weight."""
+    oldest_age: int = 0
+    """How many iterations before the end the oldest of them was begun; 0: none is pending."""
+    starved_by_worker: tuple[int, ...] = ()
+    """The most gradients in a row of which nothing came into any sum."""
+    courses: tuple[InForce, ...] = ()
+    """Rules for late gradients and ks as they came into force."""
+    collective: str = "switch"
+    """As job.collective."""
+    ledger: bool = True
+    """Whether its workers kept a ledger: where they sum among themselves nothing can be left over."""
+    times_s: dict[str, float] = field(default_factory=dict)
+    """Where an iteration's time went (results.worker_metrics.Iteration: compute, encode, ... step): means over all
+    workers' iterations but their first."""
+    link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of Ethernet frames in the whole trial, by host: to the switch and from it, as the kernel has counted them."""
+
+    @property
+    def broken(self) -> list[str]:
+        """What is wrong with the training whatever it reached: replicas that differ, gradients that are lost."""
+        return [error for error in (self.identity_error, self.conservation_error) if error]
+
+    @property
+    def starved(self) -> str:
+        """Whose gradients came into no sum for long, in words; empty: nobody's."""
+        found = [(rank, row) for rank, row in enumerate(self.starved_by_worker) if row >= STARVED]
+        return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found)
+
+    def failures(self, target: float | None) -> list[str]:
+        """Why this trial does not count, one sentence each; without a target only what is wrong."""
+        reasons = self.broken
+        if target is not None and self.time_to_target_s is None:
+            reasons.append(
+                f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
+            )
+        return [f"trial {self.objective}: {reason}" for reason in reasons]
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What is read of the summary.json of a run of one job."""
+
+    trials: tuple[TrialSummary, ...]
+
+
+def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
+    """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content."""
+    return msgspec.json.decode((folder / "summary.json").read_bytes(), type=_Stored).trials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One job's whole run; the last trial is the baseline."""
+
+    job: int
+    target_accuracy: float | None
+    """None where there is none to be reached."""
+    trials: tuple[TrialSummary, ...]
+    compresses: bool = False
+    """Whether fewer bytes are sent than a gradient has in float32."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Every reason why the run failed; empty if it did not."""
+        return [reason for entry in self.trials for reason in entry.failures(self.target_accuracy)]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not checked, although nothing failed."""
+        return [
+            f"trial {entry.objective}: not checked: {entry.conservation_unchecked}"
+            for entry in self.trials
+            if entry.conservation_unchecked
+        ]
+
+    @property
+    def speedup(self) -> float | None:
+        """The baseline's time to the target divided by the first trial's; None without two times."""
+        first, baseline = self.trials[0], self.trials[-1]
+        if len(self.trials) < 2 or first.time_to_target_s is None or baseline.time_to_target_s is None:
+            return None
+        return baseline.time_to_target_s / first.time_to_target_s
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": not self.failures,
+            "failures": self.failures,
+            "job": self.job,
+            "target_accuracy": self.target_accuracy,
+            "speedup": self.speedup,
+            "trials": [asdict(entry) for entry in self.trials],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The table: a label and a cell for each trial."""
+        return [
+            *self._target(),
+            ["iterations in all", *(integer(entry.iterations) for entry in self.trials)],
+            ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.trials)],
+            ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.trials)],
+            *self._times(),
+            ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.trials)],
+            ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.trials)],
+            ["rule:k (from iteration)", *(_courses(entry) for entry in self.trials)],
+            ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.trials)],
+            *self._shares(),
+            ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
+            ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.trials)],
+            *self._links(),
+            *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
+            ["retransmissions", *(integer(entry.retransmissions if entry.ledger else None) for entry in self.trials)],
+            ["corrupted packets dropped", *(_corrupted(entry) for entry in self.trials)],
+            ["peer fetches", *(integer(entry.peer_fetches) for entry in self.trials)],
+            ["recoveries", *(_recoveries(entry) for entry in self.trials)],
+            ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.trials)],
+            ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.trials)],
+            ["gradients conserved", *(_conserved(entry) for entry in self.trials)],
+        ]
+
+    def _target(self) -> list[list[str]]:
+        """Rows on the way to the target, where there is one."""
+        if self.target_accuracy is None:
+            return []
+        target = f"time to {self.target_accuracy:.1%} accuracy"
+        return [
+            [target, *(seconds(entry.time_to_target_s) for entry in self.trials)],
+            ["baseline / this", *(_against(self.trials[-1], entry) for entry in self.trials)],
+            ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
+        ]
+
+    def _times(self) -> list[list[str]]:
+        """A row where the workers say where their time went."""
+        if not any(entry.times_s for entry in self.trials):
+            return []
+        return [["compute/code/net/wait/step", *(shares(entry.times_s) for entry in self.trials)]]
+
+    def _links(self) -> list[list[str]]:
+        """A row where somebody has counted."""
+        if not any(entry.link_bytes for entry in self.trials):
+            return []
+        return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.trials)]]
+
+    def _shares(self) -> list[list[str]]:
+        """What became of everybody's gradients, where there is a ledger."""
+        if not any(any(entry.share_by_worker) for entry in self.trials):
+            return []
+        discarded = [entry.discarded_by_worker for entry in self.trials]
+        starved = [entry.starved for entry in self.trials]
+        return [
+            ["share of the sums", *(percentages(entry.share_by_worker) for entry in self.trials)],
+            ["age when contributed", *(_ages(entry) for entry in self.trials)],
+            *([["discarded for age", *map(weights, discarded)]] if any(map(any, discarded)) else []),
+            ["pending in the end", *(_pending(entry) for entry in self.trials)],
+            *([["STARVED", *(word or "none" for word in starved)]] if any(starved) else []),
+        ]
+
+    def headings(self) -> list[str]:
+        """The table's first row: the objectives, the baseline marked."""
+        names = [entry.objective for entry in self.trials]
+        return names if len(names) < 2 else [*names[:-1], f"{names[-1]} (baseline)"]
+
+    def table(self, heading: str = "") -> Table:
+        return plain_table([heading, *self.headings()], self.rows())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """All jobs of a run."""
+
+    jobs: tuple[Summary, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """Every reason why the run failed; the job is named where there are several."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].failures
+        return [f"job {job.job}: {reason}" for job in self.jobs for reason in job.failures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the one job's own document, or one of all jobs."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].to_dict()
+        documents = [job.to_dict() for job in self.jobs]
+        return {"ok": not self.failures, "failures": self.failures, "jobs": documents}
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not checked, although nothing failed."""
+        return [note for job in self.jobs for note in job.notes]
+
+    def parts(self) -> list[Table]:
+        """For the terminal: a table a job."""
+        if len(self.jobs) == 1:
+            return [self.jobs[0].table()]
+        return [job.table(f"job {job.job}") for job in self.jobs]
+
+
+def _against(baseline: TrialSummary, entry: TrialSummary) -> str:
+    return ratio(baseline.time_to_target_s, entry.time_to_target_s)
+
+
+def _traffic(entry: TrialSummary, size: int, packets: int) -> str:
+    return traffic(size, packets if entry.ledger else None)
+
+
+def _courses(entry: TrialSummary) -> str:
+    if not entry.courses:
+        return "-"
+    first, *others = entry.courses
+    between = [f"{len(others)} changes"] if len(others) > 1 else []
+    return ", ".join([f"{first}", *between, *(f"{last} ({last.iteration})" for last in others[-1:])])
+
+
+def _corrupted(entry: TrialSummary) -> str:
+    by_workers, by_switch = entry.checksum_errors, entry.switch_checksum_errors
+    return f"{by_workers:,} by workers, {by_switch:,} by the switch" if by_workers or by_switch else "none"
+
+
+def _recoveries(entry: TrialSummary) -> str:
+    numbers = ((entry.restarts, "restart"), (entry.rejoins, "rejoin"), (entry.regroups, "regroup"))
+    return ", ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in numbers if count) or "none"
+
+
+def _ages(entry: TrialSummary) -> str:
+    """The mean of each worker's, in iterations, and the largest."""
+    return f"{'/'.join(f'{age:.1f}' for age in entry.age_by_worker)}, most {entry.age_most}"
+
+
+def _pending(entry: TrialSummary) -> str:
+    """How much, whose, and since when."""
+    if not any(entry.waiting_by_worker):
+        return "none"
+    whose = [f"{rank}: {weight:.2f}" for rank, weight in enumerate(entry.waiting_by_worker) if weight]
+    return f"{', '.join(whose)}; age {entry.oldest_age}"
+
+
+def _conserved(entry: TrialSummary) -> str:
+    if not entry.ledger:
+        return "not applicable"
+    if entry.conservation_error:
+        return "NO"
+    exactly = "as far as known" if entry.conservation_unchecked else "exactly"
+    return f"{exactly}, {sum(entry.waiting_by_worker):.2f} pending" if any(entry.waiting_by_worker) else exactly

@@ -1,0 +1,63 @@
+"""events.jsonl of a trial: what was done to its processes, its links and its objective, and when."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+
+class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of events.jsonl: what became of an event."""
+
+    time: float  # Unix
+    iteration: int  # the newest one that any worker had finished
+    action: str  # "kill", "start", "objective" or "link"; "late": what was started could not join any more
+    name: str  # of the process, or the objective, or whose link has which rate
+    missed: str = ""  # why nothing came of it; empty: it was done
+
+    @property
+    def words(self) -> str:
+        """For a person: "worker-2 killed at iteration 40"."""
+        if self.action == "late":
+            return f"{self.name} came too late: {self.missed}"
+        done = {"kill": "killed", "start": "started"}.get(self.action, "set")
+        what = {"objective": f"objective {self.name}", "link": f"link of {self.name}"}.get(self.action, self.name)
+        return f"{what} not {done}: {self.missed}" if self.missed else f"{what} {done} at iteration {self.iteration}"
+
+
+def read_event_log(path: Path) -> list[LoggedEvent]:
+    """The lines of an events.jsonl; none where nothing happened."""
+    if not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=LoggedEvent) for line in path.read_bytes().splitlines()]
+
+
+def killed_for_good(events: Sequence[LoggedEvent]) -> set[str]:
+    """Who was killed and did not come back, or not in time."""
+    late = {entry.name for entry in events if entry.action == "late"}
+    killed = {entry.name for entry in events if entry.action == "kill" and not entry.missed}
+    last = {entry.name: entry.action for entry in events if not entry.missed}
+    return {name for name in killed if last[name] == "kill" or name in late}
+
+
+def never_started(events: Sequence[LoggedEvent]) -> set[str]:
+    """Who was to join late, and did not, or not in time."""
+    started = {entry.name for entry in events if entry.action == "start" and not entry.missed}
+    late = {entry.name for entry in events if entry.action == "late"}
+    killed = {entry.name for entry in events if entry.action == "kill" and not entry.missed}
+    wanted = {entry.name for entry in events if entry.action == "start" and entry.missed}
+    return (wanted - started | late) - killed
+
+
+def restarts(events: Iterable[LoggedEvent]) -> int:
+    """How many processes were started again after they had been killed."""
+    killed: Counter[str] = Counter()
+    again = 0
+    for entry in events:
+        if entry.missed:
+            continue
+        if entry.action == "start" and killed[entry.name]:
+            again += 1
+        killed[entry.name] += entry.action == "kill"
+    return again

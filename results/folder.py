@@ -1,0 +1,226 @@
+"""The layout of a run's results: which file is where.  Knows no file's content.
+
+runs/NAME-YYYYmmdd-HHMMSS/
+  config.toml topology.json     what was run, as it was given
+  effective.toml                the same with every default and the command line's choices: what every process reads
+  run.json                      the command line's choices, jobs, trials and their folders
+  costs.json                    of a simulation: CPU times of a worker's steps
+  boot.log                      the network's own log
+  certs/                        certificates and tokens, while the run goes on
+  TRIAL/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
+  TRIAL/status.jsonl             the controller's view, about twice a second
+  TRIAL/events.jsonl             what was killed, started and set in mid-run
+  TRIAL/links.json               what went over each host's link
+  TRIAL/decisions.jsonl          the controller's journal
+  TRIAL/logs/NAME.log            the output of every process
+  metrics.jsonl summary.json report.html
+
+Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a trial's folder holds a folder
+job-ID with the job's files; what all jobs share (the controller's journal, logs of switch and controller) stays above.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+
+CERTIFICATES = "certs"
+"""The folder of certificates in a run's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFolder:
+    """Results of one objective over one job's whole training."""
+
+    path: Path
+    objective: str
+    shared: Path
+    """The trial's own folder: `path`, or above it where several jobs run."""
+
+    @property
+    def status(self) -> Path:
+        """The controller's statuses, one JSON object a line."""
+        return self.path / "status.jsonl"
+
+    @property
+    def decisions(self) -> Path:
+        """The controller's journal, one JSON object a line."""
+        return self.shared / "decisions.jsonl"
+
+    @property
+    def links(self) -> Path:
+        """Bytes to and from the switch by host, JSON; missing where nobody counts."""
+        return self.path / "links.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened to processes in mid-run, one JSON object a line; missing when nothing did."""
+        return self.path / "events.jsonl"
+
+    def metrics(self, rank: int) -> Path:
+        """A worker's iterations, one JSON object a line."""
+        return self.path / f"worker-{rank}.jsonl"
+
+    def sums(self, rank: int) -> Path:
+        """A worker's sums of gradients, counted values, residual and results."""
+        return self.path / f"worker-{rank}.npz"
+
+    def log(self, name: str) -> Path:
+        """The output of one worker."""
+        return self.path / "logs" / f"{name}.log"
+
+    def shared_log(self, name: str) -> Path:
+        """The output of switch or controller."""
+        return self.shared / "logs" / f"{name}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFolder:
+    """One job's results, with a folder for each trial."""
+
+    id: int
+    path: Path
+    stem: str
+    """What the names of its configuration's files begin with."""
+    trials: tuple[TrialFolder, ...]
+
+    @property
+    def config(self) -> Path:
+        """The configuration as it was given."""
+        return self.path / f"{self.stem or 'config'}.toml"
+
+    @property
+    def effective(self) -> Path:
+        """The configuration with every default and the command line's choices."""
+        return self.path / f"{self.stem}{'-' if self.stem else ''}effective.toml"
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What run.json holds: enough to read a run folder again."""
+
+    started: str  # local time
+    target: str
+    driver: str  # the one in use once the network is up
+    jobs: tuple[tuple[int, int], ...]  # (id, workers)
+    trials: tuple[tuple[str, str], ...]  # (objective, folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """One run's results."""
+
+    path: Path
+    jobs: tuple[JobFolder, ...]
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
+
+    @classmethod
+    def create(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
+        """Make the folder and its trials; ConfigError if it holds something already."""
+        folder = cls.at(path, objectives, jobs)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
+            for entry in (entry for job in folder.jobs for entry in job.trials):
+                for logs in (entry.path / "logs", entry.shared / "logs"):
+                    logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
+        return folder
+
+    @classmethod
+    def at(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
+        """Where everything is, or will be; nothing is made."""
+        return cls(path=path, jobs=tuple(_job_folder(path, job, objectives, alone=len(jobs) == 1) for job in jobs))
+
+    @property
+    def trials(self) -> list[tuple[TrialFolder, ...]]:
+        """Trial after trial, the folder of each job."""
+        return list(zip(*(job.trials for job in self.jobs), strict=True))
+
+    @property
+    def topology(self) -> Path:
+        return self.path / "topology.json"
+
+    @property
+    def costs(self) -> Path:
+        """Of a simulation: what a worker's steps cost."""
+        return self.path / "costs.json"
+
+    @property
+    def certificates(self) -> Path:
+        """Certificates and tokens of this run's processes, while it goes on."""
+        return self.path / CERTIFICATES
+
+    def write_record(self, configs: Sequence[Config], *, driver: str) -> None:
+        """Note what is run; again when more is known."""
+        record = RunRecord(
+            started=self.started,
+            target=configs[0].network.target,
+            driver=driver,
+            jobs=tuple((config.job.id, config.job.workers) for config in configs),
+            trials=tuple((entry.objective, entry.shared.name) for entry, *_ in self.trials),
+        )
+        (self.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+    def write_effective(self, configs: Sequence[Config]) -> None:
+        """Every job's configuration as its processes read it."""
+        for job, config in zip(self.jobs, configs, strict=True):
+            job.effective.write_text(to_toml(config))
+
+    def record(self) -> RunRecord:
+        return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunRecord)
+
+
+def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool) -> JobFolder:
+    """Where a job's files are; nothing is made."""
+    stem = "" if alone else f"job-{job}"
+    trials = tuple(
+        TrialFolder(path=path / name / stem, objective=objective, shared=path / name)
+        for name, objective in zip(trial_names(objectives), objectives, strict=True)
+    )
+    return JobFolder(id=job, path=path, stem=stem, trials=trials)
+
+
+def trial_names(objectives: Sequence[str]) -> list[str]:
+    """Folder names: 'fixed:2' -> 'fixed-2'; a repeated objective gets a number."""
+    names: list[str] = []
+    for objective in objectives:
+        stem = objective.replace(":", "-")
+        name, number = stem, 2
+        while name in names:
+            name, number = f"{stem}-again-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def default_path(name: str) -> Path:
+    """runs/NAME-YYYYmmdd-HHMMSS below the current folder; a number more if two start in the same second."""
+    path = base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 2
+    while path.exists():
+        path, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return path
+
+
+def point_latest(path: Path) -> None:
+    """Make the symbolic link `latest` beside a run in a folder runs/ name that run, in one step."""
+    if path.absolute().parent.name != "runs":
+        return  # --out elsewhere: that folder is none of ours
+    link = path.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return  # somebody's own folder
+    temporary = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(path.name)
+    temporary.replace(link)

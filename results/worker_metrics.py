@@ -1,0 +1,200 @@
+"""The workers' metrics files as typed values: read whole, read as they grow, or merged into one file.
+
+The files are written by host/: one JSON object an iteration, and a last one {"summary": ...}.  A worker that was
+killed and started again goes on in the same file: there is a summary of every process that came to its end.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import msgspec
+
+from kofn.config.schema import Config
+from kofn.results.account import Account
+from kofn.results.errors import ResultsError
+from kofn.results.event_log import killed_for_good, never_started, read_event_log
+from kofn.results.folder import RunFolder, TrialFolder
+
+TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
+"""Fields of an iteration that its time is split into."""
+
+
+class Iteration(msgspec.Struct, frozen=True, kw_only=True):
+    """One iteration as one worker saw it; times in seconds, clocks in Unix time.
+
+    A worker that fast-forwards over an iteration did not compute it: no start, no loss, no first block.
+    """
+
+    iteration: int
+    started: float | None = None
+    time: float
+    computed: bool = True
+    loss: float | None = None
+    accuracy: float | None = None  # none where it was not evaluated (run.evaluate_every)
+    owned_accuracy: float | None = None  # on the classes that one worker alone holds; none without [[shard]]
+    params: str
+    first_block_s: float | None = None
+    iteration_s: float | None = None
+    blocking_s: float | None = None
+    compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
+    encode_s: float | None = None  # this and the next five: host.collectives.collective.Times
+    send_s: float | None = None
+    wait_s: float | None = None
+    receive_s: float | None = None
+    sum_s: float | None = None
+    decode_s: float | None = None
+    step_s: float | None = None  # the update of the parameters, and their evaluation
+    gradient_norm2: float | None = None  # sum of squares of its gradient
+    aggregate_norm2: float | None = None  # of the average that it applied
+    age: int | None = None  # of its gradient, in iterations, when it was contributed
+    account: Account | None = None  # of all its gradients up to this one
+    injected_mean_s: float = 0.0
+    width: int | None = (
+        None  # bits of the planned lanes; this and what follows: of its contribution (docs/explanation/compression.md)
+    )
+    blocks: int | None = None  # that were planned
+    ratio: float | None = None  # of the float32 gradient's bytes, as the plan asked for
+    wire_bytes: int | None = None  # of values that were sent, again and again where need was
+    wire_ratio: float | None = None  # their share of the float32 gradient's
+    error_norm: float | None = None  # L2 of what encoding left over in what was sent
+    residual_norm: float | None = None  # L2 of all that is pending after the iteration
+    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
+    refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
+    k: int
+    count: int
+    members: tuple[int, ...] = ()
+    late: bool = False
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's whole trial, as far as its process lived to tell."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    packets_sent: int = 0
+    packets_received: int = 0
+    retransmissions: int = 0
+    checksum_errors: int = 0  # packets that were corrupted on their way to it
+    other_generation: int = 0  # packets of an earlier generation of the slots
+    peer_fetches: int = 0  # times that it asked peers for results
+    resyncs: int = 0  # times that it took a peer's whole state
+    regroups: int = 0
+    wire_bytes: int = 0  # of the values in its contributions
+    reason: str = ""
+    account: Account | None = None  # of all its gradients, in the end
+
+    def plus(self, other: Self) -> Self:
+        """Both together; reason and account are the later one's."""
+        numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account)
+
+
+_NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", "account")]
+
+
+class MetricsLine(msgspec.Struct, frozen=True):
+    """Tells the last line from the others."""
+
+    summary: Totals | None = None
+
+
+_LINE = msgspec.json.Decoder(MetricsLine)
+_ITERATION = msgspec.json.Decoder(Iteration)
+
+
+def parse(line: bytes, source: Path) -> Iteration | Totals:
+    """One line of a metrics file; ResultsError names the file."""
+    try:
+        return _LINE.decode(line).summary or _ITERATION.decode(line)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ResultsError(f"{source}: not a line of worker metrics: {error}: {line[:80]!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMetrics:
+    """Everything one worker wrote in one trial, in its order."""
+
+    rank: int
+    iterations: tuple[Iteration, ...]
+    totals: Totals
+    """Of all its processes that came to their end; zeros where none did."""
+
+
+class Tail:
+    """Reads what was appended to a metrics file since the last time; the file may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is opened before the first read."""
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._rest = b""
+
+    def read(self) -> Iterator[Iteration | Totals]:
+        """Every complete new line; an unfinished one waits for the next read."""
+        for line in self._lines():
+            yield parse(line, self.path)
+
+    def _lines(self) -> list[bytes]:
+        if self._file is None:
+            if not self.path.exists():
+                return []
+            self._file = self.path.open("rb")
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return [line for line in lines if line.strip()]
+
+    def close(self) -> None:
+        """Close the file if it was opened."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:
+    """A worker's whole file, which may be missing."""
+    tail = Tail(folder.metrics(rank))
+    try:
+        lines = list(tail.read())
+    finally:
+        tail.close()
+    totals = Totals()
+    for line in lines:
+        totals = totals.plus(line) if isinstance(line, Totals) else totals
+    iterations = tuple(line for line in lines if isinstance(line, Iteration))
+    return WorkerMetrics(rank=rank, iterations=iterations, totals=totals)
+
+
+def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
+    """All workers' files of one trial, by rank; ResultsError names one without an iteration that no event explains."""
+    events = read_event_log(folder.events)
+    excused = killed_for_good(events) | never_started(events)
+    metrics = tuple(read_worker(folder, rank) for rank in range(workers))
+    for worker in metrics:
+        name = f"worker-{worker.rank}"
+        if not worker.iterations and name not in excused:
+            raise ResultsError(
+                f"{folder.metrics(worker.rank)}: worker {worker.rank} wrote no iteration; see {folder.log(name)}"
+            )
+    if not any(worker.iterations for worker in metrics):
+        raise ResultsError(f"{folder.path}: no worker wrote an iteration; see {folder.path / 'logs'}")
+    return metrics
+
+
+def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
+    """Write metrics.jsonl: every line of every worker with its "trial", "job" and "worker"."""
+    path = folder.path / "metrics.jsonl"
+    with path.open("w") as out:
+        for job, config in zip(folder.jobs, configs, strict=True):
+            for entry, rank in product(job.trials, range(config.job.workers)):
+                place = {"trial": entry.objective, "job": job.id, "worker": rank}
+                for line in _objects(entry.metrics(rank)):
+                    out.write(json.dumps({**place, **line}) + "\n")
+    return path
+
+
+def _objects(path: Path) -> Iterable[dict[str, Any]]:
+    if path.exists():
+        with path.open() as lines:
+            yield from (json.loads(line) for line in lines if line.endswith("\n") and line.strip())

@@ -1,0 +1,77 @@
+"""What a run asks its controller: whether it is up, its statuses for as long as the trial lasts, another objective."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, reconnect
+from kofn.run.errors import RunError
+
+RETRY_S = 0.2
+CALL_S = 2.0
+SET_S = 5.0
+INTERVAL_S = 0.1
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+RECONNECT = reconnect(500, 500)
+"""A controller that comes back is found within half a second."""
+
+
+class ControllerClient:
+    """The controller as the operator sees it; use as a context manager.
+
+    async with ControllerClient("127.0.0.1:50052", certificates=folder.certificates) as client:
+        async for status in client.statuses(job=1): ...
+    """
+
+    def __init__(self, address: str, *, certificates: Path | None) -> None:
+        """Nothing is connected yet; without certificates in plaintext."""
+        credentials = Credentials.load(certificates, OPERATOR)
+        self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
+        self._stub = kofn_pb2_grpc.InspectorStub(self._channel)
+
+    async def __aenter__(self) -> "ControllerClient":
+        """Connected at the first call."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.close()
+
+    async def ready(self) -> AsyncIterator[bool]:
+        """Again and again: whether it answers and has its switch.  RunError where it refuses to answer us."""
+        while True:
+            try:
+                status = await self._stub.GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
+                yield status.switch_connected
+            except grpc.aio.AioRpcError as error:
+                _refusal(error)
+                yield False
+
+    async def statuses(self, job: int) -> AsyncIterator[kofn_pb2.Status | None]:
+        """A job's statuses, without end; None when the controller has gone away, then again when it is back."""
+        request = kofn_pb2.StatusRequest(interval_s=INTERVAL_S, job=job)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for status in self._stub.WatchStatus(request):
+                    yield status
+            yield None
+            await asyncio.sleep(RETRY_S)
+
+    async def set_objective(self, job: int, objective: str) -> str | None:
+        """Do what `kofn set-k` does; why not, if the controller is away.  RunError if it refuses."""
+        request = kofn_pb2.Objective(objective=objective, job=job)
+        try:
+            await self._stub.SetObjective(request, timeout=SET_S, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            _refusal(error)
+            return "the controller does not answer"
+        return None
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> None:
+    """An answer that will not change."""
+    if error.code() not in AWAY:
+        raise RunError(f"the controller refuses: {error.code().name}: {error.details()}") from None

@@ -1,0 +1,246 @@
+"""One job in one trial: its workers' programs, its events carried out, and what is seen of it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kofn.config.objectives import check_objective
+from kofn.config.schema import CONTROL_PLANE, Config, LinkSection
+from kofn.host.collectives.job_collective import load_collective
+from kofn.results.event_log import LoggedEvent
+from kofn.results.folder import JobFolder, TrialFolder
+from kofn.results.link_bytes import LinkBytes, write_links
+from kofn.results.logs import tail
+from kofn.rpc.document import document
+from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.controller_client import ControllerClient
+from kofn.run.errors import RunError
+from kofn.run.live import TrialView
+from kofn.run.network import EmulatedHost, Network, ProcessSpec
+from kofn.run.port_faults import port_rules
+from kofn.run.processes import Processes, ProcessState
+from kofn.run.schedule import Due, Schedule, action, late_joiners
+from kofn.switch.engine.faults import FaultRule
+
+PROGRESS_S = 60.0
+"""A trial in which no worker finishes an iteration for so long is given up."""
+
+
+class JobTrial:
+    """A job's part of a trial.
+
+    await training.start()
+    while training.going_on():
+        await processes.ended(0.2)
+        await training.step(client)
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: TrialFolder,
+        processes: Processes,
+        network: Network,
+        *,
+        hosts: Sequence[tuple[str, EmulatedHost]],
+        prefix: str,
+        title: str,
+        server: tuple[str, EmulatedHost] | None = None,
+    ) -> None:
+        """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's.
+
+        `server`: the host of the job's parameter server, if it has one.
+        """
+        self.config, self.folder = config, folder
+        self.view = TrialView(
+            folder,
+            config.job.workers,
+            title,
+            target=config.run.target_accuracy,
+            compresses=config.compress.compresses,
+        )
+        self.neighbours: list[TrialView] = []
+        """The other jobs' views: what is done to switch or controller is done to them, too."""
+        self._processes, self._network = processes, network
+        self._hosts, self._server = hosts, server
+        self._schedule = Schedule([*config.event, *config.link])
+        self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
+        self._prefix = prefix
+        self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
+
+    def process(self, name: str) -> str:
+        """The process that an event's name means."""
+        return name if name in CONTROL_PLANE else self._prefix + name
+
+    def port_rules(self) -> Iterator[FaultRule]:
+        """What the switch is to do to this job's packets."""
+        return port_rules(self.config.fault, [host.port for _, host in self._hosts])
+
+    def server(self, commands: Commands) -> ProcessSpec | None:
+        """The parameter server's process, where there is one: it is to run before the workers, and after them."""
+        if self._server is None:
+            return None
+        node, host = self._server
+        workers = self.config.job.workers
+        fixed = check_objective(self.folder.objective, workers, "run.trials")
+        k = fixed.k if fixed else workers
+        argv = commands.server(self.config.job, host.ip, self._addresses, k)
+        name, log = self.process("server"), self.folder.log("server")
+        return ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
+
+    @property
+    def _addresses(self) -> list[str]:
+        """The workers' on the data network, by rank."""
+        return [host.ip for _, host in self._hosts]
+
+    def _summed(self) -> list[str]:
+        """What tells a worker who sums, where it is not the switch."""
+        if self._server is not None:
+            return ["--service", self._server[1].ip]
+        if not load_collective(self.config.job.collective).ledger:
+            return [part for address in self._addresses for part in ("--worker", address)]
+        return []
+
+    def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
+        """Write down what went over the links of this job's hosts between two countings."""
+        hosts = [*self._hosts, *([self._server] if self._server else [])]
+        write_links(self.folder.links, [node for node, _ in hosts], before, after)
+
+    async def start(self, commands: Commands, job: JobFolder) -> None:
+        """Launch every worker that does not join late; links have their first rates again."""
+        for rank in sorted({rank for link in self.config.link for rank in link.workers}):
+            node, host = self._hosts[rank]
+            await self._network.shape(node, host.mbps)
+        late = late_joiners(self.config.event)
+        for rank, (node, host) in enumerate(self._hosts):
+            name = f"worker-{rank}"
+            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank), self._summed())
+            log = self.folder.log(name)
+            program = ProcessSpec(
+                name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT
+            )
+            self._processes.keep(program)
+            if name not in late:
+                await self._processes.restart(program.name)
+        self.view.begin()
+
+    def going_on(self) -> bool:
+        """Whether a worker runs, or something is certain to be started while there is still something to do."""
+        return self._processes.running(self._workers) or (self._schedule.starting and not self._over())
+
+    def _over(self) -> bool:
+        """Workers end well together: once one has, and none runs, nobody can join any more."""
+        ended = any(self._processes.state(name) is ProcessState.DONE for name in self._workers)
+        return ended and not self._processes.running(self._workers)
+
+    def excuse(self, name: str) -> bool:
+        """Whether a worker that has ended badly had no chance: the others were done before it had joined.  Notes it."""
+        if name not in self._started_at:
+            return False
+        others = [other for other in self._workers if other != name]
+        ended = any(self._processes.state(other) is ProcessState.DONE for other in others)
+        self.view.poll()
+        rank = self._workers.index(name)
+        if not ended or self._processes.running(others) or self._finished(rank) != self._started_at[name]:
+            return False
+        words = tail(self.folder.log(f"worker-{rank}"), 1).strip()
+        self._write("late", f"worker-{rank}", f"the training was over ({words})")
+        return True
+
+    def _finished(self, rank: int) -> int:
+        """The newest iteration of a worker."""
+        last = self.view.workers[rank].last
+        return last.iteration if last else 0
+
+    @property
+    def eventful(self) -> bool:
+        """Whether anything may still happen."""
+        return bool(self._schedule.waiting)
+
+    async def step(self, client: ControllerClient) -> None:
+        """Read what the workers have written, do what is due, notice when nothing moves; RunError if for too long."""
+        self.view.poll()
+        self._schedule.reached(self._iteration, time.monotonic())
+        for event in self._schedule.due(time.monotonic()):
+            self._note(event, await self._carry_out(event, client))
+        for worker, name in zip(self.view.workers, self._workers, strict=True):
+            state = self._processes.state(name)
+            worker.process = {ProcessState.ABSENT: "not started", ProcessState.KILLED: "killed"}.get(state, "")
+        running = self._processes.running(self._workers)
+        self.view.watch_stall(expected=running)
+        if running:
+            self._check_progress()
+
+    def conclude(self) -> None:
+        """Note every event that never came."""
+        for event in self._schedule.waiting:
+            never = f"no worker finished iteration {event.at_iteration}"
+            self._note(event, "the training was over" if event.at_iteration <= self._iteration else never)
+
+    async def follow(self, client: ControllerClient) -> None:
+        """Keep the controller's statuses for the table and for the report, until cancelled."""
+        with self.folder.status.open("ab") as out:
+            async for status in client.statuses(self.config.job.id):
+                self.view.update(status)
+                if status is not None:
+                    out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
+
+    async def _carry_out(self, event: Due, client: ControllerClient) -> str:
+        """Do it; why not, where there is nothing to do."""
+        if isinstance(event, LinkSection):
+            for rank in event.workers:
+                await self._network.shape(self._hosts[rank][0], event.mbps)
+            return ""
+        what, value = action(event)
+        if what == "objective":
+            if self._processes.state("controller") is not ProcessState.RUNNING:
+                return "the controller does not run"
+            return await client.set_objective(self.config.job.id, value) or ""
+        name = self.process(value)
+        state = self._processes.state(name)
+        if what == "kill" and state is ProcessState.RUNNING:
+            await self._processes.kill(name)
+        elif what == "start" and state in (ProcessState.ABSENT, ProcessState.KILLED):
+            if name in self._workers:
+                self._started_at[name] = self._finished(self._workers.index(name))
+            await self._processes.restart(name)
+        else:
+            return {
+                ProcessState.ABSENT: "it does not run",
+                ProcessState.KILLED: "it does not run",
+                ProcessState.RUNNING: "it runs",
+            }.get(state, "it has ended")
+        return ""
+
+    def _note(self, event: Due, missed: str) -> None:
+        what, name = action(event)
+        words = self._write(what, name, missed)
+        for view in self.neighbours if name in CONTROL_PLANE else ():
+            view.remember(words)
+
+    def _write(self, what: str, name: str, missed: str) -> str:
+        """A line of events.jsonl and on the screen; its words."""
+        entry = LoggedEvent(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
+        with self.folder.events.open("ab") as out:
+            out.write(msgspec.json.encode(entry) + b"\n")
+        self.view.happened(entry.words)
+        return entry.words
+
+    @property
+    def _iteration(self) -> int:
+        newest = self.view.newest
+        return newest.iteration if newest else 0
+
+    def _check_progress(self) -> None:
+        """A delay of an event is no reason to give up, nor is a long blocking."""
+        slowest_ms = max((entry.mean_ms + (entry.compute_ms or 0.0) for entry in self.config.straggler), default=0.0)
+        slowest_ms += sum(shock.blocking_ms for shock in self.config.shock)
+        delay_s = max((event.after_s for event in self.config.event), default=0.0)
+        limit_s = max(PROGRESS_S + delay_s, 20 * slowest_ms / 1e3)
+        if time.monotonic() - self.view.last_news > limit_s:
+            raise RunError(
+                f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "
+                f"{self.view.reason()}; logs: {self.folder.path / 'logs'}"
+            )

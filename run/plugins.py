@@ -1,0 +1,39 @@
+"""That everything a configuration names can be loaded and does what it has to: before anything is started."""
+
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import OBJECTIVES, check_objective
+from kofn.config.plugins import CODECS
+from kofn.config.schema import Config
+from kofn.host.collectives.check import check_collective
+from kofn.host.compression.registry import load_codecs
+from kofn.host.errors import CodecError
+from kofn.host.workload.straggler_source import straggler_class
+from kofn.host.workload.workload import workload_class
+
+
+def check_plugins(config: Config) -> None:
+    """ConfigError says which plug-in does not do, and why.  What ships is not tried, but asked what it can do."""
+    check_collective(config)
+    workload_class(config)
+    straggler_class(config)
+    _check_codec(config)
+    for objective in config.objectives:
+        _check_objective(objective, config.job.workers)
+
+
+def _check_codec(config: Config) -> None:
+    if config.compress.codec in CODECS.built_in:
+        return
+    compress, job = config.compress, config.job
+    try:
+        widths = [*load_codecs(compress.codec, workers=job.workers, rounding=compress.rounding)]
+    except CodecError as error:
+        raise ConfigError(f"compress.codec: {error}") from error
+    compress.check_words(widths, job.words)
+
+
+def _check_objective(text: str, workers: int) -> None:
+    if check_objective(text, workers, "run.trials") is None and text not in OBJECTIVES.built_in:
+        from kofn.controller.policy.choose import objective  # noqa: PLC0415  # NumPy and SciPy
+
+        objective(text, workers)

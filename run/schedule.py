@@ -1,0 +1,98 @@
+"""What is due of a job's [[event]] and [[link]] entries.
+
+No I/O and no clock: times come in.
+
+>>> schedule = Schedule([EventSection(at_iteration=40, kill="worker-2", after_s=0.5)])
+>>> schedule.reached(40, 10.0)  # some worker has finished iteration 40 at 10 s
+>>> schedule.due(10.0), [action(event) for event in schedule.due(10.5)]
+([], [('kill', 'worker-2')])
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import CONTROL_PLANE, EventSection, JobSection, LinkSection
+
+Due = EventSection | LinkSection
+"""What happens once an iteration is reached."""
+
+Timed = TypeVar("Timed", bound=Due)
+
+
+class Schedule:
+    """A job's events, each due once, in the order of their iterations and delays."""
+
+    def __init__(self, events: Iterable[Due]) -> None:
+        self._waiting: list[Due] = in_order(events)
+        self._reached_s: dict[int, float] = {}
+
+    def reached(self, iteration: int, now_s: float) -> None:
+        """A worker has finished this iteration; the delay of what it sets off counts from the first time."""
+        for event in self._waiting:
+            if event.at_iteration <= iteration:
+                self._reached_s.setdefault(event.at_iteration, now_s)
+
+    def due(self, now_s: float) -> list[Due]:
+        """What is to be done now, each only once."""
+        due = [event for event in self._waiting if self._when(event) <= now_s]
+        self._waiting = [event for event in self._waiting if event not in due]
+        return sorted(due, key=self._when)
+
+    @property
+    def waiting(self) -> Sequence[Due]:
+        """Everything that is still to come, if its iteration comes."""
+        return self._waiting
+
+    @property
+    def starting(self) -> bool:
+        """Whether a start is certain to come: its iteration is reached, its delay is not over."""
+        certain = (event for event in self._waiting if event.at_iteration in self._reached_s)
+        return any(isinstance(event, EventSection) and event.start is not None for event in certain)
+
+    def _when(self, event: Due) -> float:
+        return self._reached_s.get(event.at_iteration, float("inf")) + event.after_s
+
+
+def in_order(events: Iterable[Timed]) -> list[Timed]:
+    """By iteration, then delay; as in the file where both are equal."""
+    return sorted(events, key=lambda event: (event.at_iteration, event.after_s))
+
+
+def action(event: Due) -> tuple[str, str]:
+    """What is done, and to which process, with which objective or to whose link."""
+    if isinstance(event, LinkSection):
+        return "link", f"{', '.join(f'worker-{rank}' for rank in event.workers)} ({event.mbps:g} Mbit/s)"
+    (given,) = event.actions().items()  # the configuration is checked: exactly one
+    return given
+
+
+def late_joiners(events: Iterable[EventSection]) -> set[str]:
+    """The workers whose first event is a start."""
+    first: dict[str, str] = {}
+    for event in in_order(events):
+        what, name = action(event)
+        if what != "objective":
+            first.setdefault(name, what)
+    return {name for name, what in first.items() if what == "start" and name not in CONTROL_PLANE}
+
+
+def check_story(events: Sequence[EventSection], job: JobSection) -> None:
+    """What is killed must run, what is started must not, and enough workers must be there at first; ConfigError."""
+    late = late_joiners(events)
+    running = dict.fromkeys([*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(job.workers))], True)
+    running.update(dict.fromkeys(late, False))
+    for event in in_order(events):
+        what, name = action(event)
+        if what != "objective" and running[name] != (what == "kill"):
+            state = "runs already" if running[name] else "does not run"
+            raise ConfigError(f"event.{what} is {name!r} at iteration {event.at_iteration}: it {state} then")
+        running[name] = what == "start"
+    needed = job.start_workers or job.workers
+    if job.workers - len(late) < needed:
+        raise ConfigError(
+            f"job.start_workers is {needed}, but {', '.join(sorted(late))} are started later, by an event: "
+            f"1 to {job.workers - len(late)} is allowed"
+            if job.workers > len(late)
+            else "event.start is the first event of every worker: one must be there from the beginning"
+        )

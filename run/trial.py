@@ -1,0 +1,186 @@
+"""One trial: switch, controller and one training a job, from start to the last worker's end, in a network that is
+there.
+
+    await Trial(network, commands, folder, configs, number=0, console=console).run(check=True, quiet=False)
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from kofn.config.schema import Config
+from kofn.host.collectives.job_collective import load_collective
+from kofn.results.folder import RunFolder
+from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.controller_client import ControllerClient
+from kofn.run.display import Display, say
+from kofn.run.errors import RunError
+from kofn.run.job_trial import JobTrial
+from kofn.run.network import ROOT, Network, ProcessSpec, listens
+from kofn.run.processes import Processes
+
+START_TIMEOUT_S = 60.0
+POLL_S = 0.2
+EVENT_POLL_S = 0.02
+"""While an event is to come: it shall happen at its iteration, not many later."""
+
+
+class Trial:
+    """Runs one objective."""
+
+    def __init__(
+        self,
+        network: Network,
+        commands: Commands,
+        folder: RunFolder,
+        configs: Sequence[Config],
+        *,
+        number: int,
+        console: Console,
+    ) -> None:
+        self._network, self._commands, self._folder, self._console = network, commands, folder, console
+        self._entries = folder.trials[number]
+        self._limits = configs[0].run
+        self._processes = Processes(network)
+        hosts = list(network.ready.hosts.items())
+        workers = iter(hosts)  # of each job in turn; and then a server for each job that has one
+        servers = iter(hosts[sum(config.job.workers for config in configs) :])
+        self._trainings = [
+            JobTrial(
+                config,
+                entry,
+                self._processes,
+                network,
+                hosts=[next(workers) for _ in range(config.job.workers)],
+                server=next(servers) if load_collective(config.job.collective).server else None,
+                prefix=_prefix(folder, config.job.id),
+                title=title,
+            )
+            for config, entry, title in zip(configs, self._entries, _titles(folder, number), strict=True)
+        ]
+        for training in self._trainings:
+            training.neighbours = [other.view for other in self._trainings if other is not training]
+
+    async def run(self, *, check: bool, quiet: bool) -> None:
+        """Start everything, wait for the workers, stop everything; RunError if a process fails or nothing moves."""
+        begin = time.monotonic()
+        client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)
+        try:
+            async with client, asyncio.timeout(self._limits.trial_deadline_s):
+                await self._start_control_plane(client)
+                if check:
+                    await self._check()
+                servers = await self._start_servers()
+                await self._train(client, quiet=quiet)
+        except TimeoutError:
+            raise RunError(
+                f"trial {self._entries[0].objective!r} was not over after {time.monotonic() - begin:.0f} s "
+                f"(run.trial_deadline_s); logs: {self._entries[0].shared / 'logs'}"
+            ) from None
+        finally:
+            self._processes.forget()
+        await self._network.end(servers)
+        await self._network.end(["controller"])
+        await self._network.end(["switch"])
+
+    async def _start_control_plane(self, client: ControllerClient) -> None:
+        rules = [rule for training in self._trainings for rule in training.port_rules()]
+        interfaces = self._network.ready.interfaces()
+        pcap = self._entries[0].shared / "pcap" if self._commands.network.pcap else None
+        if pcap is not None:
+            pcap.mkdir(parents=True, exist_ok=True)
+        argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
+        switch = await self._launch("switch", argv)
+        await self._until_up(switch, self._switch_listens(), "the switch's P4Runtime server")
+        configs = [job.effective for job in self._folder.jobs]
+        controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
+        await self._until_up(controller, client.ready(), "the controller and its switch")
+
+    async def _start_servers(self) -> list[str]:
+        """The parameter servers of those jobs that have one; their names."""
+        programs = [program for training in self._trainings if (program := training.server(self._commands))]
+        for program in programs:
+            await self._processes.launch(program)
+            await self._until_up(program, _serves(program), f"the parameter server at {program.node}")
+        return [program.name for program in programs]
+
+    async def _check(self) -> None:
+        checks = await self._network.check()
+        for check in checks:
+            say(self._console, f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}")
+        if failed := [check.name for check in checks if not check.ok]:
+            raise RunError(f"the network is not as configured: {', '.join(failed)}")
+
+    async def _train(self, client: ControllerClient, *, quiet: bool) -> None:
+        before = self._network.link_bytes()
+        for training, job in zip(self._trainings, self._folder.jobs, strict=True):
+            await training.start(self._commands, job)
+        followers = [asyncio.create_task(training.follow(client)) for training in self._trainings]
+        try:
+            with Display(self._console, [training.view for training in self._trainings], quiet=quiet) as display:
+                await self._supervise(client, followers, display)
+        finally:
+            for task in followers:
+                task.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+        after = self._network.link_bytes()
+        for training in self._trainings:
+            training.count_links(before, after)
+
+    async def _supervise(
+        self, client: ControllerClient, followers: Sequence["asyncio.Task[None]"], display: Display
+    ) -> None:
+        """Until no worker of any job runs; RunError as soon as anything ends badly or nothing moves."""
+        while any(training.going_on() for training in self._trainings):
+            eventful = any(training.eventful for training in self._trainings)
+            await self._processes.ended(EVENT_POLL_S if eventful else POLL_S, excused=self._excuse)
+            for training in self._trainings:
+                await training.step(client)
+            for task in followers:
+                if task.done():
+                    task.result()  # it ends only by a failure
+            display.show()
+        for training in self._trainings:
+            training.conclude()
+
+    def _excuse(self, name: str) -> bool:
+        return any(training.excuse(name) for training in self._trainings)
+
+    async def _launch(self, name: str, argv: Sequence[str]) -> ProcessSpec:
+        log = self._entries[0].shared_log(name)
+        program = ProcessSpec(name=name, node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
+        await self._processes.launch(program)
+        return program
+
+    async def _until_up(self, program: ProcessSpec, up: AsyncIterator[bool], what: str) -> None:
+        """Until `up` yields True; RunError if a process ends before that, or it takes too long."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                async for ready in up:
+                    if ready:
+                        return
+                    await self._processes.ended(POLL_S)
+        except TimeoutError:
+            raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {program.log}") from None
+
+    async def _switch_listens(self) -> AsyncIterator[bool]:
+        while True:
+            yield await listens(self._commands.network.p4runtime_port)
+
+
+async def _serves(server: ProcessSpec) -> AsyncIterator[bool]:
+    while True:
+        yield server.log.exists() and b"serving job" in server.log.read_bytes()
+
+
+def _prefix(folder: RunFolder, job: int) -> str:
+    return "" if len(folder.jobs) == 1 else f"job-{job}-"
+
+
+def _titles(folder: RunFolder, number: int) -> list[str]:
+    """What the view of each job is called."""
+    title = f"{folder.trials[number][0].objective} ({number + 1} of {len(folder.trials)})"
+    return [title if len(folder.jobs) == 1 else f"{title}, job {job.id}" for job in folder.jobs]

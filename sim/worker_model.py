@@ -1,0 +1,192 @@
+"""What a worker learns, and what it sends of it: the real ledger, codec and model, or none where time alone counts."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from kofn.config.late_rules import Treatment
+from kofn.config.schema import Config
+from kofn.host.agent.driver import Sender
+from kofn.host.compression.age_weight import age_weight_of
+from kofn.host.compression.aggregate import aggregate
+from kofn.host.compression.alignment import Direction
+from kofn.host.compression.encoder import Encoder, Finished
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.plan import Planner
+from kofn.host.kernels.sample import norm2
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.history import Result
+from kofn.host.protocol.instructions import Deliver, Packed
+from kofn.host.training.loop import Step, Work, iteration_line
+from kofn.host.training.metrics import Metrics
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
+from kofn.host.workload.straggler_source import load_stragglers
+from kofn.results.account import Account
+from kofn.sim.learning import Learning
+
+NOWHERE = Direction(norm2=0.0, products=())
+
+
+class WorkerModel(Protocol):
+    """One worker's part in the training; its blocks have this `layout`."""
+
+    layout: BlockLayout
+    encoder: Sender
+    direction: Direction
+    """Of the aggregate of the latest iteration that the worker had a part in."""
+
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
+        """The `batch`-th gradient of an iteration."""
+
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
+        """Into the ledger, in the iteration that is current by now."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """Late gradients from now on."""
+
+    def account(self) -> Account | None:
+        """What became of its gradients; None where there are none."""
+
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
+        """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
+
+
+class Student:
+    """Trains the configuration's model; writes the worker's metrics."""
+
+    def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
+        self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
+        job, compress = config.job, config.compress
+        self._coding = JobCoding.of(job, compress, learning.elements)
+        self.layout = layout = self._coding.layout
+        self.direction = NOWHERE
+        storage = LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements)
+        self.encoder = Encoder.of(self._coding, compress, storage, rank)
+        self._age_limit = config.policy.age_limit
+        self._blocking = load_stragglers(config, rank)
+
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
+        loss, gradient = self._learning.gradient(self._rank, iteration, batch)
+        return Work(
+            loss=loss,
+            gradient=gradient,
+            norm2=norm2(gradient),
+            agreement=self._learning.agreement(gradient, iteration),
+            blocking_s=blocking_s,
+            aborted=False,
+        )
+
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
+        """As the agent does it before it sends."""
+        assert work.gradient is not None
+        self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
+
+    def treat(self, treatment: Treatment) -> None:
+        self.encoder.ledger.age = age_weight_of(treatment, self._age_limit)
+
+    def account(self) -> Account | None:
+        return self.encoder.ledger.account()
+
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
+        """Step, accuracy, a line of metrics."""
+        learning, run = self._learning, self._config.run
+        done = aggregate(finished, self._coding, rank=self._rank, average=learning.average)
+        after = learning.apply(done)
+        if step is not None:
+            self.direction = after.direction
+        self._metrics.write(
+            **iteration_line(done, step, now, after.direction, after.evaluation),
+            injected_mean_s=self._blocking.mean_s(done.iteration),
+        )
+        if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
+            return "target"
+        return "iterations" if done.iteration >= run.max_iterations else None
+
+    def close(self, totals: dict[str, Any]) -> None:
+        """The last line, and the ledger."""
+        account = asdict(self.encoder.ledger.account())
+        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes, "account": account})
+        self._metrics.close(self.encoder.ledger.totals(), self._learning.replica.results)
+
+
+class Zeros:
+    """Zeros in place of an encoder: one packet an iteration, and nothing that waits."""
+
+    blocks = [0]  # noqa: RUF012  # nobody changes it
+    uses = 0
+    slice_blocks = 1
+    waits = False
+
+    def __init__(self) -> None:
+        self.plan = Planner(blocks=1, widths=(32,)).first()
+        self._parts = 0  # of the current iteration
+
+    def waits_since(self, iteration: int) -> bool:
+        return False
+
+    def begin(self, iteration: int) -> None:
+        self._parts = 0
+
+    def enter_rest(self) -> None:
+        """There is no ledger."""
+
+    def slices(self, iteration: int) -> Iterator[list[int]]:
+        yield self.blocks
+
+    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+        """One more gradient that counts is as many zeros; one that does not takes no time worth speaking of."""
+        if not counts or self._parts == PARTS - 1:
+            return 0, []
+        self._parts += 1
+        return self._parts, [*open]
+
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
+        """Zeros, which stand for one gradient."""
+        return [(block, self.reencode(block, 0, 0, 0)) for block in blocks]
+
+    def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
+        return Packed(bytes(WORD_BYTES), scale, lanes, WEIGHT_UNIT)
+
+    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
+        """Nobody counts."""
+
+    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+        """There is no ledger."""
+
+    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+        return []
+
+    def follow(self, results: Sequence[Result]) -> Finished:
+        return Finished(results, self.plan, self.plan, None)
+
+
+def nothing(blocking_s: float, *, aborted: bool) -> Work:
+    return Work(loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, aborted=aborted)
+
+
+class Idler:
+    """Sends nothing but zeros and learns nothing: only times are asked for."""
+
+    layout = BlockLayout(blocks=1, words=1, widest=32)
+    direction = NOWHERE
+
+    def __init__(self, config: Config) -> None:
+        self._last = config.run.max_iterations
+        self.encoder = Zeros()
+
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
+        return nothing(blocking_s, aborted=False)
+
+    def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
+        """There is no ledger."""
+
+    def treat(self, treatment: Treatment) -> None:
+        """There are none."""
+
+    def account(self) -> Account | None:
+        return None
+
+    def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
+        """Only the last iteration ends it."""
+        return "iterations" if finished.results[0].id.iteration >= self._last else None

@@ -1,0 +1,83 @@
+"""Which headers keep their fields while they are invalid.
+
+BMv2 reads from an invalid header whatever was in it last, be it from another packet.  What the packet itself has left
+there is defined: in headers that the program takes away, and in those that it never makes valid.  They start as zeros
+and are read as they are.  The fields of all other headers read as 0 while they are invalid, which needs no zeros.
+
+As on BMv2 a table's key has zeros for all fields of invalid headers.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from kofn.switch.compiler.ir.expressions import (
+    Element,
+    Expression,
+    HeaderOf,
+    NextUnionMember,
+    StackOf,
+    UnionOf,
+    UnionStackOf,
+)
+from kofn.switch.compiler.ir.program import Primitive, Program
+
+MAKE_VALID = frozenset({"extract", "extract_VL", "add_header"})
+TAKE_AWAY = frozenset(
+    {"remove_header", "assign_header", "assign_union", "assign_header_stack", "assign_union_stack", "push", "pop"}
+)
+
+
+def kept_headers(program: Program) -> frozenset[str]:
+    """Their names; of a stack all headers or none."""
+    kept = _targets(program, TAKE_AWAY) | _unseen(program)
+    for union in program.unions.values():
+        if len(union.members) > 1:
+            kept |= set(union.members.values())
+    for members in _rows(program):
+        if kept & members:
+            kept |= members
+    return frozenset(kept)
+
+
+def _unseen(program: Program) -> set[str]:
+    """Headers that nothing makes valid."""
+    headers = {name for name, header in program.headers.items() if not header.metadata}
+    return headers - _targets(program, MAKE_VALID | TAKE_AWAY)
+
+
+def _rows(program: Program) -> Iterator[set[str]]:
+    yield from (set(stack.members) for stack in program.stacks.values())
+    for stack in program.union_stacks.values():
+        yield {member for union in stack.unions for member in program.unions[union].members.values()}
+
+
+def _targets(program: Program, ops: Iterable[str]) -> set[str]:
+    """The headers that statements of these kinds may change."""
+    return {
+        header
+        for statement in _statements(program)
+        if statement.op in ops
+        for header in _headers(program, statement.arguments[0])
+    }
+
+
+def _statements(program: Program) -> Iterator[Primitive]:
+    for action in program.actions.values():
+        yield from action.primitives
+    for state in program.states.values():
+        yield from state.statements
+    yield from program.deparser_statements
+
+
+def _headers(program: Program, target: Expression) -> Iterable[str]:
+    match target:
+        case HeaderOf(header):
+            return (header,)
+        case StackOf(stack) | Element(stack, _):
+            return program.stacks[stack].members
+        case UnionOf(union):
+            return program.unions[union].members.values()
+        case UnionStackOf(stack) | NextUnionMember(stack, _):
+            unions = program.union_stacks[stack].unions
+            return [member for union in unions for member in program.unions[union].members.values()]
+        case _:
+            return ()

@@ -1,0 +1,41 @@
+"""Indirect tables in C: their entries refer to members of an action profile, or to groups of them.
+
+A member holds the place of its action in the profile's list, which is by name: each table has its own copies of the
+actions.
+"""
+
+from kofn.switch.compiler.codegen.hashing import emit_hash
+from kofn.switch.compiler.codegen.lowering import Lowering
+from kofn.switch.compiler.codegen.matching import stored_limbs
+from kofn.switch.compiler.ir.program import Action, Program, Table
+
+
+def profile_actions(program: Program, profile: str) -> list[Action]:
+    """The actions that members of the profile can have; one of each name."""
+    tables = [table for table in program.tables if table.profile == profile]
+    return list({action.name: action for table in tables for action in table.actions}.values())
+
+
+def member_numbers(program: Program, table: Table) -> dict[int, int]:
+    """For the id of each of an indirect table's actions its place in the profile's list."""
+    names = [action.name for action in profile_actions(program, str(table.profile))]
+    return {action.id: names.index(action.name) for action in table.actions}
+
+
+def emit_choice(low: Lowering, table: Table) -> None:
+    """Statements that leave `member`: what the entry chooses, or a member of no action."""
+    block, program = low.block, low.layout.program
+    profile = program.profiles[str(table.profile)]
+    number = list(program.profiles).index(profile.name)
+    at = stored_limbs(table)
+    block.add(
+        "static const struct member nothing = {UINT64_MAX};",
+        "const struct member *member = NULL;",
+        f"const struct profile *profile = &D->in->profiles[{number}];",
+        f"if (entry->action == INDIRECT_MEMBER) member = member_at(profile, entry->limbs[{at}]);",
+    )
+    if profile.selector is not None:
+        with block.braces("if (entry->action == INDIRECT_GROUP)"):
+            value = emit_hash(low, profile.selector)
+            block.add(f"member = member_of(profile, entry->limbs[{at}], {value});")
+    block.add("if (!member) member = &nothing;")

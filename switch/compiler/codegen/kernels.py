@@ -1,0 +1,100 @@
+"""Limb-by-limb expressions as one loop: no temporaries between the operators, a carry for each addition.
+
+Carries keep a compiler from adding limbs side by side.  In sums of lanes there are none: the top bit of every lane, and
+so of every limb, is masked off.  So where there are limbs enough a first loop looks whether any sum of two limbs is too
+large for one, and if not a second one adds them without carries.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from kofn.switch.compiler.codegen.layout import limbs, literal, mask_of
+from kofn.switch.compiler.codegen.lowering import Lowering
+from kofn.switch.compiler.ir.expressions import Constant, Expression, Operation
+
+SIDE_BY_SIDE = 8
+"""Limbs from which on looking for carries costs less than adding with them."""
+
+
+class LimbLoop:
+    """Builds the loop for one expression, right modulo 2^bits."""
+
+    OPERATORS: ClassVar[frozenset[str]] = frozenset({"&", "|", "^", "~", "+", "-"})
+
+    def __init__(self, lowering: Lowering, bits: int) -> None:
+        """Operands that are no such trees are computed into arrays first, through `lowering`."""
+        self._lowering = lowering
+        self._bits = bits
+        self._pointers: dict[str, str] = {}
+        self._sums: list[tuple[str, str, int]] = []  # C expressions of a limb each, the carry to begin with
+        self._rules: dict[str, Callable[[tuple[Expression, ...]], str]] = {
+            "&": self._and,
+            "|": lambda operands: self._infix("|", operands),
+            "^": lambda operands: self._infix("^", operands),
+            "~": lambda operands: f"~{self._limb(operands[0])}",
+            "+": lambda operands: self._add(self._limb(operands[0]), self._limb(operands[1]), 0),
+            "-": self._subtract,
+        }
+
+    def emit(self, to: str, expression: Expression) -> None:
+        """A call that leaves the limbs at the pointer `to`."""
+        result = self._limb(expression)
+        count = limbs(self._bits)
+        names = "".join(f", const uint64_t *{name}" for name in self._pointers.values())
+        loop = f"for (unsigned i = 0; i < {count}; i++)"
+        text = f"{self._without_carries(loop, count, result)}{self._with_carries(loop, result)}"
+        name = self._lowering.block.unit.kernel(f"(uint64_t *to{names})", f"{{ {text}}}")
+        self._lowering.block.add(f"{name}({', '.join([to, *self._pointers])});")
+
+    # Operands and result are the same object or apart, so no iteration depends on another but by the carries.
+
+    def _with_carries(self, loop: str, result: str) -> str:
+        carries = "".join(f"uint8_t c{number} = {start}; " for number, (_, _, start) in enumerate(self._sums))
+        pragma = '_Pragma("GCC unroll 32")' if self._sums else '_Pragma("GCC ivdep")'
+        sums = "".join(
+            f"uint64_t s{number}; c{number} = add_carry(c{number}, {left}, {right}, &s{number}); "
+            for number, (left, right, _) in enumerate(self._sums)
+        )
+        return f"{carries}{pragma} {loop} {{ {sums}to[i] = {result}; }} "
+
+    def _without_carries(self, loop: str, count: int, result: str) -> str:
+        """Nothing where it would not pay; what begins with a carry always has some."""
+        if count < SIDE_BY_SIDE or not self._sums or any(start for _, _, start in self._sums):
+            return ""
+        sums = [f"const uint64_t s{number} = {left} + {right}; " for number, (left, right, _) in enumerate(self._sums)]
+        found = "".join(f"{text}over |= s{number} < {self._sums[number][0]}; " for number, text in enumerate(sums))
+        add = f"{{ {''.join(sums)}to[i] = {result}; }}"
+        return f'uint64_t over = 0; {loop} {{ {found}}} if (!over) {{ _Pragma("GCC ivdep") {loop} {add} return; }} '
+
+    def _limb(self, expression: Expression) -> str:
+        if isinstance(expression, Constant):
+            return self._constant(expression)
+        if isinstance(expression, Operation) and expression.op in self._rules:
+            return f"({self._rules[expression.op](expression.operands)})"
+        pointer = self._lowering.wide(expression, self._bits)
+        return f"{self._pointers.setdefault(pointer, f'a{len(self._pointers)}')}[i]"
+
+    def _constant(self, constant: Constant) -> str:
+        words = {constant.value >> 64 * i & mask_of(64) for i in range(limbs(self._bits))}
+        if len(words) == 1:
+            return literal(words.pop())
+        pointer = self._lowering.wide(constant, self._bits)
+        return f"{self._pointers.setdefault(pointer, f'a{len(self._pointers)}')}[i]"
+
+    def _infix(self, sign: str, operands: tuple[Expression, ...]) -> str:
+        return f"{self._limb(operands[0])} {sign} {self._limb(operands[1])}"
+
+    def _and(self, operands: tuple[Expression, ...]) -> str:
+        """A mask that keeps all bits that are asked for is left out: p4c puts one around every operation."""
+        left, right = operands
+        if isinstance(right, Constant) and right.value & mask_of(self._bits) == mask_of(self._bits):
+            return self._limb(left)
+        return self._infix("&", operands)
+
+    def _subtract(self, operands: tuple[Expression, ...]) -> str:
+        left, right = operands if len(operands) == 2 else (Constant(0), operands[0])
+        return self._add(self._limb(left), f"~{self._limb(right)}", 1)
+
+    def _add(self, left: str, right: str, start: int) -> str:
+        self._sums.append((left, right, start))
+        return f"s{len(self._sums) - 1}"

@@ -1,0 +1,347 @@
+"""The way of a packet in C: parse, verify, ingress, digest, then egress, checksums and deparser for each copy.
+
+Copies of a multicast share everything that egress cannot change: those headers at the end of the deparser's order are
+written once for all copies (the tail), the payload is never copied, and only what egress changes is put back between
+copies.
+"""
+
+from kofn.switch.compiler.codegen import tracing
+from kofn.switch.compiler.codegen.block import Block, CodeUnit
+from kofn.switch.compiler.codegen.copies import CopyWriter, clean, function
+from kofn.switch.compiler.codegen.hashing import emit_update, emit_verify
+from kofn.switch.compiler.codegen.layout import META, Layout, identifier, limbs
+from kofn.switch.compiler.codegen.liveness import egress_writes, live_at_start, mentioned
+from kofn.switch.compiler.codegen.lowering import Lowering
+from kofn.switch.compiler.codegen.operators import Translator
+from kofn.switch.compiler.codegen.parsing import NOWHERE
+from kofn.switch.compiler.codegen.primitives import rule_for
+from kofn.switch.compiler.ir.expressions import Expression, FieldOf
+from kofn.switch.compiler.ir.program import PORTS, LearnList, Program
+from kofn.switch.errors import ProgramError
+
+REPLICATION = 5  # instance_type of a multicast copy
+PRIORITIES = 8  # of bit<3>
+COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
+
+
+class ProcessWriter:
+    """Writes `process` and what it calls."""
+
+    def __init__(self, layout: Layout, unit: CodeUnit) -> None:
+        self._layout = layout
+        self._unit = unit
+        self._program: Program = layout.program
+        self._mentioned = mentioned(layout.program)
+        self._fields, self._headers, self._stacks = egress_writes(layout.program)
+        if META not in self._program.headers:
+            raise ProgramError("the program has no standard_metadata: only v1model programs are executed")
+
+    def write(self) -> list[str]:
+        return [
+            *self._verify(),
+            *self._learn(),
+            *self._update(),
+            *self._finish(),
+            *self._saved(),
+            *self._deparse("head", self._order()[0]),
+            *self._deparse("tail", self._order()[1]),
+            *(self._with_copies() if self._layout.copies else self._without_copies()),
+        ]
+
+    def _without_copies(self) -> list[str]:
+        head = (
+            "void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, "
+            "uint32_t length)"
+        )
+        body = [
+            "struct state *D = in->state;",
+            "D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length;",
+            "arrive(D, port);",
+            *self._way("core"),
+        ]
+        return [*self._egress_copy(), *self._arrive(), *function(head, body)]
+
+    def _with_copies(self) -> list[str]:
+        return [
+            *CopyWriter(self._layout).write(),
+            *self._egress_copy(),
+            *function("void replicate(struct state *D, const struct group *group)", self._replicate()),
+            *self._arrive(),
+            *function("void way(struct state *D)", self._way("D->core")),
+        ]
+
+    def _verify(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("uint32_t bad = 0;", "(void)D;")
+        for checksum in self._program.checksums:
+            if checksum.verify:
+                emit_verify(Translator(self._layout, block, place=checksum.place), checksum)
+        return ["static inline uint32_t verify_checksums(struct state *D) {", *block.lines, "    return bad;", "}"]
+
+    def _update(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("(void)D;")
+        for number, checksum in enumerate(self._program.checksums):
+            if checksum.update:
+                low = Translator(self._layout, block, place=checksum.place)
+                emit_update(low, checksum, str(number), self._is_constant)
+        return ["static inline void update_checksums(struct state *D) {", *block.lines, "}"]
+
+    def _finish(self) -> list[str]:
+        block = Block(self._unit)
+        for statement in self._program.deparser_statements:
+            low = Translator(self._layout, block, place=statement.place)
+            with block.braces(), tracing.watched(low, statement):
+                rule_for(statement.op, low).emit(low, statement.arguments)
+        return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
+
+    def _is_constant(self, expression: Expression) -> bool:
+        """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
+        if not isinstance(expression, FieldOf) or expression.header == META:
+            return False
+        stack = self._layout.in_stack(expression.header)
+        return not (
+            expression.header in self._headers
+            or (stack is not None and stack[0] in self._stacks)
+            or self._fields & {(expression.header, expression.field), (expression.header, "$valid$")}
+        )
+
+    def _learn(self) -> list[str]:
+        block = Block(self._unit)
+        block.add("(void)D;")
+        for number, digest in enumerate(self._program.digests):
+            with block.braces(f"if (D->learn == {digest.id})"):
+                self._digest(Translator(self._layout, block, place=NOWHERE), number, digest)
+        return ["static void learn(struct state *D) {", *block.lines, "}"]
+
+    def _digest(self, low: Lowering, number: int, digest: LearnList) -> None:
+        count, at = sum(limbs(width) for width in digest.widths), 0
+        low.block.add(f"uint64_t fields[{max(count, 1)}];")
+        for element, width in zip(digest.elements, digest.widths, strict=True):
+            self._digest_field(low, element, width, at)
+            at += limbs(width)
+        low.block.add(f"services(D->core)->digest(D->core, {number}, fields, {count});")
+
+    def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
+        if width > 64:
+            low.store_cut(f"(fields + {at})", element, width)
+        else:
+            low.block.add(f"fields[{at}] = {low.masked(element, width)};")
+
+    # Copies
+
+    def _saved(self) -> list[str]:
+        """What egress may change, put aside before the first of several copies."""
+        members = [f"__typeof__({lvalue}) m{n};" for n, lvalue in enumerate(self._changed())]
+        puts = [f"memcpy(&saved->m{n}, &{lvalue}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
+        gets = [f"memcpy(&{lvalue}, &saved->m{n}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
+        return [
+            "struct saved {",
+            "    uint32_t size, truncate;",
+            *[f"    {member}".replace("D->", "((struct state *)0)->") for member in members],
+            "};",
+            *function(
+                "inline void put_aside(struct state *D, struct saved *saved)",
+                ["saved->size = D->size;", "saved->truncate = D->truncate;", *puts],
+            ),
+            *function(
+                "inline void put_back(struct state *D, const struct saved *saved)",
+                ["D->size = saved->size;", "D->truncate = saved->truncate;", *gets],
+            ),
+        ]
+
+    def _changed(self) -> list[str]:
+        """Lvalues of all that egress may change, standard metadata included."""
+        whole = sorted(
+            {name for name in self._headers if name != META}
+            | {header for header, field in self._fields if field == "$valid$"}
+        )
+        fields = sorted((h, f) for h, f in self._fields if h not in self._headers and h != META and f != "$valid$")
+        result = [f"D->{META}_", "D->valid", "D->next"]
+        result += [f"D->{identifier(stack)}" for stack in sorted(self._stacks)]
+        result += [self._layout.header(name).struct for name in whole]
+        for header, field in fields:
+            ref = self._layout.header(header)
+            result.append(ref.field(ref.type.field(field)))
+            if ref.type.field(field).variable:
+                result.append(ref.bits)
+        return result
+
+    def _order(self) -> tuple[list[str], list[str]]:
+        """The deparser's headers that each copy writes, and those that are written once."""
+        changed = {header for header, _ in self._fields} | self._headers
+        changed |= {member for name in self._stacks for member in self._program.stacks[name].members}
+        order = list(self._program.deparser)
+        first = len(order)
+        while first > 0 and order[first - 1] not in changed:
+            first -= 1
+        return order[:first], order[first:]
+
+    def _deparse(self, name: str, headers: list[str]) -> list[str]:
+        body = ["uint8_t *at = to;", "(void)D;"]
+        for header in headers:
+            ref = self._layout.header(header)
+            write = f"write_{identifier(ref.type.name)}(at, &{ref.struct}); at += {ref.bytes};"
+            body.append(f"if ({ref.valid}) {{ {write} }}")
+        size = sum(self._program.headers[header].type.width // 8 for header in headers)
+        return [
+            f"#define {name.upper()}_BYTES {size}",
+            *function(
+                f"inline uint32_t deparse_{name}(struct state *D, uint8_t *to)", [*body, "return (uint32_t)(at - to);"]
+            ),
+        ]
+
+    def _egress_copy(self) -> list[str]:
+        """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
+        copies, drop_port = self._layout.copies, self._layout.target.drop_port
+        asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
+        body = [
+            *tracing.egress(self._layout),
+            *self._enqueue(),
+            *self._layout.set_meta("egress_port", "port"),
+            *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
+            *self._layout.set_meta("packet_length", "D->size"),
+            *self._timestamps("now_us(D->core)", "enq_timestamp", "egress_global_timestamp"),
+            "D->exit = 0;",
+            *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
+            "egress(D);",
+            asserted,
+            *(["if (D->clone) clone_egress(D);"] if copies else []),
+            f"if ({self._meta('egress_spec')} == {drop_port}) "
+            "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
+            "update_checksums(D);",
+            *(["finish(D);", asserted] if self._program.deparser_statements else []),
+            *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
+            *self._emit(),
+        ]
+        return function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _enqueue(self) -> list[str]:
+        """Queues are always empty here, and those that a packet's priority does not have refuse it."""
+        lines = []
+        if self._read_anywhere("priority") and self._layout.target.priority_queues < PRIORITIES:
+            lines.append(f"if ({self._meta('priority')} >= {self._layout.target.priority_queues}) {{")
+            lines += ["    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
+        for field in ("enq_qdepth", "deq_timedelta", "deq_qdepth"):
+            if self._read_anywhere(field):
+                lines += self._layout.set_meta(field, "0")
+        return lines
+
+    def _emit(self) -> list[str]:
+        held = self._layout.copies
+        room = "HEAD_BYTES + TAIL_BYTES" + (" + (D->held ? D->length : 0)" if held else "")
+        return [
+            f"uint8_t *head = services(D->core)->reserve(D->core, {room});",
+            "uint32_t head_bytes = deparse_head(D, head);",
+            *(["if (D->held) { emit_held(D, port, head, head_bytes); return; }"] if held else []),
+            *self._share_tail(),
+            "uint32_t tail_bytes = D->tail_bytes, rest = D->length - D->at;",
+            "if (D->truncate < head_bytes) head_bytes = D->truncate;",
+            "if (D->truncate - head_bytes < tail_bytes) tail_bytes = D->truncate - head_bytes;",
+            "if (D->truncate - head_bytes - tail_bytes < rest) rest = D->truncate - head_bytes - tail_bytes;",
+            "services(D->core)->emit(D->core, port, head, head_bytes, tail, tail_bytes, D->packet + D->at, rest);",
+            "if (D->truncate != UINT32_MAX) D->tail = NULL;",
+        ]
+
+    def _meta(self, field: str) -> str:
+        """A field that v1model's standard_metadata always has; "0" if it has not."""
+        return self._layout.meta(field) or "0"
+
+    def _share_tail(self) -> list[str]:
+        """The first copy since the last flush writes the tail behind its head; the others copy it or refer to it."""
+        return [
+            "uint8_t *own = head + head_bytes;",
+            "const uint8_t *tail = own;",
+            "if (!D->tail || D->flushes != services(D->core)->flushes) {",
+            "    D->flushes = services(D->core)->flushes;",
+            "    D->tail = own;",
+            "    D->tail_bytes = deparse_tail(D, own);",
+            f"}} else if (D->tail_bytes <= {COPIED_TAIL}) {{",
+            "    memcpy(own, D->tail, D->tail_bytes);",
+            "} else {",
+            "    tail = D->tail;",
+            "}",
+        ]
+
+    def _timestamps(self, source: str, *fields: str) -> list[str]:
+        """Set those that the program reads from the C expression `source`, in microseconds."""
+        wanted = [field for field in fields if self._read_anywhere(field)]
+        if not wanted:
+            return []
+        return [
+            f"const uint64_t now = services(D->core)->{source};",
+            *[line for field in wanted for line in self._layout.set_meta(field, "now")],
+        ]
+
+    def _read_anywhere(self, field: str) -> bool:
+        """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
+        return (META, field) in self._mentioned
+
+    # The whole
+
+    def _arrive(self) -> list[str]:
+        """A clean state: what could be read before it is written is zero, the rest is what it was."""
+        rows = self._layout.kept_rows()
+        zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
+        for header, name in sorted(live_at_start(self._program)):
+            if self._layout.in_stack(header) is not None:
+                continue
+            ref = self._layout.header(header)
+            field = ref.type.field(name)
+            member = ref.field(field)
+            zero.append(f"{member} = 0;" if field.width <= 64 else f"memset({member}, 0, sizeof {member});")
+        body = [
+            *clean(self._layout),
+            *self._layout.set_meta("ingress_port", "port"),
+            *self._layout.set_meta("packet_length", "D->length"),
+            *self._timestamps("arrived_us", "ingress_global_timestamp"),
+            *zero,
+        ]
+        return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
+
+    def _way(self, core: str) -> list[str]:
+        """From the parser to the queues, and from there on each copy at once."""
+        group, copies = self._meta("mcast_grp"), self._layout.copies
+        return [
+            "const uint32_t error = parse(D);",
+            *tracing.parsed(self._layout),
+            *(self._layout.set_meta("parser_error", "error") or ["(void)error;"]),
+            *(self._layout.set_meta("checksum_error", "verify_checksums(D)") or ["(void)verify_checksums;"]),
+            "ingress(D);",
+            f"if (D->exit == 2) {{ services({core})->drop({core}, DROP_ASSERTION); return; }}",
+            *(["if (D->clone) clone_ingress(D);"] if copies else []),
+            "if (D->learn) learn(D);",
+            *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
+            f"if ({group} != 0) {{",
+            *[f"    {line}" for line in self._multicast(core, group)],
+            f"}} else if ({self._meta('egress_spec')} == {self._layout.target.drop_port}) {{",
+            f"    services({core})->drop({core}, DROP_INGRESS);",
+            "} else {",
+            *(f"    {line}" for line in self._unicast()),
+            "}",
+        ]
+
+    def _unicast(self) -> list[str]:
+        normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []
+        return [*normal, f"egress_copy(D, {self._meta('egress_spec')});"]
+
+    def _multicast(self, core: str, group: str) -> list[str]:
+        """A copy to each member of the group that the C expression `group` names; none is truncated by ingress."""
+        return [
+            f"const struct group *group = services({core})->group({core}, {group});",
+            f"if (!group) {{ services({core})->drop({core}, DROP_UNKNOWN_GROUP); return; }}",
+            *self._layout.set_meta("instance_type", str(REPLICATION)),
+            *(["D->truncate = UINT32_MAX;"] if self._program.uses("truncate") else []),
+            *(["replicate(D, group);"] if self._layout.copies else self._replicate()),
+        ]
+
+    def _replicate(self) -> list[str]:
+        return [
+            "struct saved saved;",
+            "put_aside(D, &saved);",
+            "for (uint32_t i = 0; i < group->size; i++) {",
+            "    if (i > 0) put_back(D, &saved);",
+            *[f"    {line}" for line in self._layout.set_meta("egress_rid", "group->replicas[i].instance")],
+            "    egress_copy(D, group->replicas[i].port);",
+            "}",
+        ]

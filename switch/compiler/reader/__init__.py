@@ -1,0 +1,1 @@
+"""p4c's BMv2 JSON to a program."""

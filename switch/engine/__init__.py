@@ -1,0 +1,1 @@
+"""The running switch: its program, ports and packets."""

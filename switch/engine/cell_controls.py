@@ -1,0 +1,86 @@
+"""The engine's meters, counters, registers and value sets."""
+
+from collections.abc import Sequence
+
+from kofn.switch.engine.controls import Controls
+from kofn.switch.state.entries import Count, Key, MeterConfig
+
+
+class CellControls(Controls):
+    """The methods that change and read meters, counters, registers and value sets; see Engine."""
+
+    # Meters
+
+    def meter(self, table: str, key: Key, priority: int = 0) -> MeterConfig | None:
+        """The configuration of an entry's direct meter; None: all is green.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            return self._now.meters.read_entry(table, key, priority)
+
+    def set_meter(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
+        """Configure an entry's direct meter, its bursts full; errors as `meter`."""
+        with self._lock:
+            self._now.meters.write_entry(table, key, priority, config)
+
+    def read_meter(self, name: str, index: int) -> MeterConfig | None:
+        """The configuration of one cell of a meter array; None: all is green.  Raises InvalidEntry (index)."""
+        with self._lock:
+            return self._now.meters.read(name, index)
+
+    def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell of a meter array, its bursts full."""
+        with self._lock:
+            self._now.meters.write(name, index, config)
+
+    # Counters and registers
+
+    def count(self, table: str, key: Key, priority: int = 0) -> Count:
+        """The direct counter of an entry.  Raises EntryNotFound; InvalidEntry when the table has no direct counter."""
+        with self._lock:
+            return self._now.read_count(self._now.count_at(table, key, priority))
+
+    def set_count(self, table: str, key: Key, priority: int, count: Count) -> None:
+        """Set the direct counter of an entry; errors as `count`."""
+        with self._lock:
+            self._now.write_count(self._now.count_at(table, key, priority), count)
+
+    def default_count(self, table: str) -> Count:
+        """The direct counter of the default entry: the misses."""
+        with self._lock:
+            return self._now.read_count(self._now.count_at(table, None, 0))
+
+    def set_default_count(self, table: str, count: Count) -> None:
+        """Set the direct counter of the default entry."""
+        with self._lock:
+            self._now.write_count(self._now.count_at(table, None, 0), count)
+
+    def read_counter(self, name: str, index: int) -> Count:
+        """One cell of an indirect counter.  Raises InvalidEntry (index)."""
+        with self._lock:
+            return self._now.read_count(self._now.counter_at(name, index))
+
+    def write_counter(self, name: str, index: int, count: Count) -> None:
+        """Set one cell of an indirect counter."""
+        with self._lock:
+            self._now.write_count(self._now.counter_at(name, index), count)
+
+    def read_register(self, name: str, index: int) -> int:
+        """One cell of a register array, unsigned.  Raises InvalidEntry (index)."""
+        with self._lock:
+            return self._now.read_register(name, index)
+
+    def write_register(self, name: str, index: int, value: int) -> None:
+        """Set one cell of a register array."""
+        with self._lock:
+            self._now.write_register(name, index, value)
+
+    # Value sets
+
+    def value_set(self, name: str) -> tuple[int, ...]:
+        """The keys in a parser's value set, each the fields of the select one behind the other without gaps."""
+        with self._lock:
+            return self._now.value_sets.get(name)
+
+    def set_value_set(self, name: str, keys: Sequence[int]) -> None:
+        """Replace the keys of a value set, all at once.  Raises UnknownObject, InvalidEntry, TableFull."""
+        with self._lock:
+            self._now.value_sets.replace(name, keys)

@@ -1,0 +1,38 @@
+"""What all parts of the engine share: the runtime's core, the program that it runs, one operation at a time."""
+
+from threading import Lock
+
+from kofn.switch.compiler.ir.program import Program
+from kofn.switch.engine.loaded import Loaded
+from kofn.switch.errors import NoProgram
+from kofn.switch.native import runtime
+
+
+class Controls:
+    """A core of the runtime, without a program at first."""
+
+    def __init__(self, core: int) -> None:
+        """`core` is as core_new of the runtime gives it."""
+        self._native = runtime()
+        self._core = core
+        self._lock = Lock()
+        self._loaded: Loaded | None = None
+        self._swaps = 0  # as the runtime counts them in digests
+
+    @property
+    def program(self) -> Program | None:
+        """The loaded program's model, None before the first `load`."""
+        return None if self._loaded is None else self._loaded.program
+
+    @property
+    def _now(self) -> Loaded:
+        if self._loaded is None:
+            raise NoProgram("no program is loaded")
+        return self._loaded
+
+    def _swap(self, loaded: Loaded | None) -> None:
+        before, self._loaded = self._loaded, loaded
+        self._swaps += 1
+        self._native.core_swap(self._core, None if loaded is None else loaded.instance)
+        if before is not None:
+            before.free()

@@ -1,0 +1,93 @@
+"""The engine's multicast groups and clone sessions: where copies of packets go."""
+
+import ctypes
+from collections.abc import Sequence
+
+from kofn.switch.compiler.ir.program import PORT_MAX
+from kofn.switch.engine.controls import Controls
+from kofn.switch.errors import EntryNotFound, InvalidEntry
+from kofn.switch.native import CReplica
+from kofn.switch.state.entries import CloneSession, Replica
+
+GROUP_MAX = 0xFFFF
+INSTANCE_MAX = 0xFFFF
+SESSION_MAX = 0x7FFF
+LENGTH_MAX = 0xFFFFFFFF
+
+
+class CopyControls(Controls):
+    """The methods that change and read multicast groups and clone sessions; see Engine."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(core)
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: dict[int, CloneSession] = {}
+
+    def _forget_copies(self) -> None:
+        """Remove all groups and sessions."""
+        for group in self._groups:
+            self._native.core_set_group(self._core, group, None, 0)
+        for session in self._sessions:
+            self._native.core_set_session(self._core, session, 0, 0, None, 0)
+        self._groups.clear()
+        self._sessions.clear()
+
+    def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
+        """Make or replace multicast group 1..65535; at least one replica.  Raises InvalidEntry."""
+        if not 0 < group <= GROUP_MAX:
+            raise InvalidEntry(f"multicast group {group} is not in 1..{GROUP_MAX}")
+        array = _replicas(replicas)
+        with self._lock:
+            self._native.core_set_group(self._core, group, array, len(replicas))
+            self._groups[group] = tuple(replicas)
+
+    def delete_group(self, group: int) -> None:
+        """Remove a multicast group.  Raises EntryNotFound."""
+        with self._lock:
+            if group not in self._groups:
+                raise EntryNotFound(f"there is no multicast group {group}")
+            self._native.core_set_group(self._core, group, None, 0)
+            del self._groups[group]
+
+    def group(self, group: int) -> tuple[Replica, ...]:
+        """The replicas of a multicast group.  Raises EntryNotFound."""
+        with self._lock:
+            if group not in self._groups:
+                raise EntryNotFound(f"there is no multicast group {group}")
+            return self._groups[group]
+
+    def groups(self) -> dict[int, tuple[Replica, ...]]:
+        with self._lock:
+            return dict(self._groups)
+
+    def set_session(self, number: int, session: CloneSession) -> None:
+        """Make or replace clone session 0..32767.  Raises InvalidEntry."""
+        if not 0 <= number <= SESSION_MAX:
+            raise InvalidEntry(f"clone session {number} is not in 0..{SESSION_MAX}")
+        if session.group and session.replicas:
+            raise InvalidEntry(f"clone session {number} has a multicast group and replicas; one of both is allowed")
+        if not 0 <= session.group <= GROUP_MAX or not 0 <= session.length <= LENGTH_MAX:
+            raise InvalidEntry(f"{session}: group 0..{GROUP_MAX}, length 0..{LENGTH_MAX}")
+        array, size = _replicas(session.replicas), len(session.replicas)
+        with self._lock:
+            self._native.core_set_session(self._core, number, session.group, session.length, array, size)
+            self._sessions[number] = session
+
+    def delete_session(self, number: int) -> None:
+        """Remove a clone session.  Raises EntryNotFound."""
+        with self._lock:
+            if number not in self._sessions:
+                raise EntryNotFound(f"there is no clone session {number}")
+            self._native.core_set_session(self._core, number, 0, 0, None, 0)
+            del self._sessions[number]
+
+    def sessions(self) -> dict[int, CloneSession]:
+        with self._lock:
+            return dict(self._sessions)
+
+
+def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[CReplica]:
+    for replica in replicas:
+        if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
+            raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
+    return (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))

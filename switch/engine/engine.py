@@ -1,0 +1,192 @@
+"""The embedded switch as one object: ports, the loaded program, its tables and other state.
+
+Thread-safe: every method may be called from any thread while packets run.  A packet sees one consistent state.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.engine.cell_controls import CellControls
+from kofn.switch.engine.copy_controls import CopyControls
+from kofn.switch.engine.faults import FaultRule
+from kofn.switch.engine.loaded import Loaded
+from kofn.switch.engine.outcomes import Outcomes
+from kofn.switch.engine.ports import Ports, warner
+from kofn.switch.engine.table_controls import TableControls
+from kofn.switch.errors import InvalidEntry, PortError, SwitchError
+from kofn.switch.native import DROP_NAMES, runtime
+from kofn.switch.state.entries import Stats
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Whose ways are written, and where to."""
+
+    packets: int  # the first so many
+    file: int  # a descriptor; each packet's text is written at once
+
+
+class Engine(TableControls, CellControls, CopyControls, Outcomes):
+    """A switch.  Names of tables, actions, counters and registers are those of p4c's output: `ingress.slot.jobs`.
+
+    engine = Engine({1: "s1-eth1", 2: "s1-eth2"}, cpu_port=255)
+    engine.load(Path("p4src/build/kofn.json").read_bytes())
+    engine.start()
+    engine.insert(Entry(table="ingress.forward.l2", key=(Exact(value=mac),), action=..., parameters=(1,)))
+    """
+
+    def __init__(
+        self,
+        ports: Mapping[int, str],
+        *,
+        cpu_port: int | None = None,
+        qdisc_bypass: bool = False,
+        faults: Sequence[FaultRule] = (),
+        fault_seed: int = 0,
+        fault_udp_port: int = 0,
+        files: bool = False,
+        pcap: Path | None = None,
+        trace: Trace | None = None,
+        dump_c: Path | None = None,
+        drop_port: int = DROP_PORT,
+        priority_queues: int = 1,
+    ) -> None:
+        """`ports`: port number (0..511, not the drop port) to interface name; the interfaces are opened by `start`.
+
+        Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
+        disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
+
+        An interface that goes down or is removed is logged; the other ports go on.
+
+        `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
+        to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
+        fate, from each `start` on.
+
+        With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
+        pcap file X_out.pcap.  `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+
+        `trace` has programs compiled that write the ways of packets; `dump_c` is a file for each program's C, with the
+        P4 lines that it is from (the log has it at level debug).
+
+        `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
+        BMv2; queues are always empty here, so there is nothing else to priorities.
+        """
+        _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
+        if cpu_port is not None and cpu_port in ports:
+            raise PortError(f"port {cpu_port} is the CPU port and has the interface {ports[cpu_port]}")
+        self._ports = dict(ports)
+        self._cpu_port = cpu_port
+        self._port_down = warner(self._ports)  # the native part holds no reference
+        cpu = -1 if cpu_port is None else cpu_port
+        core: int = runtime().core_new(cpu, qdisc_bypass, self._port_down) or 0
+        if not core:
+            raise SwitchError("not enough memory for a switch: it needs about 20 MB")
+        super().__init__(core)
+        self._target = Target(drop_port=drop_port, priority_queues=priority_queues, trace=trace is not None)
+        self._running = False
+        self._programmed = Event()
+        self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
+        self._dump_c = dump_c
+        self._io.set_faults(faults, fault_seed, fault_udp_port)
+        if trace is not None and self._native.core_trace(self._core, trace.file, trace.packets, DROP_NAMES) < 0:
+            raise SwitchError("not enough memory for a trace")
+
+    def __del__(self) -> None:
+        """Free the native part; ports still open are closed."""
+        if getattr(self, "_core", None):
+            self.stop()
+            self._swap(None)
+            self._native.core_free(self._core)
+
+    def without_ports(self) -> "Engine":
+        """A switch of its own that runs programs as this one does: to try things out, or for packets by `inject`."""
+        return Engine(
+            {},
+            cpu_port=self._cpu_port,
+            drop_port=self._target.drop_port,
+            priority_queues=self._target.priority_queues,
+        )
+
+    @property
+    def target(self) -> Target:
+        """What programs are compiled for."""
+        return self._target
+
+    def load(self, document: bytes) -> None:
+        """Make p4c's JSON the running program, all state reset; the old program stays on an error.
+
+        Raises ProgramError for what is not executed, CompilerMissing, CompileError.
+        """
+        if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
+            self._show_c(generate(read_program(document), replace(self._target, comments=True)))
+        loaded = Loaded(document, self._core, self._target)
+        with self._lock:
+            self._forget_copies()
+            self._swap(loaded)
+        self._programmed.set()
+
+    def _show_c(self, text: str) -> None:
+        LOG.debug("generated C:\n%s", text)
+        if self._dump_c is not None:
+            try:
+                self._dump_c.write_text(text)
+            except OSError as error:
+                raise SwitchError(f"{self._dump_c} cannot be written: {error.strerror}") from error
+
+    def wait_for_program(self, timeout_s: float) -> bool:
+        """Whether a program is loaded; waits for it up to `timeout_s`."""
+        return self._programmed.wait(timeout_s)
+
+    def start(self) -> None:
+        """Open the ports and forward packets until `stop`; without a program packets are dropped.  Idempotent.
+
+        Raises PortError.
+        """
+        with self._lock:
+            if self._running:
+                return
+            self._io.start()
+            self._running = True
+
+    def stop(self) -> None:
+        """Stop forwarding and close the ports; tables and registers stay.  Idempotent."""
+        with self._lock:
+            if self._running:
+                self._io.stop()
+                self._running = False
+
+    # Packets
+
+    def send(self, packet: bytes) -> None:
+        """Process a packet as received on the CPU port (packet-out, controller header in front)."""
+        if self._cpu_port is None:
+            raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
+        self._native.core_send(self._core, packet, len(packet))
+
+    def receive(self, port: int, frame: bytes) -> None:
+        """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
+        self._io.receive(port, frame)
+
+    def stats(self) -> Stats:
+        """Counts of each port and of every reason to drop a packet."""
+        return self._io.stats()
+
+    def capture_errors(self) -> dict[tuple[int, str], str]:
+        """Why captures ended early, by port and direction (in, out): what is in the file is whole, but not all."""
+        return self._io.capture_errors()
+
+
+def _check_ports(ports: Sequence[int], drop_port: int) -> None:
+    for port in (*ports, drop_port):
+        if not 0 <= port <= PORT_MAX:
+            raise PortError(f"port {port} is not in 0..{PORT_MAX}")
+    if drop_port in ports:
+        raise PortError(f"port {drop_port} is the port that drops; choose another for one of both")

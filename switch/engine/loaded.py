@@ -1,0 +1,132 @@
+"""A program that is compiled and has its state: tables, counters, registers.
+
+Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+"""
+
+import ctypes
+
+from kofn.switch.compiler.build import compile_program
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.codegen.layout import c_type, limbs, mask_of
+from kofn.switch.compiler.codegen.messages import message_of, numbered_messages
+from kofn.switch.compiler.ir.program import Array, Program, Target
+from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.errors import InvalidEntry, SwitchError
+from kofn.switch.native import CCount, load_program, runtime
+from kofn.switch.state.entries import Count, Digest, Key, LogReport
+from kofn.switch.state.meters import Meters
+from kofn.switch.state.rows import Rows, named
+from kofn.switch.state.value_sets import ValueSets
+
+
+class Loaded:
+    """One instance of one program, bound to the runtime's `core`."""
+
+    def __init__(self, document: bytes, core: int, target: Target | None = None) -> None:
+        """Read, generate, compile, allocate, install the program's entries.  Raises ProgramError, CompilerMissing."""
+        self.program: Program = read_program(document)
+        descriptor = load_program(compile_program(generate(self.program, target)))
+        self._native = runtime()
+        self._core = core
+        self.instance: int = self._native.instance_new(descriptor)
+        if not self.instance:
+            raise SwitchError("not enough memory for the program's tables and registers")
+        self._counters = {array.name: (number, array) for number, array in enumerate(self.program.counters)}
+        self._registers = {array.name: (number, array) for number, array in enumerate(self.program.registers)}
+        self._messages = [message_of(statement) for statement in numbered_messages(self.program)]
+        self.value_sets = ValueSets(self.program, self._native, core, self.instance)
+        try:
+            self.rows = Rows(self.program, core, self.instance)
+        except SwitchError:
+            self.free()
+            raise
+        self.meters = Meters(self.program, self.rows, core, self.instance)
+
+    def free(self) -> None:
+        """Give the memory back; the packet thread must not use it any more."""
+        self._native.instance_free(self.instance)
+
+    def delete(self, table: str, key: Key, priority: int) -> None:
+        self.meters.forget(table, self.rows.delete(table, key, priority))
+
+    # Direct counters
+
+    def count_at(self, table: str, key: Key | None, priority: int) -> int:
+        """Address of an entry's direct counter, of the default entry's for key None."""
+        if not self.rows.table(table).table.counted:
+            counted = [item.name for item in self.program.tables if item.counted]
+            raise InvalidEntry(f"table {table} has no direct counter; those with one: {', '.join(counted) or 'none'}")
+        if key is None:
+            return int(self._native.miss_count(self.instance, self.rows.number(table)))
+        return int(self._native.table_count(self.instance, *self.rows.place_of(table, key, priority)))
+
+    # Counters, registers, digests, messages
+
+    def counter_at(self, name: str, index: int) -> int:
+        """Address of a cell of an indirect counter."""
+        number, array = named(self._counters, "counter", name)
+        _check_index(array, "counter", index)
+        return int(self._native.counter_cell(self.instance, number, index))
+
+    def read_count(self, address: int) -> Count:
+        """What the cell at `address` holds."""
+        cell = CCount()
+        self._native.core_read(self._core, ctypes.addressof(cell), address, ctypes.sizeof(cell))
+        return Count(packets=cell.packets, bytes=cell.bytes)
+
+    def write_count(self, address: int, count: Count) -> None:
+        """Set the cell at `address`."""
+        cell = CCount(packets=count.packets, bytes=count.bytes)
+        self._native.core_write(self._core, address, ctypes.addressof(cell), ctypes.sizeof(cell))
+
+    def read_register(self, name: str, index: int) -> int:
+        number, array = self._register(name, index)
+        size = _cell_bytes(array)
+        data = ctypes.create_string_buffer(size)
+        address = self._native.register_cell(self.instance, number, index)
+        self._native.core_read(self._core, ctypes.addressof(data), address, size)
+        return int.from_bytes(data.raw, "little")
+
+    def write_register(self, name: str, index: int, value: int) -> None:
+        number, array = self._register(name, index)
+        if not 0 <= value <= mask_of(array.width):
+            raise InvalidEntry(f"register {name} has cells of bit<{array.width}>; {value:#x} does not fit")
+        size = _cell_bytes(array)
+        data = ctypes.create_string_buffer(value.to_bytes(size, "little"), size)
+        address = self._native.register_cell(self.instance, number, index)
+        self._native.core_write(self._core, address, ctypes.addressof(data), size)
+
+    def _register(self, name: str, index: int) -> tuple[int, Array]:
+        number, array = named(self._registers, "register", name)
+        _check_index(array, "register", index)
+        return number, array
+
+    def digest(self, record: bytes) -> Digest:
+        """A record of the digest ring: the list's number (32 bits), then the fields as limbs."""
+        learn = self.program.digests[int.from_bytes(record[:4], "little")]
+        fields, at = [], 4
+        for width in learn.widths:
+            size = 8 * limbs(width)
+            fields.append(int.from_bytes(record[at : at + size], "little"))
+            at += size
+        return Digest(name=learn.name, fields=tuple(fields))
+
+    def report(self, record: bytes) -> LogReport:
+        """A record of the report ring: the message's number (32 bits), then the values as emit_log puts them down."""
+        message = self._messages[int.from_bytes(record[:4], "little")]
+        values, at = [], 4
+        while at < len(record):
+            size = int.from_bytes(record[at : at + 8], "little")
+            end = at + 8 + size // 2 * 8
+            values.append(int.from_bytes(record[at + 8 : end], "little", signed=bool(size % 2)))
+            at = end
+        return LogReport(text=message.fill(values), failed=message.failed)
+
+
+def _cell_bytes(array: Array) -> int:
+    return int(c_type(array.width)[4:-2]) // 8 if array.width <= 64 else 8 * limbs(array.width)
+
+
+def _check_index(array: Array, kind: str, index: int) -> None:
+    if not 0 <= index < array.size:
+        raise InvalidEntry(f"{kind} {array.name} has cells 0..{array.size - 1}, not {index}")

@@ -1,0 +1,66 @@
+"""What becomes of packets: digests, messages, packet-ins, and where a packet for tests and tools goes."""
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from threading import Lock
+
+from kofn.switch.engine.controls import Controls
+from kofn.switch.errors import SwitchError
+from kofn.switch.native import INJECT_BYTES, TAKE_BYTES, records
+from kofn.switch.state.entries import Digest, LogReport
+
+
+class Outcomes(Controls):
+    """The methods that take what packets left behind, and `inject`; see Engine."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(core)
+        self._injecting = Lock()
+
+    def take_digests(self, timeout_s: float) -> list[Digest]:
+        """The digests since the last call, oldest first; waits up to `timeout_s` for the first one.
+
+        The switch keeps a bounded number and counts those it had to drop in `stats`.  Digests of a program that has
+        been replaced since are dropped.
+        """
+        taken = self._take(self._native.core_take_digests, timeout_s)
+        with self._lock:
+            return [self._now.digest(record) for record in self._of_now(taken)]
+
+    def take_reports(self, timeout_s: float) -> list[LogReport]:
+        """What the program wrote to the log since the last call, as `take_digests`."""
+        taken = self._take(self._native.core_take_reports, timeout_s)
+        with self._lock:
+            return [self._now.report(record) for record in self._of_now(taken)]
+
+    def _of_now(self, records: Sequence[bytes]) -> list[bytes]:
+        """Those of the running program, without its number in front."""
+        return [record[4:] for record in records if int.from_bytes(record[:4], "little") == self._swaps]
+
+    def take_packet_ins(self, timeout_s: float) -> list[bytes]:
+        """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""
+        return self._take(self._native.core_take_packet_ins, timeout_s)
+
+    def _take(self, function: Callable[..., int], timeout_s: float) -> list[bytes]:
+        buffer = ctypes.create_string_buffer(TAKE_BYTES)
+        size = function(self._core, buffer, TAKE_BYTES, max(0, int(timeout_s * 1000)))
+        return records(ctypes.string_at(buffer, size))
+
+    def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
+        """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
+
+        No sockets are involved and the ports need not exist: for tests and tools.
+        """
+        with self._injecting:
+            size = self._native.core_inject(self._core, port, packet, len(packet), self._injected, INJECT_BYTES)
+            if size < 0:
+                raise SwitchError(f"a packet cannot be injected: {os.strerror(-size)}")
+            collected = ctypes.string_at(self._injected, size)
+        return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(collected)]
+
+    @cached_property
+    def _injected(self) -> ctypes.Array[ctypes.c_char]:
+        """What the last injected packet became: megabytes, so made once and only where packets are injected."""
+        return ctypes.create_string_buffer(INJECT_BYTES)

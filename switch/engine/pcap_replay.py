@@ -1,0 +1,154 @@
+"""Packets from pcap files instead of interfaces, as BMv2's --use-files has it: NAME_in.pcap for port N@NAME.
+
+The packet with the earliest time goes first, of equal ones that of the lowest file; nothing waits for the times
+themselves.  So nothing goes before every file has shown its next packet or its end, which matters for named pipes.
+"""
+
+import logging
+import os
+import select
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from kofn.switch.engine.engine import Engine
+from kofn.switch.engine.ports import pcap_file
+from kofn.switch.errors import PcapError
+
+LOG = logging.getLogger(__name__)
+Packet: TypeAlias = tuple[int, int, int, bytes]  # nanoseconds, place of its file, port, bytes
+
+FILE_HEADER = 24
+RECORD_HEADER = 16
+FORMATS = {
+    b"\xd4\xc3\xb2\xa1": ("<", 1000),
+    b"\xa1\xb2\xc3\xd4": (">", 1000),
+    b"\x4d\x3c\xb2\xa1": ("<", 1),
+    b"\xa1\xb2\x3c\x4d": (">", 1),
+}
+"""First bytes of a file: the order of bytes, and how many nanoseconds the second number of a time counts."""
+BYTES_MAX = 1 << 18  # libpcap's own limit: beyond it a length is damage
+PATIENCE_S = 0.2  # between looks at whether the switch ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An open pcap file and the port that its packets arrive at."""
+
+    port: int
+    path: Path
+    file: BinaryIO
+
+    def packets(self) -> Iterator[tuple[int, bytes]]:
+        """(time in nanoseconds, bytes) in the file's order; closes the file.  Raises PcapError."""
+        with self.file:
+            yield from self._packets()
+
+    def _packets(self) -> Iterator[tuple[int, bytes]]:
+        header = self._read(FILE_HEADER, "its header")
+        if header is None:
+            raise PcapError(f"{self.path}: empty; a pcap file begins with a header")
+        if header[:4] not in FORMATS:
+            raise PcapError(f"{self.path}: not a pcap file (pcapng is none: editcap -F pcap converts it)")
+        order, unit_ns = FORMATS[header[:4]]
+        number = 0
+        while (record := self._read(RECORD_HEADER, f"the header of packet {number + 1}")) is not None:
+            number += 1
+            seconds, fraction, captured, length = struct.unpack(f"{order}4I", record)
+            if captured != length:
+                raise PcapError(f"{self.path}: packet {number} is incomplete: {captured} of {length} bytes are there")
+            if length > BYTES_MAX:
+                raise PcapError(f"{self.path}: packet {number} has {length} bytes; {BYTES_MAX} are allowed")
+            data = (self._read(length, f"packet {number}") or b"") if length else b""
+            if len(data) != length:
+                raise PcapError(f"{self.path}: ends inside packet {number}")
+            yield seconds * 1_000_000_000 + fraction * unit_ns, data
+
+    def _read(self, size: int, what: str) -> bytes | None:
+        """So many bytes, None at the file's end.  Raises PcapError where it ends earlier."""
+        data = self.file.read(size)
+        if data and len(data) < size:
+            raise PcapError(f"{self.path}: ends inside {what}")
+        return data or None
+
+
+def open_inputs(ports: Mapping[int, str]) -> list[Input]:
+    """The files of the ports, the lowest port's first.  Does not wait for named pipes' writers.  PcapError."""
+    inputs: list[Input] = []
+    try:
+        for port in sorted(ports):
+            inputs.append(_open(port, Path(pcap_file(ports[port], "in"))))
+    except PcapError:
+        for one in inputs:
+            one.file.close()
+        raise
+    return inputs
+
+
+def _open(port: int, path: Path) -> Input:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise PcapError(f"port {port}: {path} cannot be read: {error.strerror}") from error
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PcapError(f"port {port}: {path} cannot be read: it is a directory")
+    os.set_blocking(descriptor, True)
+    return Input(port=port, path=path, file=os.fdopen(descriptor, "rb"))
+
+
+class PcapReplay:
+    """Feeds the files' packets to an engine from a thread of its own, which dies with the process."""
+
+    def __init__(self, engine: Engine, inputs: list[Input], wait_s: float) -> None:
+        """`wait_s`: from the program's arrival to the first packet."""
+        self._engine = engine
+        self._inputs = inputs
+        self._wait_s = wait_s
+        self._stopping = threading.Event()
+
+    def start(self, on_failure: Callable[[PcapError], None]) -> None:
+        """Begin, where there are files; `on_failure` is called by the thread, not after `stop`."""
+        if self._inputs:
+            threading.Thread(target=self._run, args=(on_failure,), name="replay", daemon=True).start()
+
+    def stop(self) -> None:
+        """No further packet is taken from the files."""
+        self._stopping.set()
+
+    def _run(self, on_failure: Callable[[PcapError], None]) -> None:
+        while not self._engine.wait_for_program(PATIENCE_S):
+            if self._stopping.is_set():
+                return
+        if self._stopping.wait(self._wait_s):
+            return
+        try:
+            count = self._feed()
+        except PcapError as error:
+            if not self._stopping.is_set():
+                on_failure(error)
+            return
+        LOG.info("%d packets read, all input files are at their end", count)
+
+    def _feed(self) -> int:
+        count = 0
+        for _, _, port, data in merge(*(_timed(place, one) for place, one in enumerate(self._inputs))):
+            if self._stopping.is_set():
+                break
+            self._engine.receive(port, data)
+            count += 1
+        return count
+
+
+def _timed(place: int, one: Input) -> Iterator[Packet]:
+    """A file's packets with what orders them among those of other files; a pipe's writer is waited for."""
+    waiting = select.poll()
+    waiting.register(one.file, select.POLLIN)
+    waiting.poll()
+    for time_ns, data in one.packets():
+        yield time_ns, place, one.port, data

@@ -1,0 +1,1 @@
+"""What the control plane puts into a program: entries, profiles, value sets, meters."""

@@ -1,0 +1,91 @@
+"""The meters of a loaded program: their configurations as they were written, and in the native part.
+
+Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+"""
+
+from kofn.switch.compiler.ir.program import Meter, Program
+from kofn.switch.errors import InvalidEntry
+from kofn.switch.native import limbs_array, runtime
+from kofn.switch.state.entries import Key, MeterConfig
+from kofn.switch.state.rows import Rows, named
+
+RATE_MAX = (1 << 63) - 1
+
+
+class Meters:
+    """Cells of meter arrays by name and index, direct meters by table and entry; not configured, all is green."""
+
+    def __init__(self, program: Program, rows: Rows, core: int, instance: int) -> None:
+        self._native = runtime()
+        self._core = core
+        self._instance = instance
+        self._rows = rows
+        self._arrays = {meter.name: (number, meter) for number, meter in enumerate(program.meters)}
+        self._direct = [table.name for table in program.tables if table.meter is not None]
+        self._cells: dict[tuple[str, int], MeterConfig] = {}
+        self._entries: dict[tuple[str, int], MeterConfig] = {}
+
+    def read(self, name: str, index: int) -> MeterConfig | None:
+        self._array(name, index)
+        return self._cells.get((name, index))
+
+    def write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        number, _ = self._array(name, index)
+        self._set(self._native.meter_cell(self._instance, number, index), config, f"meter {name}")
+        _note(self._cells, (name, index), config)
+
+    def read_entry(self, table: str, key: Key, priority: int) -> MeterConfig | None:
+        _, number = self._place(table, key, priority)
+        return self._entries.get((table, number))
+
+    def write_entry(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
+        place, number = self._place(table, key, priority)
+        after_hit = 8 * self._rows.table(table).table.idle_timeouts
+        address = self._native.table_extra(self._instance, place, number) + after_hit
+        self._set(address, config, f"the meter of table {table}")
+        _note(self._entries, (table, number), config)
+
+    def forget(self, table: str, number: int) -> None:
+        """An entry is gone, and its meter with it."""
+        self._entries.pop((table, number), None)
+
+    def _set(self, address: int, config: MeterConfig | None, what: str) -> None:
+        _check(config, what)
+        words = None if config is None else limbs_array(_words(config))
+        self._native.meter_set(self._core, address, words)
+
+    def _array(self, name: str, index: int) -> tuple[int, Meter]:
+        number, meter = named(self._arrays, "meter", name)
+        if not 0 <= index < meter.size:
+            raise InvalidEntry(f"meter {name} has cells 0..{meter.size - 1}, not {index}")
+        return number, meter
+
+    def _place(self, table: str, key: Key, priority: int) -> tuple[int, int]:
+        place = self._rows.place_of(table, key, priority)
+        if table not in self._direct:
+            raise InvalidEntry(
+                f"table {table} has no direct meter; those with one: {', '.join(self._direct) or 'none'}"
+            )
+        return place
+
+
+def _words(config: MeterConfig) -> list[int]:
+    return [config.committed_rate, config.committed_burst, config.peak_rate, config.peak_burst]
+
+
+def _check(config: MeterConfig | None, what: str) -> None:
+    if config is None:
+        return
+    if min(_words(config)) < 0 or max(_words(config)) > RATE_MAX:
+        raise InvalidEntry(f"rates and bursts of {what} are 0..2**63 - 1, not {config}")
+    if config.committed_rate > config.peak_rate:
+        raise InvalidEntry(
+            f"the committed rate of {what}, {config.committed_rate}, is above the peak rate, {config.peak_rate}"
+        )
+
+
+def _note(configs: dict[tuple[str, int], MeterConfig], which: tuple[str, int], config: MeterConfig | None) -> None:
+    if config is None:
+        configs.pop(which, None)
+    else:
+        configs[which] = config

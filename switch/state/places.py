@@ -1,0 +1,28 @@
+"""Numbers of places, the lowest free one first."""
+
+from heapq import heappop, heappush
+
+from kofn.switch.errors import TableFull
+
+
+class Places:
+    """Gives out the numbers 0, 1, 2, ... and takes them back."""
+
+    def __init__(self, what: str, capacity: int) -> None:
+        """`what` is full when `capacity` numbers are given out, as TableFull says."""
+        self._what = what
+        self._capacity = capacity
+        self._next = 0
+        self._freed: list[int] = []
+
+    def take(self) -> int:
+        """The lowest free number.  Raises TableFull."""
+        if self._freed:
+            return heappop(self._freed)
+        if self._next == self._capacity:
+            raise TableFull(f"{self._what} is full: {self._capacity} entries")
+        self._next += 1
+        return self._next - 1
+
+    def free(self, number: int) -> None:
+        heappush(self._freed, number)

@@ -1,0 +1,266 @@
+"""The tables and action profiles of a loaded program: what the control plane writes, carried out in the native part.
+
+Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from kofn.switch.compiler.codegen.matching import mask_words, masks_of, numbered, stored_match
+from kofn.switch.compiler.ir.program import Program, Table
+from kofn.switch.errors import InvalidEntry, SwitchError, UnknownObject
+from kofn.switch.native import limbs_array, runtime
+from kofn.switch.state.entries import ActionSet, Entry, Key, Member, MemberGroup
+from kofn.switch.state.idle import IdleTimeouts
+from kofn.switch.state.profiles import Held, ProfileState, Written
+from kofn.switch.state.tables import Placed, TableState, const_key
+
+T = TypeVar("T")
+NOTHING = (1 << 32) - 1  # no action's id
+
+
+class Rows:
+    """Entries, default actions, members and groups of one instance of a program."""
+
+    def __init__(self, program: Program, core: int, instance: int) -> None:
+        """Install the program's own entries and default actions."""
+        self.program = program
+        self._native = runtime()
+        self._core = core
+        self._instance = instance
+        self._numbers: Mapping[str, int] = numbered(program)
+        self._tables = {table.name: TableState(table) for table in program.tables}
+        self._profiles = {profile.name: ProfileState(program, profile) for profile in program.profiles.values()}
+        self._profile_numbers = {name: number for number, name in enumerate(program.profiles)}
+        self.idle = IdleTimeouts(self._now_us)
+        for state in (self._tables[name] for name in self._numbers):
+            self._write_default(state)
+            self._install(state.table)
+
+    # Tables
+
+    def table(self, name: str) -> TableState:
+        """The table of that name.  Raises UnknownObject."""
+        if name not in self._tables:
+            named(self._numbers, "table", name)  # raises, without the tables that the compiler made for itself
+        return self._tables[name]
+
+    def _install(self, table: Table) -> None:
+        """The program's own entries; BMv2's priorities turned round, for here the higher wins."""
+        entries = table.entries or ()
+        top = max((entry.priority for entry in entries), default=0) + 1
+        for own in entries:
+            entry = Entry(
+                table=table.name,
+                key=const_key(table, own.key),
+                priority=top - own.priority if table.prioritised else 0,
+                action=self.program.actions[own.action].name,
+                parameters=own.parameters,
+            )
+            self._insert(self._tables[table.name], entry)
+
+    def insert(self, entry: Entry) -> None:
+        state = self.table(entry.table)
+        _refuse_const(state.table)
+        if not state.table.key:
+            raise InvalidEntry(f"table {entry.table} has no key, so no entries: only its default action can be set")
+        self._insert(state, entry)
+
+    def _insert(self, state: TableState, entry: Entry) -> None:
+        key, pairs = state.key(entry.key, entry.priority)
+        state.check_absent(key, entry.priority)
+        self._check_idle(state.table, entry)
+        action, words, held = self._action(state, entry)
+        try:
+            placed = state.place(entry, key, pairs, held)
+        except SwitchError:
+            self._release(state, held)
+            raise
+        self._native.table_insert(
+            self._core,
+            self._instance,
+            self._numbers[entry.table],
+            placed.number,
+            placed.mask,
+            limbs_array(mask_words(state.table, masks_of(state.table, pairs))) if state.ordered else None,
+            limbs_array(stored_match(state.table, pairs, state.rank(placed) if state.ordered else 0)),
+            action,
+            limbs_array(words),
+        )
+        self._watch(placed)
+
+    def modify(self, entry: Entry) -> None:
+        state = self.table(entry.table)
+        _refuse_const(state.table)
+        key, _ = state.key(entry.key, entry.priority)
+        placed = state.find(key, entry.priority)
+        self._check_idle(state.table, entry)
+        action, words, held = self._action(state, entry, placed.held)
+        number = self._numbers[entry.table]
+        self._native.table_modify(self._core, self._instance, number, placed.number, action, limbs_array(words))
+        self._watch(state.replace(placed, entry, key, held))
+        self._release(state, placed.held)
+
+    def delete(self, table: str, key: Key, priority: int) -> int:
+        """See Engine.delete; returns the place that the entry had."""
+        state = self.table(table)
+        _refuse_const(state.table)
+        normal, pairs = state.key(key, priority)
+        placed = state.find(normal, priority)
+        number = self._numbers[table]
+        self._native.table_delete(self._core, self._instance, number, placed.number, placed.mask)
+        state.remove(placed, normal, pairs)
+        self.idle.forget(table, placed.number)
+        self._release(state, placed.held)
+        return placed.number
+
+    def _action(
+        self, state: TableState, entry: Entry, replaced: Held | None = None
+    ) -> tuple[int, list[int], Held | None]:
+        """What the native entry has as action and parameters, and what is held of a profile instead of `replaced`."""
+        if state.table.profile is None:
+            if entry.via is not None:
+                raise InvalidEntry(f"table {state.table.name} has no action profile: an entry needs an action")
+            action = state.action(entry.action, entry.parameters)
+            return action.id, state.words(action, entry.parameters), None
+        if entry.via is None:
+            raise InvalidEntry(f"table {state.table.name} has an action profile: an entry needs a member, group or set")
+        held, members, choices = self._profiles[state.table.profile].hold(entry.via, replaced)
+        if isinstance(entry.via, ActionSet):
+            self._write_set(state.table.profile, held, members, choices)
+        return held.kind, [held.number], held
+
+    def entries(self, table: str, key: Key | None) -> list[Entry]:
+        state = self.table(table)
+        if key is None:
+            return [placed.entry for placed in state.placed.values()]
+        wanted, _ = state.normal(key)
+        return [placed.entry for (own, _), placed in state.placed.items() if own == wanted]
+
+    def find(self, table: str, key: Key, priority: int) -> Entry:
+        return self._placed(table, key, priority).entry
+
+    def _placed(self, table: str, key: Key, priority: int) -> Placed:
+        state = self.table(table)
+        return state.find(state.key(key, priority)[0], priority)
+
+    # Default actions
+
+    def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
+        default = self.table(table).default
+        return None if default is None else (default[0].name, default[1])
+
+    def set_default(self, table: str, action: str | None, parameters: Sequence[int]) -> None:
+        """See Engine.set_default; action None is the program's own default."""
+        state = self.table(table)
+        if state.table.default_const:
+            name, _ = self.default(table) or ("", ())
+            raise InvalidEntry(f"the default action of table {table} is const: {name}")
+        if action is not None and state.table.profile is not None:
+            raise InvalidEntry(f"the default of table {table} is to do nothing: it has an action profile")
+        state.default = (
+            state.initial_default if action is None else (state.action(action, parameters), tuple(parameters))
+        )
+        self._write_default(state)
+
+    def _write_default(self, state: TableState) -> None:
+        action, words = NOTHING, [0] * state.limbs
+        if state.default is not None:
+            action, words = state.default[0].id, state.words(*state.default)
+        number = self._numbers[state.table.name]
+        self._native.table_set_miss(self._core, self._instance, number, action, limbs_array(words))
+
+    # What stands beside entries
+
+    def place_of(self, table: str, key: Key, priority: int) -> tuple[int, int]:
+        """The numbers of a table and of an entry in the native part.  Raises InvalidEntry, EntryNotFound."""
+        placed = self._placed(table, key, priority)
+        return self._numbers[table], placed.number
+
+    def number(self, table: str) -> int:
+        """The number of a table in the native part."""
+        self.table(table)
+        return self._numbers[table]
+
+    def elapsed_ns(self, table: str, key: Key, priority: int) -> int:
+        state = self.table(table)
+        if not state.table.idle_timeouts:
+            raise InvalidEntry(f"table {table} has no idle timeouts")
+        return self.idle.elapsed_ns(table, self._placed(table, key, priority).number)
+
+    def _check_idle(self, table: Table, entry: Entry) -> None:
+        if entry.idle_timeout_ns and not table.idle_timeouts:
+            raise InvalidEntry(f"table {table.name} has no idle timeouts: 0 is allowed, not {entry.idle_timeout_ns} ns")
+        if entry.idle_timeout_ns < 0:
+            raise InvalidEntry(f"an idle timeout is 0 (none) or more, not {entry.idle_timeout_ns} ns")
+
+    def _watch(self, placed: Placed) -> None:
+        entry = placed.entry
+        if self.table(entry.table).table.idle_timeouts:
+            address = self._native.table_extra(self._instance, self._numbers[entry.table], placed.number)
+            self.idle.watch(entry, placed.number, ctypes.c_uint64.from_address(address))
+
+    def _now_us(self) -> int:
+        return int(self._native.core_now_us(self._core))
+
+    # Action profiles
+
+    def profile(self, name: str) -> ProfileState:
+        """The action profile of that name.  Raises UnknownObject."""
+        return named(self._profiles, "action profile", name)
+
+    def insert_member(self, member: Member) -> None:
+        self._write_member(member.profile, self.profile(member.profile).add_member(member))
+
+    def modify_member(self, member: Member) -> None:
+        self._write_member(member.profile, self.profile(member.profile).change_member(member))
+
+    def insert_member_group(self, group: MemberGroup) -> None:
+        self._write_group(group.profile, *self.profile(group.profile).add_group(group))
+
+    def modify_member_group(self, group: MemberGroup) -> None:
+        self._write_group(group.profile, *self.profile(group.profile).change_group(group))
+
+    def delete_member_group(self, profile: str, group_id: int) -> None:
+        self._write_group(profile, self.profile(profile).remove_group(group_id), [])
+
+    def _write_set(self, profile: str, held: Held, members: list[Written], choices: list[int]) -> None:
+        for member in members:
+            self._write_member(profile, member)
+        self._write_group(profile, held.number, choices)
+
+    def _write_member(self, profile: str, member: Written) -> None:
+        number, words = self._profile_numbers[profile], limbs_array(member.words)
+        _check_memory(
+            self._native.profile_set_member(self._core, self._instance, number, member.number, member.action, words)
+        )
+
+    def _write_group(self, profile: str, number: int, choices: list[int]) -> None:
+        members = (ctypes.c_uint32 * max(1, len(choices)))(*choices)
+        place = self._profile_numbers[profile]
+        _check_memory(self._native.profile_set_group(self._core, self._instance, place, number, members, len(choices)))
+
+    def _release(self, state: TableState, held: Held | None) -> None:
+        if held is not None:
+            profile = str(state.table.profile)
+            self._profiles[profile].release(held)
+            if isinstance(held.via, ActionSet):
+                self._write_group(profile, held.number, [])
+
+
+def named(objects: Mapping[str, T], kind: str, name: str) -> T:
+    """The object of that name.  Raises UnknownObject."""
+    if name not in objects:
+        raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
+    return objects[name]
+
+
+def _refuse_const(table: Table) -> None:
+    if table.entries is not None:
+        raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")
+
+
+def _check_memory(result: int) -> None:
+    if result < 0:
+        raise SwitchError("not enough memory for the action profile")

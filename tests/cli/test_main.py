@@ -1,0 +1,232 @@
+"""The `kofn` command line against a real controller, and without one."""
+
+import asyncio
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from kofn.cli import main as cli
+from kofn.cli.main import main
+from kofn.config.objectives import DEFAULT, OBJECTIVES
+from kofn.extras import EXTRAS
+from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc.document import document
+from tests.controller.harness import NO_SWITCH, Running, controller, until
+
+
+def invoke(*arguments: str, controller: str | None = NO_SWITCH) -> Result:
+    environment = {"KOFN_CONTROLLER": controller, "KOFN_STATE_DIR": "/nowhere", "COLUMNS": "140"}
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def with_controller(scenario: Callable[[Running, Callable[..., Awaitable[Result]]], Awaitable[None]]) -> None:
+    """Run a scenario; its second argument invokes the command line in a thread, as another process would."""
+
+    async def run() -> None:
+        async with controller(4) as running:
+
+            async def kofn(*arguments: str) -> Result:
+                return await asyncio.to_thread(invoke, *arguments, controller=running.address)
+
+            await scenario(running, kofn)
+
+    asyncio.run(run())
+
+
+async def train(running: Running, iterations: int = 20) -> None:
+    random = np.random.default_rng(1)
+    workers = await running.start_all()
+    for iteration in range(1, iterations + 1):
+        for worker in workers:
+            time_s = 0.010 + (0.050 if worker.rank == 3 else 0.0) + random.exponential(0.0003)
+            await worker.report(iteration, time_s, late=worker.rank == 3)
+    await until(lambda: running.session.decider.measurements.reports[3] == iterations)
+    await until(lambda: running.session.decider.k == 3)
+
+
+def test_every_command_shows_a_running_job() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        status = await kofn("status")
+        assert status.exit_code == 0, status.output
+        assert "k = 3 of 4 live workers, objective throughput, iteration 20" in status.output
+        assert f"switch {NO_SWITCH}: NOT CONNECTED" in status.output
+        assert "k 4 -> 3 (throughput: E_3[T]" in status.output
+        k = await kofn("k")
+        assert "<- in force (cheapest)" in k.output
+        assert "k = 3: the least expected time for one round of all 4 workers' blocks." in k.output
+        lambdas = await kofn("lambda")
+        assert "95 % interval" in lambdas.output
+        assert "s (block time without blocking) 10." in lambdas.output
+
+    with_controller(scenario)
+
+
+def test_json_has_the_protocols_names() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        status = json.loads((await kofn("status", "--json")).output)
+        assert (status["k"], status["live"], status["switch_connected"]) == (3, 4, False)
+        assert [worker["late"] for worker in status["worker"]] == [0, 0, 0, 20]
+        assert all(isinstance(worker["lambda_high_s"], float) for worker in status["worker"])
+        k = json.loads((await kofn("k", "--json")).output)
+        assert [entry["k"] for entry in k["expected"]] == [1, 2, 3, 4]
+        lambdas = json.loads((await kofn("lambda", "--json")).output)
+        assert lambdas["worker"][3]["lambda_s"] == pytest.approx(0.05, rel=0.1)
+
+    with_controller(scenario)
+
+
+def test_json_has_numbers_in_the_protocols_order() -> None:
+    full = pb.Status(
+        k=3, worker=[pb.WorkerStatus(rank=1, samples=16, silent_s=0.5)], counters={"LATE": 2**40, "ADDED": 7}
+    )
+    plain = document(full)
+    assert list(plain) == list(document(pb.Status())) == [field.name for field in pb.Status.DESCRIPTOR.fields]
+    assert list(plain["worker"][0]) == [field.name for field in pb.WorkerStatus.DESCRIPTOR.fields]
+    assert list(plain["counters"].items()) == [("ADDED", 7), ("LATE", 2**40)]
+    assert (plain["worker"][0]["samples"], plain["worker"][0]["late"], plain["worker"][0]["live"]) == (16, 0, False)
+    assert json.loads(json.dumps(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    ("objective", "k", "mark", "sentence"),
+    [
+        (
+            "throughput",
+            3,
+            "<- in force (cheapest)",
+            "k = 3: the least expected time for one round of all 4 workers' blocks.",
+        ),
+        ("2", 2, "<- in force (set by you)", "k = 2: set by you (objective 'fixed:2'). The cheapest is k = 3;"),
+        ("all", 4, "<- in force (all workers)", "k = 4: objective 'all' waits for every live worker. The cheapest is"),
+    ],
+)
+def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark: str, sentence: str) -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await train(running)
+        await kofn("set-k", objective)
+        answer = json.loads((await kofn("k", "--json")).output)
+        for entry in answer["expected"]:
+            assert entry["cost"] == pytest.approx(entry["iteration_s"] * 4 / entry["k"])
+            assert entry["predicted_s"] >= 0.95 * entry["iteration_s"]
+            assert entry["in_force"] == (mark[len("<- in force (") : -1] if entry["k"] == k else "")
+        output = (await kofn("k")).output
+        assert "  x n/k  predicted  measured" in output
+        rows = output.splitlines()
+        assert [row.split()[0] for row in rows if row.rstrip().endswith(mark)] == [str(k)]
+        assert [row.split()[0] for row in rows if row.rstrip().endswith("(cheapest)")] == ["3"]
+        assert sentence in output
+
+    with_controller(scenario)
+
+
+def test_before_the_first_report_nothing_is_invented() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        assert "no reports yet" in (await kofn("status")).output
+        assert "k = 4: still measuring" in (await kofn("k")).output
+        assert json.loads((await kofn("lambda", "--json")).output)["worker"][0]["samples"] == 0
+
+    with_controller(scenario)
+
+
+@pytest.mark.parametrize(
+    ("argument", "k", "objective"),
+    [
+        ("2", 2, "fixed:2"),
+        ("fixed:1", 1, "fixed:1"),
+        ("all", 4, "all"),
+        ("auto", 2, DEFAULT),
+        ("throughput", 4, "throughput"),
+    ],
+)
+def test_set_k(argument: str, k: int, objective: str) -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        await running.start_all()
+        result = await kofn("set-k", argument)
+        assert result.output == f"k = {k} of 4 live workers, objective {objective}\n"
+        assert json.loads((await kofn("set-k", argument, "--json")).output)["k"] == k
+
+    with_controller(scenario)
+
+
+def test_set_k_says_what_is_allowed() -> None:
+    async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
+        result = await kofn("set-k", "9")
+        assert result.exit_code == 2
+        assert result.output == (
+            f"kofn: objective is 'fixed:9': {', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, merge:K, async:K, "
+            "batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed\n"
+        )
+
+    with_controller(scenario)
+
+
+def test_watching_ends_with_the_controller() -> None:
+    async def run() -> None:
+        async with controller(2) as running:
+            code = "from kofn.cli.main import main; main()"
+            options = ["watch", "--interval", "0.05", "--controller", running.address]
+            watching = await asyncio.create_subprocess_exec(
+                sys.executable, "-uc", code, *options, stdout=asyncio.subprocess.PIPE
+            )
+            assert watching.stdout is not None
+            line = await watching.stdout.readline()
+            assert line == b"iteration 0: k = 2 of 0 live (throughput), lambda [0.0 0.0] ms\n"
+            await running.worker(0).hello()
+            line = await watching.stdout.readline()
+            assert line.startswith(b"iteration 0: k = 2 of 1 live")
+        assert await watching.wait() == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("command", [["status"], ["k"], ["lambda", "--json"], ["watch"], ["set-k", "2"]])
+def test_without_a_controller(command: list[str]) -> None:
+    result = invoke(*command)
+    assert result.exit_code == 3
+    assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "k", "lambda", "watch", "set-k", "run", "stop", "clean", "doctor", "certs"]
+)
+def test_help(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: main {command}" in result.output
+
+
+def test_only_commands_that_are_there_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.LAZY, "magic", ("kofn.cli.magic", "command"))
+    output = invoke("--help").output
+    assert [name in output for name in ("  doctor ", "  certs ", "  magic ")] == [True, True, False]
+    result = invoke("magic")
+    assert result.exit_code == 2
+    assert "No such command 'magic'" in result.output
+
+
+def test_looking_does_not_import_what_only_running_needs() -> None:
+    code = f"import sys, kofn.cli.main; print([name for name in {list(EXTRAS)} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_version_is_the_package_s() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.split()[1] == importlib.metadata.version("kofn")
+
+
+def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
+    """One line at most, no traceback, 130."""
+    (tmp_path / "grpc.py").write_text("raise KeyboardInterrupt")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kofn.cli.start import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -1,0 +1,188 @@
+"""What the command line prints, from statuses made by hand: widths, words, what is left out."""
+
+import io
+from typing import Any
+
+import finsy as fy
+import pytest
+from rich.console import Console, RenderableType
+
+from kofn.cli import show
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.switch_link import verdict_names
+from kofn.rpc import kofn_pb2 as pb
+
+
+def worker(rank: int, **fields: Any) -> pb.WorkerStatus:
+    """One with the longest numbers that are likely."""
+    known = {"live": True, "lambda_s": 12.3456, "lambda_low_s": 10.1111, "lambda_high_s": 15.9999, "samples": 1024}
+    counts = {
+        "dispersion": 10.25,
+        "not_poisson": True,
+        "late": 123456,
+        "late_in_a_row": 12345,
+        "reports": 123456,
+        "arrivals": 123456,
+    }
+    return pb.WorkerStatus(**{"rank": rank, **known, **counts, **fields})
+
+
+def answer(**fields: Any) -> pb.Status:
+    workers = [
+        worker(0),
+        worker(1, silent_s=12.3456),
+        worker(62, live=False),
+        worker(63, lambda_s=0.06, not_poisson=False),
+    ]
+    told = {"job": 255, "workers": 4, "live": 4, "k": 2, "objective": "fixed:2", "iteration": 123456, "uptime_s": 7200}
+    model = {"service_s": 0.01029, "event_s": 0.00568, "switch_address": "127.0.0.1:50051", "switch_connected": True}
+    rest = {"worker": workers, "counters": {"ADDED": 1234567, "LATE": 12345, "CLOSED": 0}}
+    return pb.Status(**{**told, **model, **rest, **fields})
+
+
+def printed(rendered: RenderableType, *, width: int = 80) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width).print(rendered)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
+    lines = printed(show.status(answer()))
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    header = next(number for number, line in enumerate(lines) if line.startswith("worker"))
+    assert lines[header].split() == ["worker", "lambda", "ms", "95", "%", "interval", "var/mean", "late", "share"]
+    assert [line.split()[0] for line in lines[header + 1 :]] == ["0", "1", "62", "63"]
+    assert [line.rsplit(" %", 1)[1].strip() for line in lines[header + 1 :]] == [
+        "not Poisson",
+        "silent 12346 ms",
+        "not live",
+        "",
+    ]
+    assert lines[0].endswith("up 7200 s")
+    assert "packets: ADDED=1,234,567 LATE=12,345" in lines
+
+
+def test_the_table_of_ks_fits_80_columns() -> None:
+    forecast = [
+        pb.Expected(k=k, iteration_s=9.0 * k, predicted_s=10.0 * k, cost=64 * 10.0, measured_s=11.0 * k)
+        for k in range(1, 65)
+    ]
+    forecast[1].in_force = "set by you, fewer live"
+    forecast[2].measured_s = 0.0
+    lines = printed(show.k_choice(answer(expected=forecast, overhead_s=0.0042)))
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "s (block time without blocking) 10.29 ms, tau (one blocking event) 5.68 ms"
+    assert lines[1].split() == ["k", "E_k[T]", "x", "n/k", "predicted", "measured"]
+    assert [line.split()[0] for line in lines[2:66]] == [str(k) for k in range(1, 65)]
+    assert lines[3].split()[:5] == ["2", "18000", "640000", "20000", "22000"]
+    assert lines[3].endswith("<- in force (set by you, fewer live)")
+    assert lines[4].split() == ["3", "27000", "640000", "30000", "-"]
+    legend = " ".join(lines[66:])
+    assert "x n/k: the same for one round of all blocks; it decides under objective 'throughput'." in legend
+    assert "measured: from iteration to iteration, with 4.20 ms of transfer and step." in legend
+
+
+def test_the_time_model_and_what_may_be_hidden_in_s_are_said() -> None:
+    told = answer(time_model="own distributions: blocking is not Poisson's (p = 0.01)", hidden_s=0.004)
+    lines = printed(show.lambdas(told))
+    assert lines[1] == "up to 4.00 ms of s may be blocking that is always there"
+    assert lines[2] == "time model: own distributions: blocking is not Poisson's (p = 0.01)"
+
+
+def test_the_column_that_decides_is_named() -> None:
+    forecast = [pb.Expected(k=1, iteration_s=0.1, predicted_s=0.2, cost=0.2)]
+    lines = printed(show.k_choice(answer(expected=forecast, objective="throughput")), width=200)
+    assert "all blocks; it decides. predicted: late" in " ".join(lines)
+
+
+def test_wide_shows_every_column() -> None:
+    header = printed(show.lambdas(answer(), wide=True), width=140)[1]
+    assert header.endswith("late  share  samples  in a row  pending  age  reports  arrivals")
+
+
+def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
+    reason = " ".join(["one word after another"] * 20)
+    change = pb.Change(iteration=7, k=3, previous_k=4, reason=reason)
+    file = io.StringIO()
+    show.output(file, show.status(answer(changes=[change])))
+    assert f"iteration 7: k 4 -> 3 ({reason})" in file.getvalue()
+    assert not any(line.endswith(" ") for line in file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(("disagreements", "reports", "told"), [(1, 2, False), (5, 100, False), (6, 100, True)])
+def test_disagreements_are_told_where_they_are_a_share(disagreements: int, reports: int, told: bool) -> None:
+    status = answer(worker=[worker(1, reports=reports, disagreements=disagreements, disagreement="iteration 9: ...")])
+    times = "1 disagreement" if disagreements == 1 else f"{disagreements} disagreements"
+    note = f"worker 1: {times} with the switch in {reports} reports; iteration 9: ..."
+    assert (note in printed(show.lambdas(status))) is told
+    assert note in printed(show.lambdas(status, wide=True), width=140)
+
+
+def test_a_lost_worker_shows_in_the_first_line() -> None:
+    assert "k = 2 of 3 live workers (n = 4)," in printed(show.status(answer(live=3)))[0]
+
+
+def test_dropped_packets_are_told_apart_by_reason() -> None:
+    counters = {
+        "ADDED": 5,
+        "NOT_READY": 1,
+        "FULL": 2,
+        "WRONG_PORT": 3,
+        "OLD_GENERATION": 1200,
+        "BAD_KIND": 0,
+        "LATE": 0,
+    }
+    lines = printed(show.status(answer(counters=counters)))
+    assert "packets: ADDED=5 FULL=2 NOT_READY=1" in lines
+    assert "dropped: OLD_GENERATION=1,200 WRONG_PORT=3" in lines
+    assert not any(line.startswith("dropped") for line in printed(show.status(answer())))
+
+
+def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
+    verdicts = set(verdict_names(fy.P4Schema(CompiledProgram().p4info)).values())
+    assert verdicts > show.ADMITTED
+    reasons = {
+        "WRONG_PORT",
+        "UNKNOWN_JOB",
+        "BAD_KIND",
+        "BAD_VERSION",
+        "BAD_LENGTH",
+        "BAD_PART",
+        "BAD_COUNT",
+        "BAD_CHECKSUM",
+        "OLD_GENERATION",
+    }
+    assert reasons < verdicts - show.ADMITTED
+
+
+def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
+    waiting = answer(waiting="regrouping: waiting for worker 2 since 3 s", jobs=[7, 255, 9], generation=1, regroups=2)
+    lines = printed(show.status(waiting), width=100)
+    assert lines[1:3] == [
+        "other jobs of this controller (--job): 7, 9",
+        "waiting: regrouping: waiting for worker 2 since 3 s",
+    ]
+    assert lines[3] == "switch 127.0.0.1:50051: connected, generation 1, regrouped 2 times"
+    assert show.line(waiting).endswith("; waiting: regrouping: waiting for worker 2 since 3 s")
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"state": "lost", "live": False}, "lost"),
+        ({"state": "joining", "live": False, "attachments": 2}, "joining"),
+        ({"state": "training", "attachments": 3}, "attached 3 times"),
+        ({"state": "training", "attachments": 1}, ""),
+        ({"state": "training", "unheard": 7, "share": 0.01}, ""),
+        ({"state": "training", "unheard": 8, "silent_s": 1.0}, "STARVED: 8 in no sum"),
+    ],
+)
+def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
+    lines = printed(show.lambdas(answer(worker=[worker(0, **{"not_poisson": False, **fields})])))
+    assert lines[-1].rsplit(" %", 1)[1].strip() == remark
+
+
+def test_an_interval_without_an_upper_end_says_so() -> None:
+    lines = printed(show.lambdas(answer(worker=[worker(0, lambda_s=0.014, lambda_low_s=0.0, lambda_high_s=0.0)])))
+    assert any("0.00 .. ?" in line for line in lines)

@@ -1,0 +1,337 @@
+"""A bad configuration: one line that names the field, exit code 2, and nothing is started or written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kofn.config.compress import CompressSection
+from kofn.config.dump import to_toml
+from kofn.config.objectives import DEFAULT, OBJECTIVES
+from kofn.config.plugins import CODECS, COLLECTIVES
+from kofn.config.schema import Config, NetworkSection
+from kofn.run.errors import RunError
+from kofn.run.runner import DEFAULT_CONFIG, command, make_plan
+from kofn.run.state import hold
+
+STAR = {
+    "hosts": {"h1": {"ip": "10.0.0.1/24"}, "h2": {"ip": "10.0.0.2/24"}},
+    "switches": {"s1": {}},
+    "links": [["h1", "s1-p1"], ["h2", "s1-p2"]],
+}
+
+SHARD = "[[shard]]\nworker = 2\nclasses = [3]"
+
+SHARDS = "\n".join(f"[[shard]]\nworker = {rank}\nclasses = [{2 * rank}, {2 * rank + 1}]" for rank in range(3))
+
+BAD = [
+    ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, trials, target_accuracy,"),
+    (
+        "[runs]",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shock, shard, fault,"
+        " link, event are allowed",
+    ),
+    (
+        "[run]\ntrials = ['best']",
+        f"run.trials is 'best': {', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, merge:K, async:K",
+    ),
+    ("[run]\ntrials = ['fixed:5']", "run.trials is 'fixed:5'"),
+    ("[run]\ntrials = ['fixed:0']", "run.trials is 'fixed:0'"),
+    ("[run]\ntarget_accuracy = 1.5", "run.target_accuracy is 1.5: more than 0, at most 1 is allowed"),
+    ("[run]\nmax_iterations = 0", "run.max_iterations is 0: 1 or more is allowed"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nevent_ms = 0", "straggler[0].event_ms is 0: more than 0 is allowed"),
+    ("[run]\nseed = -1", "run.seed is -1: 0 or more is allowed"),
+    ("[run]\ntrial_deadline_s = 0", "run.trial_deadline_s"),
+    ("[model]\nreplay = 'mine'\n" + SHARD, "shard is given, and model.replay: one of them is allowed"),
+    (
+        "[job]\ncollective = 'mesh'",
+        f"job.collective is 'mesh': {', '.join(COLLECTIVES.names)} or module:Name is allowed",
+    ),
+    ("[run]\nevaluate_every = 0", "run.evaluate_every is 0: 1 or more is allowed"),
+    ("[job]\nworkers = 0", "job.workers"),
+    ("[job]\nworkers = 65", "job.workers is 65: 1 to 64 is allowed"),
+    ("[job]\nworkers = 'four'", "job.workers is 'four': a whole number (1 to 64) is allowed"),
+    ("[job]\nid = 256", "job.id"),
+    ("[job]\nwords = 33", "job.words"),
+    ("[job]\nslots = 1000", "job.slots is 1000: a power of two"),
+    ("[job]\nslots = 64\nwindow = 33", "job.window is 33: 1 to 32"),
+    ("[job]\npackets = 'fancy'", "job.packets is 'fancy': 'fast' or 'scapy' is allowed"),
+    ("[compress]\nratio = 0", "compress.ratio is 0: more than 0, at most 1 is allowed"),
+    ("[compress]\nratio = 1.01", "compress.ratio is 1.01: more than 0, at most 1 is allowed"),
+    ("[compress]\nratio = nan", "compress.ratio is nan: more than 0, at most 1 is allowed"),
+    (
+        "[compress]\ncodec = 'int2'",
+        f"compress.codec is 'int2': {', '.join(CODECS.names)} or module:Name is allowed",
+    ),
+    ("[compress]\ncodec = 'mine:'", "compress.codec is 'mine:': int32,"),
+    ("[compress]\nrounding = 'up'", "compress.rounding is 'up': 'nearest' or 'stochastic' is allowed"),
+    ("[compress]\nmax_send_interval = 0", "compress.max_send_interval is 0: 1 to 1000 is allowed"),
+    ("[compress]\nmax_encoding_error = 0", "compress.max_encoding_error is 0: more than 0, at most 1 is allowed"),
+    ("[compress]\nrate_stability = 1", "compress.rate_stability is 1: more than 0, less than 1 is allowed"),
+    ("[compress]\npace_mbps = -1", "compress.pace_mbps is -1.0: 0, or 0.1 to 100000, is allowed"),
+    ("[compress]\npace_mbps = nan", "compress.pace_mbps is nan: 0, or 0.1 to 100000, is allowed"),
+    (
+        "[compress]\nratio_control = 'on'",
+        "compress.ratio_control is 'on': 'deliverable' or 'literal' or 'off' is allowed",
+    ),
+    (
+        "[compress]\nratio_control = 'literal'",
+        "compress.ratio_control is 'literal', compress.codec is 'int32': 'auto' is needed",
+    ),
+    (
+        "[compress]\ncodec = 'int4'\n[job]\nworkers = 8",
+        "compress.codec is 'int4': its 4-bit lanes leave no bits for the sum of 8 workers (job.workers); "
+        "int32, int16, int8, onebit or auto is allowed",
+    ),
+    ("[compress]\ncodec = 'auto'", "job.words is 4: a multiple of 8 is allowed with compress.codec = 'auto'"),
+    ("[compress]\ncodec = 'auto'\n[job]\nworkers = 8\nwords = 6", "job.words is 6: a multiple of 4 is allowed"),
+    ("[policy]\nobjective = 'fixed:x'", "policy.objective is 'fixed:x'"),
+    ("[policy]\nmargin = -0.1", "policy.margin"),
+    ("[model]\nmomentum = 1.0", "model.momentum is 1.0: 0 to less than 1 is allowed"),
+    ("[model]\nlearning_rate = 0", "model.learning_rate"),
+    ("[model]\nhidden = [0]", "model.hidden[0] is 0: 1 to 65536 is allowed"),
+    ("[network]\ndriver = 'docker'", "network.driver is 'docker': 'auto' or 'mininet' or 'netns' is allowed"),
+    ("[network]\ntarget = 'tofino'", "network.target"),
+    ("[network]\np4runtime_port = 70000", "network.p4runtime_port"),
+    ("[network]\nlink_mbps = -1", "network.link_mbps is -1: 0.1 to 100000 is allowed"),
+    ("[network]\ntopology = 'absent.json'", "absent.json: No such file or directory"),
+    ("[network]\ntopology = 'star.json'", "star.json has 2 hosts, job.workers is 4"),
+    ("[network]\ntopology = 'list.json'", "list.json: the topology is []: a table is needed"),
+    ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
+    ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nlaw = 'gauss'", "straggler[0].law is 'gauss': 'exponential' or"),
+    ("[[shock]]\nworkers = [4]\nblocking_ms = 1\nfor_ms = 1\nshare = 0.5", "shock.workers has 4: 0 to 3"),
+    ("[[shock]]\nworkers = [0]\nblocking_ms = 1\nfor_ms = 1\nshare = 2", "shock[0].share is 2: "),
+    ("[model]\ndirichlet = 0", "model.dirichlet is 0: more than 0 is allowed"),
+    (f"[model]\ndirichlet = 1\n{SHARD}", "shard is given, and model.dirichlet: one of them is allowed"),
+    ("[policy]\nlate_gradient = 'finish'", "policy.late_gradient is 'finish': 'abort' or 'async' or 'auto' or"),
+    ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker has 4: 0 to 3 (job.workers - 1) is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] is 10: 0 to less than 10 is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = [-1]", "shard[0].classes[0] is -1: 0 to less than 10 is allowed"),
+    ("[[shard]]\nworker = 1\nclasses = []", "shard.classes of worker 1 is empty: one or more classes are needed"),
+    ("[[shard]]\nworker = 1", "shard[0].classes is missing: an array"),
+    (f"[[shard]]\nworker = 1\nclasses = [3]\n{SHARD}", "shard.classes of worker 2 has 3, which worker 1 holds"),
+    ("[[shard]]\nworker = 1\nclasses = [3, 3]", "shard.classes of worker 1 has 3, which worker 1 holds"),
+    (f"{SHARD}\n[[shard]]\nworker = 2\nclasses = [4]", "shard.worker 2 is there twice"),
+    (f"[job]\nworkers = 3\n{SHARDS}", "shard leaves no worker for the classes [6, 7, 8, 9]"),
+    (f"{SHARDS}\n[[shard]]\nworker = 3\nclasses = [6, 7, 8, 9]\n[job]\nworkers = 5", "no class for the workers [4]"),
+    ("[[link]]\nworkers = [4]\nmbps = 5\nat_iteration = 1", "link.workers has 4: 0 to 3 (job.workers - 1) is allowed"),
+    ("[[link]]\nworkers = []\nmbps = 5\nat_iteration = 1", "link.workers is empty: one or more numbers are allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 0\nat_iteration = 1", "link[0].mbps is 0: 0.1 to 100000 is allowed"),
+    ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration is missing: a whole number (1 or more) is needed"),
+    ("[straggler]\nworkers = [0]", "straggler is a table: an array of tables is allowed"),
+    ("job = 3", "job is 3: a table is allowed"),
+    ("[job]\nworkers = true", "job.workers is true: a whole number"),
+    (
+        "[[straggler]]\nworkers = [0]\nmean_ms = 1\nevent_ms = inf",
+        "straggler[0].event_ms is inf: more than 0, and finite, is allowed",
+    ),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nevent_ms = nan", "straggler[0].event_ms is nan"),
+    ("[run]\nname = 'a/b'", "run.name is 'a/b': up to 64 letters, digits, '.', '_' and '-' are allowed"),
+    ("[run]\nname = '..'", "run.name is '..'"),
+    ("[run]\ntrials = 'all'", "run.trials is 'all': an array, each entry a string is allowed"),
+    ("[network]\nlink_mbps = inf", "network.link_mbps is inf: 0.1 to 100000 is allowed"),
+    ("[network]\nlink_mbps = nan", "network.link_mbps is nan: 0.1 to 100000 is allowed"),
+    ("[network]\np4runtime_port = 50052", "network.controller_port is 50052, as network.p4runtime_port is"),
+    ("[network]\nmanagement = 'x'", "network.management is 'x': an IPv4 network is needed"),
+    ("[network]\nmanagement = '10.9.0.1/24'", "network.management is '10.9.0.1/24': an IPv4 network is needed"),
+    ("[network]\nmanagement = '127.1.0.0/24'", "network.management is '127.1.0.0/24': a network that hosts can have"),
+    ("[network]\nmanagement = '10.0.0.0/16'", "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"),
+    ("[network]\nmanagement = '10.9.0.0/30'", "network.management is 10.9.0.0/30: 7 addresses are needed for 4 hosts"),
+    ("[network]\ntopology = 'bad.json'", "bad.json: hosts.h1 has no link: one to s1 is needed"),
+    ("[run\n", "not TOML"),
+]
+
+
+def invoke(path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(command, [str(path), "--out", str(path.parent / "out"), *arguments])
+
+
+def assert_refused(result: Result, words: str, out: Path) -> None:
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert len(result.output.splitlines()) == 1
+    assert not out.exists()
+
+
+@pytest.fixture(autouse=True)
+def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A configuration is judged on every machine, whoever runs it and whatever listens there."""
+    monkeypatch.setattr("kofn.run.runner.check_machine", lambda target: None)
+    monkeypatch.setattr("kofn.run.runner.check_ports", lambda network: None)
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize(("text", "words"), BAD, ids=[words for _, words in BAD])
+def test_bad_configuration(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "star.json").write_text(json.dumps(STAR))
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "bad.json").write_text(json.dumps({**STAR, "links": []}))
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    assert_refused(invoke(path), words, tmp_path / "out")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert_refused(invoke(tmp_path / "absent.toml"), "absent.toml: No such file", tmp_path / "out")
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert_refused(invoke(tmp_path / "folder"), "Is a directory", tmp_path / "out")
+
+
+def test_binary_file(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert_refused(invoke(path), "not TOML", tmp_path / "out")
+
+
+def test_bad_pass_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    assert_refused(invoke(path, "--trial", "fixed:9"), "--trial is 'fixed:9'", tmp_path / "out")
+
+
+def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
+    settings = ("model.learning_rate=0.5", "run.trials=['all']", "run.name = mine", "policy.late_gradient=drop")
+    config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
+    assert (config.model.learning_rate, config.run.trials, config.run.name) == (0.5, ("all",), "mine")
+    assert config.policy.late_gradient == "drop"
+    assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, "what is not set stays"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learning_rate=0.5", "--set learning_rate=0.5: SECTION.KEY=VALUE is needed, model.learning_rate=0.05 for"),
+        ("model.learning_rate", "--set model.learning_rate: SECTION.KEY=VALUE is needed"),
+        ("model.a.b=1", "--set model.a.b=1: SECTION.KEY=VALUE is needed"),
+        ("straggler.mean_ms=1", "--set straggler.mean_ms=1: [[straggler]] is a list; keys of a [section] can be set"),
+        ("model.rate=1", "model has the unknown key 'rate'"),
+        ("model.learning_rate=-1", "model.learning_rate is -1: more than 0 is allowed"),
+    ],
+)
+def test_bad_keys_on_the_command_line(tmp_path: Path, setting: str, words: str) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("[[straggler]]\nworkers = [1]\nmean_ms = 1.0")
+    assert_refused(invoke(path, "--set", setting), words, tmp_path / "out")
+
+
+def test_results_are_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    result = invoke(path)
+    assert result.exit_code == 2
+    assert "is not empty" in result.output
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_results_cannot_go_where_a_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    (tmp_path / "out").write_text("")
+    assert invoke(path).exit_code == 2
+
+
+def test_the_effective_configuration_has_every_key_and_the_command_lines_choices(tmp_path: Path) -> None:
+    plan = make_plan(DEFAULT_CONFIG, target="bmv2", driver="netns", objectives=("fixed:2",), out=tmp_path)
+    path = tmp_path / "effective.toml"
+    path.write_text(to_toml(plan.shared))
+    assert Config.load(path) == plan.shared
+    assert 'target = "bmv2"' in path.read_text()
+    assert 'trials = ["fixed:2"]' in path.read_text()
+    assert "rto_ms" in path.read_text()
+
+
+def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
+        "\n[[link]]\nworkers = [3]\nmbps = 12.5\nat_iteration = 4\nafter_s = 0.5"
+        '\n[compress]\nratio = 0.5\n[policy]\nlate_gradient = "drop"\n[[shard]]\nworker = 3\nclasses = [8, 9]'
+    )
+    config = Config.load(path)
+    path.write_text(to_toml(config))
+    assert Config.load(path) == config
+
+
+@pytest.mark.parametrize(
+    ("codec", "workers", "widths"),
+    [
+        ("int32", 64, (32,)),
+        ("int4", 7, (4,)),
+        ("int4", 8, ()),
+        ("auto", 4, (32, 16, 8, 4)),
+        ("auto", 64, (32, 16, 8)),
+    ],
+)
+def test_the_lanes_of_a_codec_hold_the_sum_of_all_workers(codec: str, workers: int, widths: tuple[int, ...]) -> None:
+    assert CompressSection(codec=codec).widths(workers) == widths
+
+
+def test_a_codec_of_ones_own_says_itself_which_lanes_it_has() -> None:
+    CompressSection(codec="package.module:codec").check(workers=64, words=1)
+
+
+def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
+    assert Config(network=NetworkSection(link_mbps=40.0)).pace_mbps() == 40
+    assert Config(network=NetworkSection(link_mbps=None)).pace_mbps() == 0
+    assert Config(network=NetworkSection(topology=Path("mine.json"))).pace_mbps() == 0
+    assert (
+        Config(network=NetworkSection(topology=Path("mine.json")), compress=CompressSection(pace_mbps=30.0)).pace_mbps()
+        == 30
+    )
+    assert Config(compress=CompressSection(pace_mbps=0.0)).pace_mbps() == 0
+
+
+def test_the_default_experiment_is_valid() -> None:
+    config = Config.load(DEFAULT_CONFIG)
+    assert config.run.trials == (DEFAULT, "all")
+    assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
+
+
+def test_another_run_is_named_before_the_ports_it_listens_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ports(network: NetworkSection) -> None:
+        raise RunError("TCP port 50051 is in use")
+
+    monkeypatch.setattr("kofn.run.runner.check_ports", ports)
+    path = tmp_path / "good.toml"
+    path.write_text("")
+    with hold(tmp_path / "one"):
+        result = invoke(path)
+    assert result.exit_code == 1
+    assert "another run is going on" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_plotting_libraries_are_not_loaded_before_the_report() -> None:
+    code = "import sys, run.runner; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_has_examples() -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert "kofn run --trial throughput --trial fixed:2" in text
+    assert "Exit codes" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "trials"),
+    [
+        ("", (DEFAULT, "all")),
+        ("[policy]\nobjective = 'fixed:2'", ("fixed:2", "all")),
+        ("[policy]\nobjective = 'all'", ("all",)),
+        ("[policy]\nobjective = 'fixed:2'\n[run]\ntrials = ['progress']", ("progress",)),
+    ],
+)
+def test_without_passes_the_policy_and_all(given: str, trials: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(given)
+    assert Config.load(path).run.trials == trials

@@ -1,0 +1,81 @@
+"""Names of plug-ins: what ships is a file each, and nothing is imported before it is asked for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kofn.config import plugins
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import OBJECTIVES
+from kofn.config.plugins import CODECS, COLLECTIVES, STRAGGLERS, WORKLOADS, Registry
+
+ROOT = Path(__file__).parents[2]
+REGISTRIES = (CODECS, COLLECTIVES, OBJECTIVES, STRAGGLERS, WORKLOADS)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_what_ships_is_there(registry: Registry) -> None:
+    assert registry.built_in
+    for name in registry.built_in:
+        registry.check(name, "here")
+        registry.load(name)
+    given = {module for names in registry.several.values() for module in names} | {*registry.built_in}
+    assert given == {*registry.built_in}
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_a_file_more_is_a_name_more(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / registry.folder).mkdir(parents=True)
+    (tmp_path / registry.folder / "fresh.py").write_text("fresh = 5")
+    monkeypatch.setattr(plugins, "PACKAGE", tmp_path)
+    plugins._stems.cache_clear()
+    assert "fresh" in registry.names
+    entry = registry.find("fresh")
+    assert entry is not None and entry.value == f"kofn.{registry.folder.replace('/', '.')}.fresh:fresh"
+    plugins._stems.cache_clear()
+
+
+def test_names_are_known_without_loading_anything() -> None:
+    code = (
+        "import sys; from kofn.config.schema import Config; Config().check();"
+        "print([name for name in sys.modules if name.startswith(('numpy', 'kofn.host', 'kofn.controller'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["", "x", ":", "a:", ":b", "a b:c", "a:b:c", "a:b.c", "1a:b", "../a:b", "Ring"])
+def test_what_is_no_name_is_told_what_there_is(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        COLLECTIVES.check(name, "job.collective")
+    assert str(raised.value).endswith(f"{', '.join(COLLECTIVES.built_in)} or module:Name is allowed")
+
+
+def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_numbers.py").write_text("five = 5")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    assert WORKLOADS.load("my_numbers:five") == 5
+    assert sys.path[0] == str(tmp_path)
+    WORKLOADS.load("my_numbers:five")
+    assert sys.path.count(str(tmp_path)) == 1
+    with pytest.raises(ConfigError, match="workload 'my_numbers:six' cannot be loaded: AttributeError"):
+        WORKLOADS.load("my_numbers:six")
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_an_installed_package_gives_a_name(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_package.py").write_text("five = 5")
+    (tmp_path / "my_package-1.dist-info").mkdir()
+    metadata = tmp_path / "my_package-1.dist-info"
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
+    shipped = registry.built_in[0]
+    (metadata / "entry_points.txt").write_text(
+        f"[{registry.group}]\nmine = my_package:five\n{shipped} = my_package:five\n7 = my_package:five\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.names == (*registry.built_in, "mine")
+    assert registry.load("mine") == 5
+    assert registry.load(shipped) != 5, "what ships is not replaced"

@@ -1,0 +1,79 @@
+"""Workers that do not block independently: found, and then the times of whole iterations are used."""
+
+import numpy as np
+import pytest
+
+from bench.laws import WINDOW, WORLDS, cut_off, times
+from kofn.controller.estimate.independence_check import independence_chance
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.estimate.model import Estimate, fit
+from kofn.controller.policy.choose import expected_times
+from kofn.controller.policy.draws import law_times
+
+EVERYONE = np.ones(8, np.bool_)
+ITERATIONS = np.tile(np.arange(1, WINDOW + 1), (8, 1))
+
+
+def windows(name: str, count: int, k: int = 8) -> list[Estimate]:
+    random = np.random.default_rng(3)
+    return [fit(*cut_off(times(WORLDS[name], random, (8, WINDOW)), k), None, ITERATIONS) for _ in range(count)]
+
+
+def truth(name: str) -> FloatArray:
+    return np.asarray(np.sort(times(WORLDS[name], np.random.default_rng(4), (8, 40_000)), axis=0).mean(axis=1))
+
+
+@pytest.mark.parametrize("k", [8, 6])
+@pytest.mark.parametrize("name", ["a shock common to all", "halves take turns"])
+def test_what_is_common_to_workers_is_found(name: str, k: int) -> None:
+    found = windows(name, 20, k)
+    assert [each.law for each in found].count("rows") >= 19
+    assert "do not block independently" in found[0].reason
+
+
+def test_a_common_shock_is_in_the_first_and_the_last_ones_time() -> None:
+    real, found = truth("a shock common to all"), windows("a shock common to all", 60)
+    poisson = [expected_times(each, EVERYONE) for each in found]
+    used = [law_times(each, EVERYONE, own) for each, own in zip(found, poisson, strict=True)]
+    off = np.mean(used, axis=0) / real - 1
+    assert np.abs(off).max() < 0.03
+    alone = np.mean(poisson, axis=0) / real - 1
+    assert alone[0] < -0.3, "the first of independent workers would hardly ever be blocked"
+    assert alone[-1] > 0.25
+
+
+@pytest.mark.parametrize("k", [8, 6, 2])
+@pytest.mark.parametrize("name", ["Poisson, 0.5 to 20", "Poisson, all alike, 4", "alike, exponential"])
+def test_independent_workers_are_called_so(name: str, k: int) -> None:
+    assert [each.law for each in windows(name, 100, k)].count("rows") <= 4
+
+
+def test_the_chance_of_independent_workers_is_uniform() -> None:
+    random, rates = np.random.default_rng(5), np.full(8, 4.0)
+    none = np.zeros((8, WINDOW), np.bool_)
+    found = [
+        independence_chance(random.poisson(4.0, none.shape).astype(np.float64), none, ITERATIONS, rates, 2.0)
+        for _ in range(200)
+    ]
+    assert np.mean(np.array(found) <= 0.1) < 0.16
+    assert 0.3 < np.median(found) < 1
+
+
+def test_too_little_is_known_of_few_iterations() -> None:
+    random = np.random.default_rng(6)
+    counts, none = np.tile(random.poisson(4.0, 7).astype(np.float64), (8, 1)), np.zeros((8, 7), np.bool_)
+    assert independence_chance(counts, none, ITERATIONS[:, :7], np.full(8, 4.0), 2.0) == 1
+
+
+def test_who_reports_late_is_compared_with_the_iteration_in_which_it_began() -> None:
+    """The same shocks, but the last worker begins in every third iteration only: its rows have gaps."""
+    random = np.random.default_rng(7)
+    shocks = 0.005 * random.poisson(4.0, 48)
+    iterations = np.tile(np.arange(33, 49), (4, 1))
+    iterations[3] = np.arange(3, 51, 3)
+    times_s = 0.010 + shocks[iterations - 1] + 0.005 * random.poisson(0.3, (4, 16))
+    found = fit(times_s, np.zeros(times_s.shape, np.bool_), None, iterations)
+    assert found.law == "rows"
+    assert found.rows is not None
+    assert found.rows.shape == (4, 16)
+    assert np.isfinite(found.rows).all()

@@ -1,0 +1,234 @@
+"""Measurements: what is taken, what is refused, who is silent; and the two views of one event."""
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kofn.controller.estimate.measurements import AHEAD_MAX, GRACE_S, Arrival, Measurements
+from kofn.controller.estimate.views import KEPT
+from kofn.rpc import kofn_pb2 as pb
+
+
+def report(iteration: int, first_block_s: float = 0.01, **fields: Any) -> pb.Report:
+    return pb.Report(iteration=iteration, first_block_s=first_block_s, **fields)
+
+
+def arrival(worker: int, iteration: int, verdict: str = "ADDED", timestamp_us: int = 0) -> Arrival:
+    return Arrival(worker=worker, iteration=iteration, verdict=verdict, timestamp_us=timestamp_us)
+
+
+def test_the_window_holds_the_latest_oldest_first() -> None:
+    taken = Measurements(workers=2, window=3)
+    for iteration in range(1, 6):
+        assert taken.report(1, report(iteration, iteration * 0.01, censored=iteration == 4), now_s=0.0)
+    np.testing.assert_array_equal(taken.times_s[1], [0.03, 0.04, 0.05])
+    np.testing.assert_array_equal(taken.cut[1], [False, True, False])
+    assert np.isnan(taken.times_s[0]).all()
+    assert taken.iteration == 5
+
+
+def test_late_counts() -> None:
+    taken = Measurements(workers=1, window=4)
+    for iteration, late in enumerate((True, False, True, True), 1):
+        taken.report(0, report(iteration, late=late), now_s=0.0)
+    assert (taken.track[0].late, taken.track[0].late_in_a_row) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("rank", "bad", "words"),
+    [
+        (0, report(2, math.nan), "first_block_s nan: 0 to 3600 is allowed"),
+        (0, report(2, -0.1), "first_block_s -0.1: 0 to 3600 is allowed"),
+        (0, report(2, gradient_norm2=math.nan), "gradient_norm2 nan: 0 to 1e+100 is allowed"),
+        (0, report(2, gradient_norm2=-1.0), "gradient_norm2 -1.0: 0 to 1e+100 is allowed"),
+        (0, report(2, gradient_norm2=1e101), "gradient_norm2 1e+101: 0 to 1e+100 is allowed"),
+        (
+            0,
+            report(2, aggregate_products=(1.0, -1e101)),
+            "aggregate_products [1.0, -1e+101]: -1e+100 to 1e+100 is allowed",
+        ),
+        (0, report(2, aggregate_products=(math.nan,)), "aggregate_products [nan]: -1e+100 to 1e+100 is allowed"),
+        (0, report(2, aggregate_norm2=math.inf), "aggregate_norm2 inf: 0 to 1e+100 is allowed"),
+        (0, report(2, contributors=math.nan), "contributors nan: 0, or 1 to 2 is allowed"),
+        (0, report(2, contributors=-1.0), "contributors -1.0: 0, or 1 to 2 is allowed"),
+        (0, report(2, contributors=0.5), "contributors 0.5: 0, or 1 to 2 is allowed"),
+        (0, report(2, gradients=9.0, contributors=2.5), "contributors 2.5: 0, or 1 to 2 is allowed"),
+        (0, report(2, gradients=1.0), "gradients 1.0 of 0 contributors: 0 to 0 is allowed"),
+        (0, report(2, contributors=2.0), "gradients 0.0 of 2 contributors: 0.00390625 to 8184 is allowed"),
+        (
+            0,
+            report(2, gradients=-1.5, contributors=2.0),
+            "gradients -1.5 of 2 contributors: 0.00390625 to 8184 is allowed",
+        ),
+        (
+            0,
+            report(2, gradients=math.nan, contributors=1.5),
+            "gradients nan of 1.5 contributors: 0.00390625 to 8184 is",
+        ),
+        (
+            0,
+            report(2, gradients=math.inf, contributors=2.0),
+            "gradients inf of 2 contributors: 0.00390625 to 8184 is allowed",
+        ),
+        (0, report(2, math.inf), "first_block_s inf"),
+        (0, report(2, 1e9), "first_block_s 1000000000.0"),
+        (0, report(1), "iteration 1 after iteration 1: ascending only"),
+        (0, report(0), "iteration 0: 1 to"),
+        (0, report(2 + AHEAD_MAX), f"iteration {2 + AHEAD_MAX}: 1 to {1 + AHEAD_MAX} is allowed"),
+        (2, report(2), "worker 2: ranks 0 to 1 are allowed"),
+        (-1, report(2), "worker -1: ranks 0 to 1 are allowed"),
+    ],
+)
+def test_bad_reports_are_refused_and_logged_once(
+    rank: int, bad: pb.Report, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = Measurements(workers=2, window=4)
+    taken.report(0, report(1), now_s=0.0)
+    before = taken.times_s.copy()
+    with caplog.at_level(logging.WARNING):
+        assert not taken.report(rank, bad, now_s=0.0)
+        assert not taken.report(rank, bad, now_s=0.0)
+    assert taken.refused == 2
+    assert [words in message for message in caplog.messages] == [True]
+    np.testing.assert_array_equal(taken.times_s, before)
+
+
+def test_bad_digests_are_refused() -> None:
+    taken = Measurements(workers=2, window=4)
+    assert not taken.arrival(arrival(9, 1), now_s=0.0)
+    assert not taken.arrival(arrival(0, AHEAD_MAX + 1), now_s=0.0)
+    assert taken.arrival(arrival(0, 1), now_s=0.0)
+    assert taken.refused == 2
+
+
+reports = st.builds(
+    pb.Report,
+    iteration=st.integers(0, 2**32 - 1),
+    first_block_s=st.floats(),
+    censored=st.booleans(),
+    late=st.booleans(),
+)
+arrivals = st.builds(
+    Arrival,
+    worker=st.integers(-1, 5),
+    iteration=st.integers(0, 2**32 - 1),
+    verdict=st.sampled_from(["OPENED", "LATE", "x"]),
+    timestamp_us=st.integers(0, 2**48 - 1),
+)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 5), reports) | arrivals, max_size=60))
+def test_no_input_breaks_the_invariants(inputs: list[tuple[int, pb.Report] | Arrival]) -> None:
+    taken = Measurements(workers=4, window=5)
+    for now, item in enumerate(inputs):
+        if isinstance(item, Arrival):
+            taken.arrival(item, now_s=float(now))
+        else:
+            taken.report(*item, now_s=float(now))
+    known = taken.times_s[~np.isnan(taken.times_s)]
+    assert ((known >= 0) & np.isfinite(known)).all()
+    assert taken.reports.sum() + sum(track.arrivals for track in taken.track) + taken.refused <= len(inputs)
+    assert all(track.reported <= taken.iteration for track in taken.track)
+    assert taken.times_s.shape == (4, 5)
+    assert (taken.silent_s(float(len(inputs))) >= 0).all()
+
+
+def test_silence_is_the_time_since_it_began_where_others_went_on() -> None:
+    taken = Measurements(workers=3, window=4)
+    taken.begin(10.0)
+    assert not taken.silent_s(11.0).any()  # nobody is ahead of anyone
+    taken.arrival(arrival(0, 1), now_s=10.5)
+    np.testing.assert_allclose(taken.silent_s(11.0), [0.0, 1.0, 1.0])
+    taken.report(1, report(1), now_s=11.0)
+    taken.report(2, report(1), now_s=11.5)
+    assert not taken.silent_s(12.0).any()
+    taken.arrival(arrival(2, 2), now_s=12.0)
+    np.testing.assert_allclose(taken.silent_s(12.5), [2.0, 1.5, 0.0])  # the last that 0 said was at 10.5
+
+
+def test_a_message_that_may_be_on_its_way_is_no_silence() -> None:
+    taken = Measurements(workers=2, window=4)
+    taken.begin(0.0)
+    taken.report(0, report(1), now_s=5.0)
+    assert not taken.silent_s(5.0 + 0.9 * GRACE_S).any()
+    assert taken.silent_s(5.0 + 2 * GRACE_S)[1] == 5.0 + 2 * GRACE_S
+    taken.report(0, report(9), now_s=5.1)  # going on ahead is no new start of the other's silence
+    assert taken.silent_s(5.1)[1] == 5.1
+
+
+def test_views_that_agree_say_nothing() -> None:
+    taken = Measurements(workers=2, window=4)
+    for iteration in range(1, 50):
+        for rank in range(2):
+            time_s = 0.010 + 0.050 * rank
+            taken.arrival(arrival(rank, iteration, timestamp_us=int(1e6 * (iteration + time_s))), now_s=0.0)
+            taken.report(rank, report(iteration, time_s), now_s=0.0)
+    assert taken.views.count == [0, 0]
+
+
+def agreeing_start() -> Measurements:
+    taken = Measurements(workers=2, window=4)
+    for rank in range(2):
+        taken.arrival(arrival(rank, 1), now_s=0.0)
+        taken.report(rank, report(1), now_s=0.0)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("verdict", "timestamp_us", "said", "words"),
+    [
+        ("LATE", 0, report(2), "iteration 2: worker 1 says that it was in time, the switch found it LATE"),
+        ("ADDED", 0, report(2, censored=True, late=True), "it had no block ready, the switch saw one (ADDED)"),
+        ("ADDED", 300_000, report(2), "it was 0 ms after worker 0, the switch saw it 300 ms after"),
+        ("ADDED", 300_000, report(2, 0.008), "it was 2 ms before worker 0, the switch saw it 300 ms after"),
+    ],
+)
+@pytest.mark.parametrize("digest_first", [True, False])
+def test_views_that_disagree_are_counted_and_put_into_words(
+    verdict: str, timestamp_us: int, said: pb.Report, words: str, digest_first: bool
+) -> None:
+    taken = agreeing_start()
+    taken.arrival(arrival(0, 2), now_s=0.0)
+    taken.report(0, report(2), now_s=0.0)
+    steps = [
+        lambda: taken.arrival(arrival(1, 2, verdict, timestamp_us), now_s=0.0),
+        lambda: taken.report(1, said, now_s=0.0),
+    ]
+    for step in steps if digest_first else reversed(steps):
+        step()
+    assert taken.views.count == [0, 1]
+    assert words in taken.views.latest[1]
+
+
+def test_a_late_worker_that_both_sides_call_late_is_no_disagreement() -> None:
+    taken = agreeing_start()
+    taken.arrival(arrival(1, 2, "LATE", timestamp_us=900_000), now_s=0.0)
+    taken.report(1, report(2, late=True), now_s=0.0)
+    taken.arrival(
+        arrival(1, 3, timestamp_us=5_000_000), now_s=0.0
+    )  # it starts later than the others: times tell nothing
+    taken.report(1, report(3), now_s=0.0)
+    assert taken.views.count == [0, 0]
+
+
+def test_a_block_that_the_switch_never_saw() -> None:
+    taken = agreeing_start()
+    taken.report(1, report(2), now_s=0.0)
+    taken.report(1, report(3, late=True), now_s=0.0)  # late: that it was not seen is no wonder
+    assert taken.views.count == [0, 0]  # it may still come
+    taken.arrival(arrival(1, 4), now_s=0.0)
+    assert taken.views.count == [0, 1]
+    assert "iteration 2" in taken.views.latest[1]
+    assert "the switch never saw it" in taken.views.latest[1]
+
+
+def test_without_digests_nothing_is_called_missing() -> None:
+    taken = Measurements(workers=1, window=4)
+    for iteration in range(1, 4 * KEPT):
+        taken.report(0, report(iteration), now_s=0.0)
+    assert taken.views.count == [0]

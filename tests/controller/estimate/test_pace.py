@@ -1,0 +1,96 @@
+"""Iteration times for each k, and what comes after the first blocks."""
+
+import math
+
+import pytest
+
+from kofn.controller.estimate.pace import KEPT, OVERHEAD_MAX_S, Pace
+
+
+def test_an_iteration_counts_for_the_k_that_was_in_force_at_both_ends() -> None:
+    pace = Pace()
+    for iteration, k, now_s in [(1, 4, 10.0), (2, 4, 10.5), (3, 3, 11.5), (4, 3, 11.7), (5, 3, 11.8)]:
+        pace.ended(iteration, k, now_s)
+    assert (pace.measured(4).mean_s, pace.measured(4).iterations) == (pytest.approx(0.5), 1)
+    assert (pace.measured(3).mean_s, pace.measured(3).iterations) == (pytest.approx(0.15), 2)
+    assert (pace.measured(2).mean_s, pace.measured(2).iterations) == (0.0, 0)
+
+
+def test_iterations_that_ended_unseen_share_the_time() -> None:
+    pace = Pace()
+    pace.ended(10, 2, 1.0)
+    pace.ended(13, 2, 1.6)
+    assert (pace.measured(2).mean_s, pace.measured(2).iterations) == (pytest.approx(0.2), 3)
+    pace.ended(10**9, 2, 2.0)
+    assert pace.measured(2).iterations == KEPT
+
+
+def test_the_past_is_forgotten() -> None:
+    pace = Pace()
+    for iteration in range(3 * KEPT):
+        pace.ended(iteration, 1, float(min(iteration, KEPT)))
+    assert pace.measured(1).mean_s == 0.0
+
+
+def follow(pace: Pace, iteration: int, k: int, *reports: tuple[float, ...]) -> None:
+    """Workers that were in: (rank, first block, iteration, and when that was said: 0) in ms."""
+    for rank, first_block_ms, iteration_ms, *said_ms in reports:
+        pace.followed(
+            int(rank),
+            iteration,
+            k,
+            first_block_s=first_block_ms / 1e3,
+            iteration_s=iteration_ms / 1e3,
+            now_s=sum(said_ms) / 1e3,
+        )
+
+
+def test_who_started_together_counts_with_the_whole_iteration() -> None:
+    """Worker 1 gets parameters 3 ms after worker 0, so it is last in iteration 2 with a first block of 20 ms."""
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 28))
+    assert pace.overhead_s == pytest.approx(6.5e-3)
+    follow(pace, 2, 2, (0, 20, 28), (1, 20, 28))
+    assert pace.overhead_s == pytest.approx((6.5e-3 + 8e-3) / 2), "the iteration took 28 ms, a first block 20"
+
+
+def test_who_was_late_started_later_and_then_the_least_wait_counts() -> None:
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 45), (2, 21, 25))
+    assert pace.overhead_s == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
+
+
+def test_the_last_to_come_may_have_had_the_parameters_before_or_after_the_others() -> None:
+    """Worker 2 was last and first to get the new parameters, 3 ms before worker 0: 1.5 ms before the mean of both."""
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 48, 103), (2, 21, 25, 100))
+    assert pace.overhead_s == pytest.approx((5e-3 + 5.5e-3) / 2)
+
+
+def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
+    """A worker that was in some blocks only reports to be late, but may have been the last to come."""
+    pace = Pace()
+    follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
+    follow(pace, 2, 2, (0, 20, 60))
+    follow(pace, 3, 2, (0, 20, 25), (1, 21, 26))
+    assert pace.overhead_s == pytest.approx(5e-3)
+    follow(pace, 2, 2, (1, 1, 99))
+    assert pace.overhead_s == pytest.approx(5e-3), "too late to belong to anything"
+
+
+@pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 0.0, 2 * OVERHEAD_MAX_S])
+def test_absurd_times_are_no_measurement(absurd: float) -> None:
+    pace = Pace()
+    for iteration in (1, 2, 3):
+        pace.followed(0, iteration, 1, first_block_s=0.0, iteration_s=absurd, now_s=0.0)
+    assert pace.overhead_s == 0.0
+
+
+def test_each_iteration_that_was_missed_takes_its_time() -> None:
+    pace = Pace()
+    assert pace.catch_up_s == 0.0
+    for age, catch_up_s in [(3, 6e-3), (1, 3e-3), (0, 5e-3), (2, 0.0)]:
+        pace.caught_up(age, catch_up_s)
+    assert pace.catch_up_s == pytest.approx(2.5e-3), "who was in time, and who is not counted, says nothing"

@@ -1,0 +1,55 @@
+"""The absolute test: workers that are all alike and not Poisson's are found, and Poisson's are not."""
+
+import numpy as np
+import pytest
+
+from bench.laws import WORLDS
+from kofn.controller.estimate.model import fit
+from kofn.controller.policy.choose import expected_times
+from kofn.controller.policy.draws import law_times
+from tests.controller.estimate.test_independence_check import EVERYONE, truth, windows
+
+
+@pytest.mark.parametrize("name", ["alike, exponential", "alike, Pareto 2", "bursts"])
+def test_workers_that_are_all_alike_but_not_poissons_are_found(name: str) -> None:
+    found, real = windows(name, 40), truth(name)
+    assert [each.law for each in found].count("own") >= 25
+    poisson = [expected_times(each, EVERYONE) for each in found]
+    used = [law_times(each, EVERYONE, own) for each, own in zip(found, poisson, strict=True)]
+    off, alone = (np.abs(np.mean(each, axis=0) / real - 1)[:-1] for each in (used, poisson))
+    assert off.max() < 0.13
+    assert off.max() < 0.6 * alone.max()
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if name.startswith("Poisson")])
+def test_poissons_windows_are_called_poissons(name: str) -> None:
+    found = windows(name, 60) + windows(name, 60, k=6)
+    laws = [each.law for each in found]
+    assert laws.count("own") <= 3
+    assert laws.count("poisson") >= 114
+    assert sum(bool((~each.poisson).any()) for each in found) <= 3
+
+
+def test_a_change_of_level_is_not_taken_for_another_law() -> None:
+    random = np.random.default_rng(1)
+    laws = []
+    for _ in range(40):
+        rates = np.where((np.arange(8)[:, None] == 3) & (np.arange(16) >= 8), 4.0, 0.2)
+        times_s = 0.010 + 0.005 * random.poisson(rates).astype(np.float64)
+        laws.append(fit(times_s, np.zeros(times_s.shape, np.bool_)).law)
+    assert laws.count("poisson") >= 36
+
+
+def test_what_was_tested_lately_is_not_tested_again() -> None:
+    random = np.random.default_rng(2)
+    cut = np.zeros((8, 16), np.bool_)
+    times_s = 0.010 + random.exponential(0.020, cut.shape)
+    first = fit(times_s, cut, None, np.tile(np.arange(1, 17), (8, 1)))
+    assert (first.law, first.tested) == ("own", 16)
+    poisson = 0.010 + 0.005 * random.poisson(4.0, cut.shape).astype(np.float64)
+    kept = fit(poisson, cut, None, np.tile(np.arange(8, 24), (8, 1)), first)
+    assert (kept.law, kept.tested) == ("own", 16)
+    assert kept.own is not None
+    anew = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
+    assert (anew.law, anew.tested, anew.own) == ("poisson", 24, None)
+    np.testing.assert_allclose(anew.lambda_s, fit(poisson, cut).lambda_s, rtol=1e-3)

@@ -1,0 +1,333 @@
+"""Who takes part: late workers, lost ones that come back, two streams of one rank, what everybody hears of it."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import grpc
+import pytest
+
+from kofn.config.errors import ConfigError
+from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.job import explain, state
+from kofn.controller.p4runtime.slots import Slots
+from kofn.rpc import kofn_pb2 as pb
+from tests.controller.harness import Running, Worker, agreed, controller, until
+from tests.controller.job.test_service import refusal
+
+
+async def until_states(running: Running, *wanted: str) -> None:
+    await until(lambda: [seat.state for seat in running.session.members.seats] == list(wanted))
+
+
+async def attached(running: Running, rank: int, **hello: Any) -> Worker:
+    worker = running.worker(rank)
+    await worker.hello(**hello)
+    return worker
+
+
+def test_a_late_joiner_is_live_when_it_is_ready() -> None:
+    async def scenario() -> None:
+        async with controller(4, start_workers=3, objective="all") as running:
+            workers = await running.start_all(ranks=(0, 1, 3))
+            await until_states(running, "training", "training", "absent", "training")
+            assert running.session.decider.k == 3
+            late = await attached(running, 2)
+            welcome = await late.expect("welcome")
+            assert (welcome.running, welcome.k, welcome.generation) == (True, 3, running.session.job_state.generation)
+            peers = (await workers[0].expect("peers")).peers
+            assert [peer.rank for peer in peers] == [0, 1, 2, 3]
+            await until_states(running, "training", "training", "joining", "training")
+            assert running.session.decider.k == 3
+            await late.ready(7)
+            for worker in (*workers, late):
+                assert (await worker.expect("decision")).k == 4
+            status = await running.status()
+            assert (status.live, status.k, status.worker[2].state) == (4, 4, "training")
+            assert status.changes[-1].reason == "worker 2 has joined: 4 of 4 live"
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_worker_comes_back_with_nothing() -> None:
+    async def scenario() -> None:
+        async with controller(3) as running:
+            workers = await running.start_all()
+            workers[1].call.cancel()
+            assert (await workers[0].expect("decision")).k == 2
+            await until_states(running, "training", "lost", "training")
+            assert [peer.rank for peer in (await workers[2].expect("peers")).peers] == [0, 2]
+            back = await attached(running, 1)
+            assert (await back.expect("welcome")).running
+            await back.ready(12)
+            assert (await back.expect("decision")).k == 3
+            status = await running.status()
+            assert status.worker[1].attachments == 2
+            assert status.changes[-1].reason == "worker 1 is back: 3 of 3 live"
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_whose_connection_broke_is_told_to_go_on() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            generation = running.session.job_state.generation
+            workers[1].call.cancel()
+            await until_states(running, "training", "lost")
+            back = await attached(running, 1, iteration=9, generation=generation)
+            assert (await back.expect("welcome")).running
+            assert (await back.expect("resume")).generation == generation
+            await back.ready(9)
+            assert (await back.expect("decision")).k == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_of_an_older_generation_joins_as_one_that_has_nothing() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            workers[1].call.cancel()
+            await until_states(running, "training", "lost")
+            back = await attached(running, 1, iteration=9, generation=running.session.job_state.generation - 1)
+            assert (await back.expect("welcome")).generation == running.session.job_state.generation
+            await back.ready(9)
+            assert (await back.next()).WhichOneof("message") == "decision", "and no Resume"
+
+    asyncio.run(scenario())
+
+
+def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            older = running.session.members.seats[1].stream
+            assert older is not None
+            newer = await attached(running, 1)
+            assert (await newer.expect("welcome")).running
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                while True:
+                    await workers[1].next()
+            assert error.value.code() is grpc.StatusCode.ABORTED
+            assert error.value.details() == "worker 1 of job 1 has attached again from 10.9.1.1:50053"
+            await newer.ready(3)
+            await until_states(running, "training", "training")
+            running.session.take(older, pb.WorkerMessage(finished=pb.Finished(reason="target")))
+            assert running.session.members.seats[1].state == "training"
+            assert running.session.decider.live.all()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_attaches_again_before_the_start_is_started_once() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            first = await attached(running, 0)
+            await until_states(running, "attached", "absent")
+            again = await attached(running, 0)
+            assert (await refusal(first.call)).code() is grpc.StatusCode.ABORTED
+            other = await attached(running, 1)
+            for worker in (again, other):
+                assert not (await worker.expect("welcome")).running
+
+    asyncio.run(scenario())
+
+
+def test_all_are_killed_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            before = running.session.job_state.generation
+            for worker in workers:
+                worker.call.cancel()
+            await until_states(running, "lost", "lost")
+            assert not running.session.stopped
+            workers = await running.start_all()
+            assert running.session.job_state.generation > before, "nobody has parameters: it begins anew"
+
+    asyncio.run(scenario())
+
+
+def test_who_was_to_take_anothers_parameters_begins_anew_when_nobody_has_them() -> None:
+    async def scenario() -> None:
+        async with controller(3, start_workers=2) as running:
+            workers = await running.start_all(ranks=(0, 1))
+            joining = await attached(running, 2)
+            assert (await joining.expect("welcome")).running
+            for worker in workers:
+                worker.call.cancel()
+            await until_states(running, "lost", "lost", "joining")
+            running.session.job_state.quiet_until_s = 0.0
+            workers = await running.start_all(ranks=(0, 1))
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                while True:
+                    await joining.next()
+            assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert error.value.details() == "nobody has parameters of job 1 any more: it begins anew"
+
+    asyncio.run(scenario())
+
+
+def test_everyone_may_be_away_for_a_moment() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            generation = running.session.job_state.generation
+            for worker in workers:
+                worker.call.cancel()
+            await until_states(running, "lost", "lost")
+            for rank in range(2):
+                back = await attached(running, rank, iteration=9, generation=generation)
+                assert (await back.expect("welcome")).generation == generation
+                await back.ready(9)
+            await until_states(running, "training", "training")
+            assert running.session.decider.k == 2
+
+    asyncio.run(scenario())
+
+
+def test_after_the_end_a_new_worker_is_told_so_and_an_old_one_is_stopped() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            workers = await running.start_all()
+            for worker in workers:
+                await worker.finish("target")
+            for worker in workers:
+                assert (await worker.expect("stop")).reason == "target"
+            new = await attached(running, 0)
+            error = await refusal(new.call)
+            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert error.details() == "job 1 is over: worker 0 cannot join any more"
+            old = await attached(running, 1, iteration=50, generation=running.session.job_state.generation)
+            assert (await old.expect("welcome")).running
+            await old.finish("target")
+            assert (await old.expect("stop")).reason == "target"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.2)
+    monkeypatch.setattr(state, "GRACE_S", 0.1)
+    caplog.set_level(logging.WARNING)
+
+    async def scenario() -> None:
+        async with controller(3, warm_up=3) as running:
+            first = await attached(running, 1)
+            await until(lambda: running.session.waiting.text)
+            running.session.job_state.since_s -= 7.0
+            await until(lambda: running.session.waiting.text.endswith("since 7 s"))
+            assert (await running.status()).waiting.startswith(
+                "starting: 1 of 3 attached, waiting for workers 0, 2 since "
+            )
+            rest = [await attached(running, rank) for rank in (0, 2)]
+            for worker in (first, *rest):
+                await worker.expect("welcome")
+            for worker in (first, *rest):
+                await worker.report(1, 0.01)
+            await until(lambda: running.session.decider.iteration == 1)
+            for rank in (0, 1):
+                running.session.arrival(Arrival(worker=rank, iteration=2, verdict="ADDED", timestamp_us=0))
+            await until(lambda: running.session.waiting.text.startswith("iteration"))
+            assert (await running.status()).waiting.startswith("iteration 2 (k = 3 of 3): waiting for worker 2 since ")
+
+    asyncio.run(scenario())
+    starting = [record for record in caplog.records if "starting: 1 of 3" in record.getMessage()]
+    assert len(starting) == 1
+
+
+def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
+    async def scenario() -> None:
+        async with controller(4) as running:
+            workers = await running.start_all()
+            begin_s = time.monotonic()
+            for turn in range(100):
+                k = 1 + turn % 4
+                running.session.set_objective(f"fixed:{k}")
+                if turn % 7 == 0:
+                    await asyncio.sleep(0)
+            running.session.set_objective("fixed:2")
+            told = 0
+            while told != 2:
+                told = (await workers[3].expect("decision")).k
+            assert running.session.slots.k == 2
+            assert time.monotonic() - begin_s < 5
+            workers[0].call.cancel()
+            workers[1].call.cancel()
+            workers[2].call.cancel()
+            await until(lambda: running.session.decider.k == 1)  # below what was asked for, and said why
+            assert "1 of 4 live" in running.session.decider.changes[-1].reason
+
+    asyncio.run(scenario())
+
+
+def held_back(slots: Slots) -> asyncio.Event:
+    """Writes to the switch are answered only while this event is set."""
+    written = asyncio.Event()
+
+    async def write(_: Slots) -> None:
+        await written.wait()
+
+    slots.write = write
+    return written
+
+
+def test_nobody_hears_of_a_generation_before_the_switch_lets_it_in() -> None:
+    async def scenario() -> None:
+        async with controller(2) as running:
+            slots = running.session.slots
+            written = held_back(slots)
+            workers = [await attached(running, rank) for rank in range(2)]
+            await until(lambda: slots.generation)
+            await asyncio.sleep(0.05)
+            assert [seat.state for seat in running.session.members.seats] == ["attached"] * 2
+            written.set()
+            first = await agreed("welcome", workers)
+            written.clear()
+            slots.on_lost("the switch was restarted")
+            second = await agreed("regroup", workers)
+            for worker in workers:
+                await worker.regrouped(second)
+            await until(lambda: slots.generation == second)
+            await asyncio.sleep(0.05)
+            assert running.session.job_state.phase == "regrouping"
+            written.set()
+            assert await agreed("resume", workers) == second > first
+
+    asyncio.run(scenario())
+
+
+def test_what_is_lost_while_it_is_let_in_is_begun_again() -> None:
+    """The switch restarts between the write of a generation and its answer."""
+
+    async def scenario() -> None:
+        async with controller(2) as running:
+            slots = running.session.slots
+            written = held_back(slots)
+            workers = [await attached(running, rank) for rank in range(2)]
+            await until(lambda: slots.generation)
+            lost = slots.generation
+            slots.on_lost("the switch was restarted")
+            written.set()
+            generation = await agreed("welcome", workers)
+            assert generation == slots.generation > lost
+
+    asyncio.run(scenario())
+
+
+def test_a_module_is_imported_only_if_the_configuration_names_it() -> None:
+    async def scenario() -> None:
+        async with controller(4) as running:
+            with pytest.raises(
+                ConfigError, match=r"objective is 'os:abort': of module:Name only what the job's config"
+            ):
+                running.session.set_objective("os:abort")
+            running.session.objectives = ("operator:neg",)
+            with pytest.raises(ConfigError, match="objective is 'drop:all': "):
+                running.session.set_objective("drop:all")
+            running.session.set_objective("operator:neg")
+            assert running.session.decider.goal.name == "operator:neg"
+
+    asyncio.run(scenario())

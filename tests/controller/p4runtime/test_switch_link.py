@@ -1,0 +1,302 @@
+"""The P4Runtime side against real switches."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import finsy as fy
+import pytest
+
+from kofn.config.schema import JobSection
+from kofn.controller.errors import LayoutError, PushError
+from kofn.controller.p4runtime.entries import Found, SlotLayout, fixed_entries, job_entry, lay_out
+from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.p4runtime.updates import difference
+from tests.controller.harness import star, until
+from tests.controller.switches import SwitchProcess, running
+from tests.targets import TARGETS
+
+VERDICTS_SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "WRONG_PORT"}
+
+
+@pytest.fixture(params=TARGETS)
+def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchProcess]:
+    with running(request.param, tmp_path) as process:
+        yield process
+
+
+GENERATION = 1_700_000_000
+
+
+def a_job(workers: int = 4, k: int = 4, **fields: Any) -> Slots:
+    job = JobSection(workers=workers, **fields)
+    return Slots(layout=SlotLayout(job=job, hosts=star(workers)), k=k)
+
+
+@contextlib.asynccontextmanager
+async def linked(switch: SwitchProcess, *jobs: Slots) -> AsyncIterator[SwitchLink]:
+    link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(), jobs=jobs)
+    task = asyncio.create_task(link.run())
+    try:
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        yield link
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def missing(switch: SwitchProcess, slots: Slots, k: int | None, generation: int = GENERATION) -> list[str]:
+    """What the switch's entries lack or have too much, as a second client sees it; k None: no entry of the job."""
+    options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
+    async with fy.Switch("onlooker", switch.address, options) as onlooker:
+        present = await read_all(onlooker)
+        entries = [] if k is None else [job_entry(slots.layout.job, k, generation, slots.layout.base)]
+        wanted = [*fixed_entries([slots.layout]), *entries]
+        return [str(update) for update in difference(present, wanted, onlooker.p4info)]
+
+
+def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job) as link:
+            assert link.connected
+            await job.write(job)  # nothing is admitted (or it has been lost while the write waited)
+            assert await missing(switch, job, None) == []
+            await job.admit(GENERATION, 4)
+            assert await missing(switch, job, 4) == []
+            await job.set_k(2)
+            assert await missing(switch, job, 2) == []
+            await until(lambda: link.counters)
+            assert link.counters.keys() >= VERDICTS_SEEN
+            assert set(link.counters.values()) == {0}
+
+    asyncio.run(scenario())
+
+
+def test_an_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        switch.kill()
+        job = a_job()
+        link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(), jobs=[job])
+        task = asyncio.create_task(link.run())
+        await job.admit(GENERATION, 4)
+        await job.set_k(3)
+        switch.start()
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        assert await missing(switch, job, 3) == []
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_switch_lets_nothing_in_until_the_session_says_so(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        lost: list[str] = []
+        job = a_job()
+        job.on_lost = lost.append
+        async with linked(switch, job) as link:
+            await job.admit(GENERATION, 4)
+            switch.kill()
+            await until(lambda: not link.connected)
+            await job.set_k(3)  # no error: it is put into force with the next generation
+            assert job.away().startswith("the switch does not answer")
+            switch.start()
+            async with asyncio.timeout(60):
+                while not lost:
+                    await asyncio.sleep(0.01)
+            assert lost == [f"the switch has no entry of job 1, not generation {GENERATION}"]
+            assert await missing(switch, job, None) == []
+            await job.admit(GENERATION + 7, 3)
+            assert await missing(switch, job, 3, GENERATION + 7) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_later_controller_finds_what_the_first_one_left_and_pushes_nothing(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 3)
+        later, found = a_job(), list[Any]()
+        later.on_found = found.append
+        async with linked(switch, later):
+            assert found == [Found(job=1, k=3, generation=GENERATION)]
+            assert await missing(switch, later, 3) == []
+            later.adopt()
+            await later.set_k(2)
+            assert await missing(switch, later, 2) == []
+
+    asyncio.run(scenario())
+
+
+def test_another_jobs_controller_takes_over_what_the_first_one_left(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+        other = a_job(workers=2, k=1, id=7)
+        async with linked(switch, other):
+            assert other.latest == GENERATION
+            assert await missing(switch, other, None) == []
+            await other.admit(GENERATION + 1, 1)
+            assert await missing(switch, other, 1, GENERATION + 1) == []
+
+    asyncio.run(scenario())
+
+
+def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(CompiledProgram().blob.read_text() + " ")  # the same, but for its cookie
+
+    async def scenario() -> None:
+        job = a_job()
+        link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(blob=other), jobs=[job])
+        task = asyncio.create_task(link.run())
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await ensure(CompiledProgram(), switch.address, 0)
+        assert not await ensure(CompiledProgram(), switch.address, 0)
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+            assert await missing(switch, job, 4) == []
+
+    asyncio.run(scenario())
+
+
+def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job) as link:
+            await job.admit(GENERATION, 4)
+            options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1000)
+            async with fy.Switch("person", switch.address, options) as person:
+                await person.modify([job_entry(job.layout.job, 1, GENERATION)])
+                assert link._switch is not None
+                await until(lambda: not link._switch.is_primary)
+                await job.set_k(2)  # no error: it is put into force when the person leaves
+                assert len(await missing(switch, job, 1)) == 0
+            await until(lambda: link._switch.is_primary)
+            async with asyncio.timeout(10):
+                while await missing(switch, job, 2):
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_about_to_end_is_waited_for(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(fy.P4ClientError):
+                    await push(CompiledProgram(), switch.address, 0)
+                    break
+        before = fy.Switch("before", switch.address, fy.SwitchOptions(device_id=0))
+        async with before:
+            pushing = asyncio.create_task(push(CompiledProgram(), switch.address, 0))
+            await asyncio.sleep(0.3)
+            assert not pushing.done()
+        await pushing
+        async with before:
+            with pytest.raises(PushError, match="another controller with election id 10 is primary"):
+                await push(CompiledProgram(), switch.address, 0)
+
+    asyncio.run(scenario())
+
+
+def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job):
+            await job.admit(GENERATION, 4)
+            job.layout = SlotLayout(job=JobSection(id=9, workers=4), hosts=star(4))  # its entry was never inserted
+            with pytest.raises(PushError) as error:
+                await job.set_k(2)
+            for words in ("MODIFY", "jobs", "job=0x9", "set_job(k=0x2", "NOT_FOUND"):
+                assert words in str(error.value)
+
+    asyncio.run(scenario())
+
+
+def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        layouts = lay_out([JobSection(id=3, workers=2, slots=256), JobSection(id=5, workers=3, slots=1024)], star(6))
+        jobs = [Slots(layout=layout, k=2) for layout in layouts]
+        async with linked(switch, *jobs):
+            for job in jobs:
+                await job.admit(GENERATION, 2)
+            options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
+            async with fy.Switch("onlooker", switch.address, options) as onlooker:
+                present = await read_all(onlooker)
+                wanted = [*fixed_entries(layouts), *(job.entry() for job in jobs)]
+                assert difference(present, wanted, onlooker.p4info) == []
+
+    asyncio.run(scenario())
+
+
+def test_nobody_answers() -> None:
+    async def scenario() -> None:
+        link = SwitchLink(address="127.0.0.1:1", device_id=0, program=CompiledProgram(), jobs=[a_job()])
+        task = asyncio.create_task(link.run())
+        await until(lambda: link.fault)
+        assert not link.connected
+        assert "UNAVAILABLE" in link.fault
+        assert "\n" not in link.fault
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
+def entries(layout: SlotLayout, k: int) -> list[object]:
+    return [*fixed_entries([layout]), job_entry(layout.job, k, GENERATION)]
+
+
+def test_difference_is_what_is_missing_changed_or_too_much() -> None:
+    schema = fy.P4Schema(CompiledProgram().p4info)
+    layout = SlotLayout(job=JobSection(workers=2), hosts=star(2))
+    assert difference(entries(layout, 2), entries(layout, 2), schema) == []
+    (update,) = difference(entries(layout, 2), entries(layout, 1), schema)
+    assert update.type == update.MODIFY
+    (update,) = difference([*entries(layout, 2), job_entry(JobSection(id=5), 1, 1)], entries(layout, 2), schema)
+    assert update.type == update.DELETE
+    fewer = SlotLayout(job=JobSection(workers=1), hosts=star(2))
+    updates = difference(entries(layout, 2), entries(fewer, 2), schema)
+    kinds = [update.Type.Name(update.type) for update in updates]
+    assert kinds == ["DELETE"] * 3 + ["MODIFY"] * 2  # members, owners, hosts of the second; the job's group and room
+
+
+def test_layouts_follow_one_another() -> None:
+    first, second = lay_out([JobSection(id=1, workers=2, slots=256), JobSection(id=2, workers=3, slots=1024)], star(5))
+    assert [host.name for host in first.members] == ["h1", "h2"]
+    assert [host.name for host in second.members] == ["h3", "h4", "h5"]
+    assert (first.base, second.base) == (0, 1024)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        (
+            [JobSection(id=1, workers=2), JobSection(id=1, workers=2)],
+            "job.id is 1 in two configurations: each job needs its own",
+        ),
+        (
+            [JobSection(id=1, workers=2, slots=4096), JobSection(id=2, workers=2, slots=256)],
+            "job.slots is 256: the switch has 4096, 4096 of them are earlier jobs'",
+        ),
+        (
+            [JobSection(id=1, workers=3), JobSection(id=2, workers=2)],
+            "job.workers is 2: the topology has 4 hosts, 3 of them are earlier jobs'",
+        ),
+    ],
+)
+def test_jobs_that_do_not_fit_are_named(jobs: list[JobSection], words: str) -> None:
+    with pytest.raises(LayoutError) as error:
+        lay_out(jobs, star(4))
+    assert str(error.value) == words

@@ -1,0 +1,72 @@
+"""The hosts of a topology.json, and what is said when it cannot be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kofn.controller.errors import TopologyError
+from kofn.controller.p4runtime.topology import read_hosts
+
+
+def document(hosts: int = 2) -> dict[str, Any]:
+    return {
+        "hosts": {f"h{n}": {"ip": f"10.0.0.{n}/24", "mac": f"08:00:00:00:00:{n:02x}"} for n in range(1, hosts + 1)},
+        "switches": {"s1": {}},
+        "links": [[f"h{n}", f"s1-p{n}"] for n in range(1, hosts + 1)],
+    }
+
+
+def read(folder: Path, content: Any) -> Any:
+    path = folder / "topology.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_hosts(path)
+
+
+def test_ranks_follow_host_numbers_and_ports_the_links(tmp_path: Path) -> None:
+    content = document(11)
+    content["links"].reverse()
+    content["links"][0] = ["s1-p40", "h11", "1ms", 100]  # either direction, latency and bandwidth are others' business
+    hosts = read(tmp_path, content)
+    assert [host.name for host in hosts] == [f"h{n}" for n in range(1, 12)]
+    assert [host.rank for host in hosts] == list(range(11))
+    assert (hosts[1].port, hosts[10].port) == (2, 40)
+    assert (hosts[1].mac, hosts[1].ip) == (0x080000000002, 0x0A000002)
+
+
+def edit(**changes: Any) -> dict[str, Any]:
+    return {**document(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "not JSON"),
+        ("[]", "an object with hosts, switches and links is expected"),
+        (edit(hosts={}), "'hosts' is missing or empty"),
+        (edit(links=None), "'links' is missing"),
+        (edit(links=[["h1", "s1-p1"]]), "host 'h2' has no link to a switch"),
+        (edit(links=[["h1", "s1-p1"], ["h2", "s1-p1"]]), "port 1 of s1 is taken"),
+        (edit(links=[["h1", "s1-p1"], ["h1", "s1-p2"]]), "host 'h1' has two links"),
+        (edit(links=[["h1", "s1-p1"], ["h2", "s2-p1"]]), "port 1 of s2 is taken"),
+        (edit(links=[["h1", "s1-p1"], ["h2", "s2-p2"]]), "one switch is supported"),
+        (edit(links=[["h1", "s1"]]), "[host, switch-pN] is expected"),
+        (edit(links=["h1-s1"]), "[host, switch-pN] is expected"),
+        (edit(links=[["h1", "s1-p511"]]), "ports 1 to 510 are allowed"),
+        (edit(hosts={"left": {}}), "host 'left': names h1, h2, ... are allowed"),
+        (edit(hosts={"h1": {"ip": "10.0.0.1/24", "mac": "8:0"}}), "host 'h1': mac '8:0'"),
+        (edit(hosts={"h1": {"ip": "10.0.0.300", "mac": "08:00:00:00:00:01"}}), "host 'h1': ip '10.0.0.300'"),
+        (edit(hosts={"h1": 7}), "host 'h1': mac ''"),
+    ],
+)
+def test_errors_name_the_entry(tmp_path: Path, content: Any, words: str) -> None:
+    with pytest.raises(TopologyError) as error:
+        read(tmp_path, content)
+    assert words in str(error.value)
+    assert str(error.value).startswith(str(tmp_path))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="No such file"):
+        read_hosts(tmp_path / "topology.json")

@@ -1,0 +1,60 @@
+"""The choice of rule and k together, from what workers report of their gradients."""
+
+import numpy as np
+import pytest
+
+from kofn.config.schema import PolicySection
+from kofn.controller.policy import chooser
+from kofn.controller.policy.decide import Decider
+from kofn.host.compression.alignment import LAGS
+from kofn.rpc import kofn_pb2 as pb
+
+EVENT_S = 0.004
+
+
+def decided(*phases: tuple[float, int], workers: int = 4) -> Decider:
+    """`progress` after phases of iterations of like workers, of whose aggregates each iteration leaves a share."""
+    decider = Decider(workers=workers, policy=PolicySection(objective="progress"))
+    random = np.random.default_rng(1)
+    for iteration, left in enumerate((left for left, iterations in phases for _ in range(iterations)), 1):
+        products = tuple(left**lag for lag in range(1, min(iteration - 1, LAGS) + 1))
+        for rank in range(workers):
+            first_block_s = 0.012 + EVENT_S * random.poisson(2.0)
+            report = pb.Report(
+                iteration=iteration,
+                first_block_s=first_block_s,
+                iteration_s=first_block_s + 0.003,
+                gradient_norm2=1.5,
+                aggregate_norm2=1.0,
+                gradients=workers / 2,
+                contributors=workers / 2,
+                aggregate_products=products,
+            )
+            decider.report(rank, report, float(iteration))
+        decider.decide(float(iteration))
+    return decider
+
+
+def chosen(decider: Decider) -> tuple[str, int]:
+    return decider.treatment.rule, decider.k
+
+
+def test_where_gradients_keep_their_direction_old_ones_are_as_good() -> None:
+    assert chosen(decided((0.98, 7))) == ("batch-sync", 2), "where it starts: too little is known"
+    assert chosen(decided((0.98, 12)))[0] == "async"
+    assert chosen(decided((0.3, 60)))[0] == "batch-sync"
+
+
+@pytest.mark.parametrize("iterations", [9, 40])
+def test_a_gain_has_to_be_one_although_age_costs_more(monkeypatch: pytest.MonkeyPatch, iterations: int) -> None:
+    """Somewhere between the two older gradients are cheaper as measured, and not if they cost half as much again."""
+    ways = [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98]
+    doubted = [chosen(decided((left, iterations)))[0] for left in ways]
+    monkeypatch.setattr(chooser, "DOUBT", 1.0)
+    believed = [chosen(decided((left, iterations)))[0] for left in ways]
+    assert doubted == sorted(doubted, reverse=True), "batch-sync, then async"
+    assert 0 < doubted.count("async") < believed.count("async")
+
+
+def test_from_old_gradients_to_fresh_ones_no_doubt_keeps_it() -> None:
+    assert chosen(decided((0.98, 12), (0.5, 300)))[0] == "batch-sync"

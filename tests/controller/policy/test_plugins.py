@@ -1,0 +1,179 @@
+"""Objectives of other packages: found by name, loaded, and bounded in what they can break."""
+
+import logging
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.cluster import Cluster, cluster
+from bench.synthetic import times_alone
+from kofn.config.errors import ConfigError
+from kofn.config.objectives import OBJECTIVES
+from kofn.config.schema import Config, EventSection, PolicySection, RunSection
+from kofn.controller.policy.choose import Objective, objective
+from kofn.controller.policy.objectives.throughput import throughput_costs
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "objectives"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes a package of one module known as an installer would: its metadata beside it, on the path."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(text: str, entry: str = "mine = my_objectives:mine", module: str = "my_objectives") -> None:
+        (tmp_path / f"{module}.py").write_text(text)
+        metadata = tmp_path / f"{module}-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text(f"[{OBJECTIVES.group}]\n{entry}\n")
+
+    yield install
+    for name in ("my_objectives", "kofn_deadline", "other_objectives"):
+        sys.modules.pop(name, None)
+
+
+def one_slow(**policy: Any) -> Cluster:
+    running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, **policy)
+    for iteration in range(1, 20):
+        running.iterate(iteration)
+    return running
+
+
+def test_the_names_that_a_configuration_may_say_are_those_that_there_are() -> None:
+    assert {"throughput", "progress", "all"} <= {*OBJECTIVES.built_in}
+    assert all(objective(name, 4).name == name for name in OBJECTIVES.built_in)
+
+
+def test_names_are_checked_without_numbers() -> None:
+    code = "import sys, kofn.config.schema; print('numpy' in sys.modules or 'kofn.controller' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_example_chooses_the_most_workers_within_its_deadline(installed: Any) -> None:
+    installed(
+        (EXAMPLE / "kofn_deadline.py").read_text(), entry="deadline = kofn_deadline:deadline", module="kofn_deadline"
+    )
+    assert 'deadline = "kofn_deadline:deadline"' in (EXAMPLE / "pyproject.toml").read_text()
+    config = Config(run=RunSection(trials=("deadline",)), policy=PolicySection(objective="deadline"))
+    config = Config(run=config.run, policy=config.policy, event=(EventSection(at_iteration=3, objective="deadline"),))
+    config.check()
+    running = one_slow(objective="deadline")
+    choice = running.decider.choice
+    assert choice is not None
+    predicted_s = choice.forecast.predicted_s
+    assert running.decider.k == int((predicted_s <= 0.025).sum()) == 3
+    assert running.decider.set_objective("all", running.now_s) is not None
+    change = running.decider.set_objective("deadline", running.now_s)
+    assert change is not None and change.k == 3
+
+
+def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any) -> None:
+    installed("def mine(forecast): return forecast.ks")
+    with pytest.raises(ConfigError) as raised:
+        Config(policy=PolicySection(objective="best")).check()
+    assert str(raised.value) == (
+        f"policy.objective is 'best': {', '.join(OBJECTIVES.built_in)}, mine, module:Name, or fixed:K, merge:K, "
+        "async:K, batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed"
+    )
+
+
+def test_one_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """And may be more than its costs."""
+    lines = ("from kofn.controller.policy.choose import Objective", "", "def costs(forecast): return -forecast.ks")
+    (tmp_path / "my_objectives.py").write_text("\n".join((*lines, "most = Objective(name='', costs=costs, unit='s')")))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    running = one_slow(objective="my_objectives:most")
+    assert (running.decider.k, running.decider.goal.unit) == (4, "s")
+    assert isinstance(objective("my_objectives:costs", 4), Objective)
+
+
+@pytest.mark.parametrize("name", ["a:", ":b", "a b:c", "1:2", "fixed:two", "drop:all"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"objective is .*module:Name, or fixed:K"):
+        objective(name, 4)
+
+
+def test_a_built_in_is_not_replaced(installed: Any) -> None:
+    installed(
+        "def mine(forecast): raise AssertionError", entry="throughput = my_objectives:mine\n7 = my_objectives:mine"
+    )
+    assert objective("throughput", 4).costs is throughput_costs
+    with pytest.raises(ConfigError, match="'7'"):
+        objective("7", 4)
+
+
+def test_one_name_of_two_packages_is_an_error(installed: Any) -> None:
+    installed("def mine(forecast): return forecast.ks")
+    installed("def mine(forecast): return forecast.ks", entry="mine = other_objectives:mine", module="other_objectives")
+    with pytest.raises(ConfigError, match="my_objectives:mine and other_objectives:mine: one of these packages has to"):
+        objective("mine", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import does_not_exist", "cannot be loaded: ModuleNotFoundError: No module named 'does_not_exist'"),
+        ("other = 3", "cannot be loaded: AttributeError"),
+        ("mine = 3", "is a int: an Objective, or a callable that takes a Forecast"),
+    ],
+)
+def test_what_does_not_load_is_an_error_that_names_it(installed: Any, text: str, words: str) -> None:
+    installed(text)
+    running = one_slow()
+    with pytest.raises(ConfigError) as raised:
+        running.decider.set_objective("mine", running.now_s)
+    assert str(raised.value).startswith("objective 'mine' (my_objectives:mine) ") and words in str(raised.value)
+    assert running.decider.goal.name == "throughput"
+
+
+FAULTS = [
+    ("raise ValueError('no\\nidea')", "failed: ValueError: no idea"),
+    ("return None", "gave the shape (): 4 costs"),
+    ("import time; raise OSError(time.monotonic_ns())", "failed: OSError: "),
+    ("return forecast.ks[:-1]", "gave the shape (3,): 4 costs, one for each k, are needed"),
+    ("return 1.0", "gave the shape (): 4 costs, one for each k, are needed"),
+    ("return ['a', 'b', 'c', 'd']", "failed: ValueError"),
+    ("return [1, float('nan'), 1, 1]", f"gave {math.nan} as the cost of k = 2: finite numbers are needed"),
+    ("return forecast.ks * float('-inf')", f"gave {-math.inf} as the cost of k = 1: finite numbers are needed"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), FAULTS)
+def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
+    installed: Any, caplog: pytest.LogCaptureFixture, text: str, words: str
+) -> None:
+    installed(f"def mine(forecast):\n    {text}")
+    running = one_slow()
+    decider = running.decider
+    assert decider.k == 3
+    with caplog.at_level(logging.ERROR):
+        decider.set_objective("mine", running.now_s)
+        for iteration in range(20, 40):
+            running.iterate(iteration)
+    fault = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(fault) == 1 and words in fault[0]
+    assert (decider.k, words in decider.chooser.fault) == (3, True)
+    for rank in (0, 1):
+        decider.worker_left(rank, "lost", running.now_s)
+    assert decider.k == 2
+    decider.gain(0, "is back", running.now_s, 40)
+    assert 1 <= decider.k <= 3
+    decider.set_objective("throughput", running.now_s)
+    assert decider.chooser.fault == ""
+
+
+def test_a_plug_in_cannot_change_the_forecast(installed: Any) -> None:
+    installed("def mine(forecast):\n    forecast.expected_s[:] = 0\n    return forecast.ks")
+    forecast = times_alone(np.arange(1.0, 5))
+    np.testing.assert_array_equal(objective("mine", 4).costs(forecast), [1, 2, 3, 4])
+    np.testing.assert_array_equal(forecast.expected_s, np.arange(1.0, 5))

@@ -1,0 +1,88 @@
+"""What the documents name is there: linked files and anchors, the reference, the picture's files, configurations."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kofn.cli import reference
+from kofn.config.schema import Config
+
+from .markdown import ROOT, anchors, blocks, documents, links, prose
+
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    wrong = []
+    for target in links(path):
+        name, _, part = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (part and file.suffix == ".md" and part not in anchors(file)):
+            wrong.append(target)
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_link_texts_that_are_paths_are_the_target(path: Path) -> None:
+    """A link whose text is a path of the repository leads to that file."""
+    found = re.findall(r"\[([\w-]+(?:/[\w.-]+)+)\]\(([^)#\s]+)", prose(path))
+    assert not [text for text, target in found if (path.parent / target).resolve() != (ROOT / text).resolve()]
+
+
+def test_code_names_documents_that_are_there() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout: the list of files is git's")
+    wrong = set()
+    for name in listed.stdout.decode().split("\0"):
+        if name.endswith((".py", ".p4", ".c", ".h", ".toml", ".proto", ".sh")):
+            for mention in re.findall(r"(?<!model's )\bdocs/[\w/-]+\.md", (ROOT / name).read_text()):
+                if not (ROOT / mention).exists():
+                    wrong.add(f"{name}: {mention}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", sorted(reference.documents()))
+def test_the_reference_belongs_to_the_code(name: str) -> None:
+    made = reference.documents()[name]
+    assert (reference.FOLDER / name).read_text() == made, f"docs/reference/{name} is stale: run `make reference`"
+
+
+def test_boxes_of_the_picture_are_files() -> None:
+    picture = next(block.text for block in blocks(ARCHITECTURE) if block.note == "picture")
+    named = re.findall(r"[\w/]+\.(?:py|p4|c)\b", picture)
+    assert len(named) > 20
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_configurations_are_valid(path: Path) -> None:
+    """Every TOML block is a configuration, but for packages' own."""
+    for block in blocks(path):
+        if block.language == "toml" and "[project" not in block.text:
+            Config.of(tomllib.loads(block.text))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_every_flag_of_the_switch_is_in_its_readme() -> None:
+    run = [sys.executable, "-m", "kofn.switch", "--help"]
+    text = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    readme = (ROOT / "switch" / "README.md").read_text()
+    assert not [flag for flag in sorted(set(re.findall(r"--[a-z][a-z0-9-]+", text))) if flag not in readme]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: `make docs` installs it")
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "site" / "index.html").exists()

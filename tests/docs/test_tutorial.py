@@ -1,0 +1,148 @@
+"""The shell blocks of docs/tutorial/, as written and in their order, with a default configuration that ends soon.
+
+The blocks see a folder with what they use of a checkout: .venv/bin, config/, examples/.  `make run` is what the
+Makefile says behind the set-up, with the short configuration.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.run.real_run import KOFN, OWN_NETWORK
+
+from .markdown import ROOT, Block, blocks
+
+PAGES = ("first-run.md", "look-inside.md", "own-experiment.md")
+
+STAYS, UNTIL_CTRL_C = "goes on until it is stopped", "until Ctrl-C"
+
+DEADLINE_S = 60.0
+
+MAKE = """#!/bin/bash
+set -euo pipefail
+recipe=$(command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=config/default.toml |
+    grep '^exec \\.venv/bin/')
+eval "$recipe"
+"""
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(240),
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)"),
+]
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder in which the tutorial's commands work, and end soon."""
+    folder = tmp_path / "kofn"
+    (folder / "config").mkdir(parents=True)
+    text = (ROOT / "config" / "default.toml").read_text()
+    assert "target_accuracy = 0.95" in text
+    short = text.replace("target_accuracy = 0.95", "target_accuracy = 0.06").replace(
+        '["progress", "all"]', '["progress"]'
+    )
+    (folder / "config" / "default.toml").write_text(short)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    script(folder / ".venv/bin/python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
+    script(folder / ".venv/bin/kofn", f'#!/bin/bash\nexec "{sys.executable}" -c \'{KOFN}\' "$@"\n')
+    script(tmp_path / "bin" / "make", MAKE.format(root=ROOT))
+    return folder
+
+
+@pytest.fixture
+def machine(checkout: Path) -> Iterator[int]:
+    """The process id of who holds a network like that of a machine of its own."""
+    holder = subprocess.Popen([*OWN_NETWORK, "sleep", "infinity"])
+    while Path(f"/proc/{holder.pid}/comm").read_text().strip() != "sleep":
+        time.sleep(0.01)
+    yield holder.pid
+    holder.kill()
+    holder.wait()
+
+
+def start(block: Block, checkout: Path, machine: int) -> "subprocess.Popen[str]":
+    """Run a block's text with bash, each command's failure being the block's."""
+    path = f"{checkout.parent / 'bin'}:{os.environ['PATH']}"
+    state = str(checkout.parent / "state")
+    environment = {**os.environ, "PATH": path, "KOFN_STATE_DIR": state, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [
+            "env",
+            "--default-signal=INT",
+            "nsenter",
+            f"--net=/proc/{machine}/ns/net",
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            block.text,
+        ],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> str:
+    """Wait for it; what it printed."""
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    return output
+
+
+def until_it_answers(checkout: Path, machine: int) -> None:
+    """A reader waits for the first line of the live table."""
+    deadline = time.monotonic() + DEADLINE_S
+    asked = Block("sh", "", "test $(.venv/bin/kofn status --json | .venv/bin/python -c "
+                  "'import json, sys; print(json.load(sys.stdin)[\"iteration\"])') -gt 5")  # fmt: skip
+    while True:
+        process = start(asked, checkout, machine)
+        output = end(process)
+        if process.returncode == 0:
+            return
+        assert time.monotonic() < deadline, output
+
+
+def test_every_block_of_the_tutorial_works(checkout: Path, machine: int) -> None:
+    with contextlib.ExitStack() as staying:
+        first: subprocess.Popen[str] | None = None
+        for block in (block for page in PAGES for block in blocks(ROOT / "docs/tutorial" / page)):
+            if block.language != "sh":
+                continue
+            process = start(block, checkout, machine)
+            if block.note == STAYS:
+                first = process
+                staying.callback(_kill, process)
+                until_it_answers(checkout, machine)
+                continue
+            if block.note == UNTIL_CTRL_C:
+                assert process.stdout is not None
+                assert process.stdout.readline()
+                os.killpg(process.pid, signal.SIGINT)
+            output = end(process)
+            assert process.returncode == 0, f"{block.text}\n{output}"
+        assert first is not None
+        assert "stopped by SIGTERM" in end(first)
+    assert (checkout / "runs" / "mine" / "report.html").exists()
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

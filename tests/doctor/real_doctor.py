@@ -1,0 +1,103 @@
+"""`kofn doctor` as a process on a machine of its own: a network namespace, and a topology that may have a fault."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+KOFN = "from kofn.cli.main import main; main()"
+PATIENCE_S = 60.0
+SCRIPT = 'ip link set lo up; {before}; "$@"; code=$?; ip -brief link > "$KOFN_STATE_DIR.links"; exit $code'
+"""What is left of interfaces is written when the command has ended, in the machine that ends with this script."""
+
+
+class Doctor:
+    """A started `kofn doctor`; use as a context manager, which ends it."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, path: str = "", before: str = ":", fault: str = "", workers: int = 2
+    ) -> None:
+        """`path` is the PATH it sees, `before` runs in its machine, `fault` in the host h1 when that is made."""
+        self.state = folder / "state"
+        environment = {**os.environ, "KOFN_STATE_DIR": str(self.state), "TMPDIR": str(folder)}
+        config = _configuration(folder, fault, workers)
+        command = ["env", f"PATH={path}"] if path else []
+        command += [sys.executable, "-c", KOFN, "doctor", str(config), *arguments]
+        self.process = subprocess.Popen(
+            ["unshare", "--net", "bash", "-c", SCRIPT.format(before=before), "bash", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def __enter__(self) -> "Doctor":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def answer(self) -> tuple[int, dict[str, Any]]:
+        """Exit code, and what --json printed; nothing may be left then."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        assert self.left() == [], err
+        return self.process.returncode, json.loads(out) if out else {"stderr": err}
+
+    def left(self) -> list[str]:
+        """Processes and interfaces that should not be there any more."""
+        links = [line.split()[0] for line in Path(f"{self.state}.links").read_text().splitlines()]
+        return [*map(str, self.processes()), *(link for link in links if link != "lo")]
+
+    def processes(self) -> list[int]:
+        """Every process that has this machine's state folder in its environment."""
+        needle = f"KOFN_STATE_DIR={self.state}\0".encode()
+        return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
+
+    def until_started(self, module: str) -> None:
+        """Wait until a process of the network runs this module."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._pid("-m", module) is None:
+            assert time.monotonic() < deadline and self.process.poll() is None, f"{module} was not started"
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C sends."""
+        pid = self._pid("-c", KOFN)
+        assert pid is not None
+        os.kill(pid, signal.SIGINT)
+
+    def _pid(self, *arguments: str) -> int | None:
+        """The first Python that was started with these."""
+        wanted = [sys.executable, *arguments]
+        commands = ((pid, _read(Path(f"/proc/{pid}/cmdline")).decode().split("\0")) for pid in self.processes())
+        return next((pid for pid, command in commands if command[: len(wanted)] == wanted), None)
+
+
+def _configuration(folder: Path, fault: str, workers: int) -> Path:
+    """A star whose first host has a fault, and the TOML file that names it."""
+    names = [f"h{number}" for number in range(1, workers + 1)]
+    hosts = {
+        name: {"ip": f"10.0.0.{number}/24", "mac": f"08:00:00:00:00:{number:02x}"}
+        for number, name in enumerate(names, start=1)
+    }
+    hosts["h1"]["commands"] = [fault] if fault else []  # type: ignore[assignment]
+    links = [[name, f"s1-p{number}", 0, 100] for number, name in enumerate(names, start=1)]
+    (folder / "topology.json").write_text(json.dumps({"hosts": hosts, "switches": {"s1": {}}, "links": links}))
+    path = folder / "doctor.toml"
+    path.write_text(f'[network]\ntopology = "topology.json"\ndriver = "netns"\n[job]\nworkers = {workers}\n')
+    return path
+
+
+def _read(path: Path) -> bytes:
+    """A file that may be gone before we read it."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,128 @@
+"""`kofn chaos`: every scenario can be run as it is, the table says what became of them, one of them for real."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from kofn.config.dump import to_toml
+from kofn.experiments.chaos.command import command
+from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
+from kofn.experiments.chaos.scenarios import FaultScenario, scenarios
+from kofn.experiments.trials import frame
+from kofn.report.summary import TrialSummary
+from kofn.run.runner import make_plan
+from tests.run.real_run import KOFN, OWN_NETWORK
+
+SCENARIOS = list(scenarios())
+
+SUMMARY = TrialSummary(
+    objective="throughput", time_to_target_s=5.0, iterations_to_target=100, duration_s=5.0, iterations=100,
+    best_accuracy=0.95, owned_accuracy=None, median_iteration_s=0.05, mean_iteration_s=0.05,
+    predicted_iteration_s=0.05, late_contributions=0, late_by_worker=(0, 0), discarded_by_worker=(0, 0),
+    bytes_sent=1, bytes_received=1, packets_sent=1, packets_received=1, retransmissions=1234, k_iterations={2: 100},
+    restarts=2, rejoins=1, regroups=0, longest_stall_s=1.5, checksum_errors=0, switch_checksum_errors=0, peer_fetches=0,
+    missed_events=(), identity_error=None, conservation_error=None, conservation_unchecked=None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("target", ["embedded", "bmv2"])
+def test_every_scenario_is_a_run(scenario: FaultScenario, target: str, tmp_path: Path) -> None:
+    if target == "bmv2" and scenario.embedded_only:
+        pytest.skip(scenario.embedded_only)
+    paths = [tmp_path / f"{number}.toml" for number in range(len(scenario.jobs))]
+    for path, config in zip(paths, scenario.jobs, strict=True):
+        path.write_text(to_toml(config))
+    plan = make_plan(*paths, target=target)
+    assert [config.event for config in plan.configs] == [config.event for config in scenario.jobs]
+    assert plan.shared.network.target == target
+
+
+def test_the_matrix_is_whole() -> None:
+    names = [scenario.name for scenario in SCENARIOS]
+    assert names[0] == "fault-free"
+    assert len(set(names)) == len(names) >= 12
+    changes = next(scenario for scenario in SCENARIOS if scenario.name == "k-changes").jobs[0].event
+    assert len(changes) == 100
+
+
+def test_another_objective_is_in_force_where_the_scenario_says_none() -> None:
+    """Of three workers k is 3 at most."""
+    by_name = {scenario.name: scenario.under("async:4").jobs for scenario in SCENARIOS}
+    assert by_name["loss-10"][0].run.trials == ("async:4",)
+    assert [job.run.trials for job in by_name["two-jobs"]] == [("async:4",), ("async:3",)]
+    assert by_name["partition-all"][0].run.trials == ("all",)
+    for jobs in by_name.values():
+        for job in jobs:
+            job.check()
+    result = CliRunner().invoke(command, ["--objective", "async:5"])
+    assert result.exit_code == 2
+    assert "--objective is 'async:5'" in result.output
+
+
+def test_unknown_scenarios_are_named() -> None:
+    result = CliRunner().invoke(command, ["loss-1", "nonsense"])
+    assert result.exit_code == 2
+    assert "no scenario is called nonsense: fault-free, loss-1" in result.output
+
+
+def test_the_table_says_what_failed(tmp_path: Path) -> None:
+    def outcome(name: str, summary: TrialSummary | None, job: int = 1) -> ScenarioOutcome:
+        return ScenarioOutcome(
+            scenario=name, story="", job=job, passed=summary is not None, failures=(), summary=summary
+        )
+
+    slow = replace(SUMMARY, duration_s=10.0, identity_error="replicas differ")
+    outcomes = [
+        outcome("fault-free", SUMMARY),
+        outcome("loss", slow),
+        outcome("two", SUMMARY, 1),
+        outcome("two", SUMMARY, 2),
+        outcome("dead", None),
+    ]
+    with (tmp_path / "out").open("w+") as file:
+        Console(file=file, width=132).print(outcomes_table("embedded", outcomes))
+        file.seek(0)
+        lines = [line.split() for line in file]
+    assert lines[1] == ["fault-free", "5.0", "s", "1.00", "100", "1,234", "2", "1", "-", "1.5", "s", "yes", "exactly"]
+    assert lines[2][3] == "2.00"
+    assert lines[2][-2:] == ["NO", "exactly"]
+    assert [line[:3] for line in lines[3:5]] == [["two,", "job", "1"], ["two,", "job", "2"]]
+    assert lines[5] == ["dead", "FAILED"]
+    trials = frame([outcome_row("embedded", one) for one in outcomes])
+    assert trials["passed"].tolist() == [True] * 4 + [False]
+    assert trials["iterations"].dropna().tolist() == [100] * 4
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_one_for_real(tmp_path: Path) -> None:
+    inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
+    result = subprocess.run(
+        [*inside, "chaos", "corruption", "--out", str(tmp_path / "out"), "--json"],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "KOFN_STATE_DIR": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (outcome,) = json.loads(result.stdout)["embedded"]
+    assert outcome["passed"]
+    assert outcome["summary"]["checksum_errors"] > 0
+    assert outcome["summary"]["switch_checksum_errors"] > 0
+    assert "[1/1] corruption: a bit flips in 5 % of all packets" in result.stderr
+    assert (tmp_path / "out" / "embedded" / "corruption.toml").exists()
+    assert "chaos,embedded,corruption,1,True" in (tmp_path / "out" / "results.csv").read_text()
+
+
+def test_the_scenarios_as_json() -> None:
+    result = CliRunner().invoke(command, ["--list", "--json", "loss-10"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [{"name": "loss-10", "story": "10 % of all packets lost, each way"}]

@@ -1,0 +1,161 @@
+"""`kofn compare`: the bytes of two runs on two switches, from frames that are made up; and a switch under load."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from scapy.utils import RawPcapWriter
+
+from kofn.experiments.compare.switches import TargetTraffic, switch_cells, verdicts
+from kofn.experiments.matrix import Cell, CellResult
+from kofn.host.errors import ChecksumError, WireError
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import Kind, KofnHeader
+from kofn.run.runner import prepare
+from tests.experiments.test_chaos import SUMMARY
+from tests.run import fake_run
+
+VALUES = bytes(range(256))
+
+
+def frame(header: KofnHeader, values: bytes = VALUES, *, identification: int = 1, udp_port: int = wire.PORT) -> bytes:
+    """Ethernet, IPv4 and UDP around a packet."""
+    payload = wire.encode(header, values)
+    ip = bytearray.fromhex("4500 0000 0000 4000 4011 0000 0a000001 0a0000fe")
+    ip[2:4] = (28 + len(payload)).to_bytes(2)
+    ip[4:6] = identification.to_bytes(2)
+    ip[10:12] = (0xFFFF - wire.sum_of(bytes(ip))).to_bytes(2, "little")
+    udp = wire.PORT.to_bytes(2) + udp_port.to_bytes(2) + (8 + len(payload)).to_bytes(2) + b"\0\0"
+    return bytes.fromhex("080000000001 0800000000fe 0800") + bytes(ip) + udp + payload
+
+
+def seen(*frames: bytes) -> TargetTraffic:
+    return TargetTraffic.of(frames)
+
+
+FIRST, SECOND = KofnHeader(job=1, generation=7, block=1), KofnHeader(job=1, generation=7, block=2)
+
+
+def test_order_generation_and_identification_are_no_matter() -> None:
+    one = seen(frame(FIRST, identification=4711), frame(SECOND, identification=4712))
+    other = seen(frame(SECOND._replace(generation=9)), frame(FIRST._replace(generation=9)))
+    assert one.frames == other.frames
+    assert (len(one.frames), one.size, one.left_out) == (2, 2 * (14 + 20 + 8 + 64 + 256), 0)
+
+
+COMPARED = [name for name, _ in wire.HEADER_FIELDS if name not in ("version", "words", "checksum", "generation")]
+
+
+@pytest.mark.parametrize("field", COMPARED)
+def test_every_other_field_is_compared(field: str) -> None:
+    other = FIRST._replace(**{field: int(Kind.STALE) if field == "kind" else getattr(FIRST, field) ^ 3})
+    assert seen(frame(FIRST)).frames != seen(frame(other)).frames
+
+
+def test_values_and_addresses_are_compared() -> None:
+    assert seen(frame(FIRST)).frames != seen(frame(FIRST, bytes(256))).frames
+    moved = bytearray(frame(FIRST))
+    moved[0] ^= 2
+    assert seen(frame(FIRST)).frames != seen(bytes(moved)).frames
+
+
+def test_what_is_sent_again_counts_once_and_late_answers_apart() -> None:
+    once, late = seen(frame(FIRST)), frame(FIRST._replace(kind=Kind.LATE))
+    again = seen(frame(FIRST), frame(FIRST, identification=2), late)
+    assert again.frames == once.frames
+    assert (once.left_out, again.left_out) == (0, 2)
+
+
+def test_others_frames_are_none_of_kofns() -> None:
+    arp = bytes.fromhex("ffffffffffff 080000000001 0806") + bytes(28)
+    other_port = bytearray(frame(FIRST))
+    other_port[34:38] = bytes(4)
+    assert seen(arp, bytes(other_port)).frames == frozenset()
+
+
+def test_damage_is_no_difference_but_an_error() -> None:
+    damaged, header = bytearray(frame(FIRST)), bytearray(frame(FIRST))
+    damaged[-1] ^= 1
+    header[22] ^= 1
+    with pytest.raises(ChecksumError):
+        seen(bytes(damaged))
+    with pytest.raises(WireError, match="IP header does not fit its checksum"):
+        seen(bytes(header))
+
+
+def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> CellResult:
+    """As if a run had left these frames."""
+    plan = cell.plan()
+    run = prepare(plan, "{}")
+    fake = fake_run.simulate(workers=2, iterations=3, seed=seed)
+    for lines in fake.lines:
+        for line in lines:
+            line["params"] = f"{seed}-{line['iteration']}"
+    fake_run.write_job(run.jobs[0], [fake])
+    (entry,) = run.jobs[0].trials
+    (entry.shared / "pcap").mkdir()
+    for name, frames in links.items():
+        with RawPcapWriter(str(entry.shared / "pcap" / f"{name}.pcap"), linktype=1) as writer:
+            writer.write_header(None)
+            for one in frames:
+                writer.write_packet(one)
+    return CellResult(cell=cell, trials=(SUMMARY,))
+
+
+def test_the_same_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
+    embedded, bmv2 = switch_cells(tmp_path, ["int32"], [])
+    assert [cell.config.network.target for cell in (embedded, bmv2)] == ["embedded", "bmv2"]
+    assert all(cell.config.network.pcap for cell in (embedded, bmv2))
+    one, two = frame(FIRST), frame(SECOND)
+    result = ran(embedded, {"s1-eth1_in": [one, two], "s1-eth1_out": [two]})
+    assert verdicts([result]) == []
+    same = ran(bmv2, {"s1-eth1_in": [two, one, one], "s1-eth1_out": [two]})
+    (said,) = verdicts([result, same])
+    assert said.holds
+    assert said.numbers == "3 frames, 1,086 bytes in 2 directions of links; sent again, and left out: 1"
+
+
+@pytest.mark.parametrize(
+    ("links", "seed", "words"),
+    [
+        ({"a": [frame(FIRST)], "b": []}, 1, "differing: b (1 and 0 frames)"),
+        ({"a": [frame(FIRST)]}, 1, "differing: b"),
+        ({"a": [frame(SECOND)], "b": [frame(SECOND)]}, 1, "differing: a (1 and 1 frames)"),
+        ({"a": [frame(FIRST)], "b": [frame(SECOND)]}, 2, "differing: the parameters"),
+    ],
+)
+def test_other_bytes_are_said(links: dict[str, Sequence[bytes]], seed: int, words: str, tmp_path: Path) -> None:
+    embedded, bmv2 = switch_cells(tmp_path, ["int8"], [])
+    result = ran(embedded, {"a": [frame(FIRST)], "b": [frame(SECOND)]})
+    (said,) = verdicts([result, ran(bmv2, links, seed=seed)])
+    assert not said.holds
+    assert words in said.numbers
+
+
+def test_nothing_is_not_the_same(tmp_path: Path) -> None:
+    cells = switch_cells(tmp_path, ["int32"], [])
+    (said,) = verdicts([ran(cell, {"a": []}) for cell in cells])
+    assert not said.holds
+
+
+@pytest.mark.root
+def test_a_switch_under_load() -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "kofn.experiments.load",
+        "--workers",
+        "2",
+        "--seconds",
+        "0.05",
+        "--turns",
+        "2",
+        "--values",
+        "256",
+    ]
+    turns = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout)["turns"]
+    assert len(turns) == 2
+    assert all(turn["results"] > 0 and turn["lost"] == turn["wrong"] == 0 for turn in turns)

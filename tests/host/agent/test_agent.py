@@ -1,0 +1,438 @@
+"""Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.compress import CompressSection
+from kofn.config.late_rules import RuleName, Treatment
+from kofn.config.schema import Average, JobSection
+from kofn.host.agent.agent import Agent
+from kofn.host.agent.recorder import Recorder
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.codec import to_fixed
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import GradientError, ProtocolError
+from kofn.host.protocol.history import Result
+from kofn.host.protocol.instructions import Deliver
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.event_loop import EventLoop
+from kofn.host.transport.pacing import bucket_for
+from kofn.host.transport.udp import Transport
+from kofn.host.workload.replica import ReplicaState
+from tests.host.udp_switch import UdpSwitch
+
+SWITCH = "127.0.77.254"
+ELEMENTS = 1000
+SMALL = JobSection(workers=3, words=1, slots=32, window=8)
+ROOMY = JobSection(workers=3, words=1, slots=32, window=16)
+"""All blocks leave at once."""
+
+
+def address(rank: int) -> str:
+    return f"127.0.77.{rank + 1}"
+
+
+def give(agent: Agent, gradient: np.ndarray | None, **more: Any) -> tuple[float, list[Aggregate | ReplicaState]]:
+    """As host.training.loop does: what has ended meanwhile is heard of before a late gradient is contributed."""
+    begun, handed, ended = agent.iteration, None, list[Aggregate | ReplicaState]()
+    while handed is None:
+        handed, news = agent.all_reduce(gradient, begun=begun, **more)
+        ended += news
+    return handed, ended
+
+
+class Cluster:
+    def __init__(
+        self,
+        job: JobSection,
+        k: int,
+        lose: int = 0,
+        rule: RuleName = "stash",
+        weight: float = 1.0,
+        average: Average = "gradients",
+        compress: CompressSection = CompressSection(),  # noqa: B008  # frozen
+        elements: int = ELEMENTS,
+        pace_mbps: float = 0.0,
+    ) -> None:
+        self.switch = UdpSwitch(SlotModel(workers=job.workers, k=k, slots=job.slots), SWITCH, address, lose)
+        self.loop = EventLoop()
+        self.replica: ReplicaState | None = None
+        coding = JobCoding.of(job, compress, elements)
+        self.recorders = [Recorder(coding) for _ in range(job.workers)]
+        self.transports = [
+            Transport(SWITCH, local=address(rank), bucket=bucket_for(pace_mbps, job.words))
+            for rank in range(job.workers)
+        ]
+        self.agents = [
+            Agent(
+                job,
+                rank=rank,
+                coding=JobCoding.of(job, compress, elements),
+                transport=transport,
+                compress=compress,
+                average=average,
+                treatment=Treatment(rule, weight),
+                recorder=recorder,
+            )
+            for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
+        ]
+        for agent in self.agents:
+            self.loop.run(agent.start(1, 0, self))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+
+        async def wait() -> None:
+            while not holds():
+                await asyncio.sleep(0.001)
+
+        self.loop.run(wait())
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        for agent in self.agents:
+            yield list(agent.protocol.results(first, last))
+
+    async def state(self) -> ReplicaState | None:
+        return self.replica
+
+    def close(self) -> None:
+        for agent in self.agents:
+            self.loop.run(agent.close())
+        self.switch.close()
+
+
+@pytest.fixture(
+    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("one by one", 15, 4.0), ("scapy", 0, 0.0)],
+    ids=["fast", "fast-lossy", "fast-lossy-paced", "one-by-one-lossy-paced", "scapy"],
+)
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    packets, lose, pace_mbps = request.param
+    if packets == "one by one":
+        packets = "fast"
+        monkeypatch.setattr("kofn.host.transport.udp.datagrams", lambda opened: None)
+    job = JobSection(workers=3, words=1, slots=32, window=8, packets=packets)
+    running = Cluster(job, k=2, lose=lose, pace_mbps=pace_mbps)
+    yield running
+    running.close()
+
+
+def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
+    iterations = 8
+
+    def work(rank: int) -> dict[int, np.ndarray]:
+        numbers = np.random.default_rng(rank)
+        means: dict[int, np.ndarray] = {}
+        while len(means) < iterations:
+            _, aggregates = give(cluster.agents[rank], numbers.normal(size=ELEMENTS).astype(np.float32))
+            means |= {aggregate.iteration: aggregate.mean for aggregate in aggregates}
+        return means
+
+    with ThreadPoolExecutor() as pool:
+        replicas = list(pool.map(work, range(3)))
+    for iteration in range(1, iterations + 1):
+        assert np.array_equal(replicas[0][iteration], replicas[1][iteration])
+        assert np.array_equal(replicas[0][iteration], replicas[2][iteration])
+    assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+    if cluster.switch.lose:
+        assert sum(agent.protocol.statistics.retransmissions for agent in cluster.agents) > 0
+
+
+def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
+    gradients = np.random.default_rng(1).normal(size=(3, ELEMENTS)).astype(np.float32)
+    with ThreadPoolExecutor() as pool:
+        (_, (first, *_)), *_ = pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3))
+    assert first.count == len(first.members) == 2
+    block = slice(0, 64)
+    assert np.allclose(first.mean[block], gradients[first.members][:, block].mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("average", "mean"), [("gradients", 3.0), ("contributors", 4.5)])
+def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> None:
+    """The sum of the second iteration has a gradient of the first one in it: three of two workers."""
+    cluster = Cluster(SMALL, k=2, average=average)
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: give(cluster.agents[rank], np.ones(ELEMENTS, np.float32)), range(2)))
+            assert cluster.agents[2].over.wait(30.0)
+            (late,) = give(cluster.agents[2], np.full(ELEMENTS, 3, np.float32))[1]
+            given = {2: np.full(ELEMENTS, 5, np.float32), 0: np.ones(ELEMENTS, np.float32)}
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], given[rank]), given)
+        assert isinstance(late, Aggregate)
+        assert isinstance(second, Aggregate)
+        assert (late.gradients, late.contributors, late.mean[0]) == (2, 2, 1)
+        assert (second.gradients, second.contributors, second.members) == (3, 2, [0, 2])
+        assert np.array_equal(second.mean, np.full(ELEMENTS, mean, np.float32))
+    finally:
+        cluster.close()
+
+
+def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    with pytest.raises(GradientError, match="gradient element 7 is nan"):
+        gradient = np.zeros(ELEMENTS, np.float32)
+        gradient[7] = np.nan
+        give(cluster.agents[0], gradient)
+    assert cluster.transports[0].traffic.packets_sent == 0
+
+
+def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None:
+    running = Cluster(JobSection(workers=3, words=1, slots=32, window=8), k=2)
+    try:
+        slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
+        slot.block_id, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
+        with pytest.raises(ProtocolError, match="another number of words"):
+            give(running.agents[0], np.zeros(ELEMENTS, np.float32))
+    finally:
+        running.close()
+
+
+def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
+    cluster = Cluster(SMALL, k=2, rule="abort")
+    gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
+    try:
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(late.over.wait, 30.0)
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
+            assert told.result(), "while it computes"
+            (skipped,) = late.skip()
+            assert isinstance(skipped, Aggregate)
+            assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
+            assert cluster.transports[2].traffic.packets_sent == 0
+            assert not late.over.is_set(), "the next iteration goes on"
+            (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
+        assert isinstance(joined, Aggregate)
+        assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
+        totals = late.ledger.totals()
+        assert np.array_equal(totals.gradients[:ELEMENTS], to_fixed(gradient)), "what it gave up is not in the ledger"
+        assert np.array_equal(totals.aggregated, totals.gradients)
+    finally:
+        cluster.close()
+
+
+def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
+    cluster = Cluster(SMALL, k=2, rule="drop")
+    gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
+            assert late.over.wait(30.0)
+            give(late, gradient)
+            assert np.array_equal(late.ledger.totals().discarded[:ELEMENTS], to_fixed(gradient))
+            (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
+        assert isinstance(second, Aggregate)
+        assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
+        totals = late.ledger.totals()
+        assert totals.conserved
+        assert not totals.pending.any()
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
+def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
+    """Nobody holds the sums any more, but everybody knows who was in them."""
+    monkeypatch.setattr("kofn.host.agent.agent.KEEP_BYTES", 1)
+    cluster = Cluster(ROOMY, k=2, rule=rule)
+    loop, away = cluster.loop._loop, cluster.transports[2]
+    gradient = np.ones(ELEMENTS, np.float32)
+    try:
+        loop.call_soon_threadsafe(loop.remove_reader, away._socket)
+        with ThreadPoolExecutor() as pool:
+            for _ in range(12):
+                list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
+        away._receive()
+        plan = cluster.agents[2].encoder.plan.to_arrays()
+        cluster.replica = ReplicaState(iteration=12, arrays={"parameters": gradient, **plan})
+        loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
+        late = cluster.agents[2]
+        _, updates = give(late, gradient)
+        assert updates[0] is cluster.replica
+        assert late.iteration == 13
+        assert late.protocol.statistics.resyncs == 1
+        assert late.ledger.totals().conserved
+        totals = late.ledger.totals()
+        kept = totals.discarded if rule == "drop" else totals.pending
+        assert np.array_equal(kept[:ELEMENTS], to_fixed(gradient)), "its gradient is not lost, or thrown away"
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0)))
+        assert np.all(late.ledger.pending == 0), "all that is left of its gradients is aggregated"
+    finally:
+        cluster.close()
+
+
+COMPRESSED = [
+    CompressSection(codec="int16", ratio=0.25, max_send_interval=4),
+    CompressSection(codec="int8", rounding="stochastic"),
+    CompressSection(codec="onebit", error_feedback=False),
+    CompressSection(codec="auto", ratio=0.1, ratio_control="deliverable"),
+]
+
+
+@pytest.mark.parametrize("compress", COMPRESSED, ids=lambda compress: compress.codec)
+def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compress: CompressSection) -> None:
+    """Its ledger says what it had sent, in which lanes; packets are lost all the while."""
+    job = JobSection(workers=3, words=8 if compress.codec == "auto" else 1, slots=32, window=8)
+    cluster = Cluster(job, k=2, lose=10, compress=compress)
+    numbers, means = np.random.default_rng(5), dict[int, np.ndarray]()
+
+    def train(rank: int, until: int) -> None:
+        agent = cluster.agents[rank]
+        while agent.iteration < until:
+            for update in give(agent, numbers.normal(size=ELEMENTS).astype(np.float32))[1]:
+                assert isinstance(update, Aggregate)
+                assert np.array_equal(update.mean, means.setdefault(update.iteration, update.mean))
+
+    def iterate(*ranks: int) -> None:
+        """Some iterations; whoever is left behind comes after."""
+        until = cluster.agents[0].iteration + 3
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: train(rank, until), ranks))
+
+    def comes(state: ReplicaState | None) -> Agent:
+        transport = Transport(SWITCH, local=address(2))
+        coding = JobCoding.of(job, compress, ELEMENTS)
+        agent = Agent(
+            job, rank=2, coding=coding, transport=transport, compress=compress, ledger_file=tmp_path / "ledger"
+        )
+        begun = agent.ledger.begun
+        for result in cluster.agents[0].protocol.results(begun - 1, begun):
+            agent.ledger.settle(result)
+        assert agent.ledger.unsettled(begun) == []
+        cluster.loop.run(agent.start(1 if state is None else state.iteration + 1, 0, cluster, state=state))
+        return agent
+
+    try:
+        cluster.loop.run(cluster.agents[2].close())
+        state = None
+        for _ in range(3):
+            cluster.agents[2] = comes(state)
+            iterate(0, 2)
+            train(1, cluster.agents[0].iteration)
+            iterate(0, 1, 2)
+            cluster.loop.run(cluster.agents[2].close())
+            iterate(0, 1)
+            first = cluster.agents[0]
+            state = ReplicaState(iteration=first.iteration - 1, arrays={**first.encoder.plan.to_arrays()})
+        plans = [agent.encoder.plan.to_arrays() for agent in cluster.agents[:2]]
+        assert all(np.array_equal(plans[0][name], plans[1][name]) for name in plans[0])
+        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+        assert cluster.agents[2].ledger.totals().aggregated.any()
+    finally:
+        cluster.close()
+
+
+def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
+    job = JobSection(workers=3, words=8, slots=32, window=2)
+    cluster = Cluster(job, k=3, compress=CompressSection(codec="auto", ratio_control="deliverable"), elements=30_000)
+    slow, settle = cluster.agents[1].encoder, cluster.agents[1].encoder.settle
+
+    def settled(delivered: Sequence[Deliver], now: float) -> None:
+        settle([Deliver(result, 2 if result.id.block == 2 else hint) for result, hint in delivered], now)
+
+    monkeypatch.setattr(slow, "settle", settled)
+    gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)
+    try:
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3)))
+        lanes = [result.lanes for result in cluster.agents[0].protocol.results(1, 1)]
+        assert lanes[:3] == [0, 0, 0]
+        assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
+        assert all(np.array_equal(updates[0].mean, found[0][1][0].mean) for _, updates in found)
+        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+    finally:
+        cluster.close()
+
+
+def test_a_timer_looks_for_answers_that_have_come_before_it_believes_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, done = Cluster(SMALL, k=1), list[str]()
+    try:
+        agent = cluster.agents[0]
+        monkeypatch.setattr(agent._transport, "look", lambda: done.append("look"))
+        monkeypatch.setattr(agent.protocol, "timer", lambda now: done.append("timer") or [])
+        agent._time_out()
+    finally:
+        cluster.close()
+    assert done == ["look", "timer"]
+
+
+def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice is a block here: nobody answers, so a window leaves, and one block waits."""
+    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    cluster = Cluster(SMALL, k=3)
+    try:
+        agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
+        with ThreadPoolExecutor() as pool:
+            alone = pool.submit(agent.all_reduce, gradient)
+            while agent.protocol.statistics.retransmissions < 3:
+                time.sleep(0.01)
+            encoded = int((agent.ledger.sent_in(1)[0] > 0).any(axis=1).sum())
+            others = [pool.submit(other.all_reduce, gradient) for other in cluster.agents[1:]]
+            means = [call.result()[1][0].mean for call in (alone, *others)]
+        assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
+        assert encoded == SMALL.window + 1
+    finally:
+        cluster.close()
+
+
+def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first slice leaves; the second is encoded when its answers come, by a codec that fails."""
+
+    def slices(iteration: int) -> Iterator[list[int]]:
+        yield from itertools.islice(whole(iteration), 2)
+        raise ZeroDivisionError("a codec of one's own")
+
+    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    cluster = Cluster(JobSection(workers=3, words=1, slots=32, window=1), k=1)
+    try:
+        whole = cluster.agents[0].encoder.slices
+        monkeypatch.setattr(cluster.agents[0].encoder, "slices", slices)
+        with pytest.raises(ZeroDivisionError, match="own"):
+            give(cluster.agents[0], np.ones(ELEMENTS, np.float32))
+    finally:
+        cluster.close()
+
+
+def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_the_books() -> None:
+    cluster, calls = Cluster(SMALL, k=3), list[int]()
+    try:
+        agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
+
+        async def jump() -> bool:
+            agent.encoder.enter(gradient, 1)
+            agent._meanwhile = lambda: calls.append(agent.ledger.entered)
+            agent._driver._slices = iter([[0]])
+            agent._begin(5)
+            agent._begin(6)
+            return agent._driver.encoding
+
+        assert not cluster.loop.run(jump())
+        assert np.array_equal(agent.ledger.pending.ravel()[:ELEMENTS], to_fixed(gradient))
+        assert calls == [1], "once, when nothing is to be encoded any more"
+    finally:
+        cluster.close()
+
+
+def test_meanwhile_is_when_everything_is_encoded() -> None:
+    cluster = Cluster(SMALL, k=1)
+    try:
+        agent, seen = cluster.agents[0], list[tuple[int, bool]]()
+        for iteration in range(1, 4):
+            give(
+                agent,
+                np.ones(ELEMENTS, np.float32),
+                meanwhile=lambda: seen.append((agent.iteration, agent._driver.encoding)),
+            )
+            assert seen[-1] == (iteration, False)
+        assert len(seen) == 3
+    finally:
+        cluster.close()

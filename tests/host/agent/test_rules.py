@@ -1,0 +1,366 @@
+"""What becomes of late gradients by each rule: real agents over UDP on loopback, the slot model is their switch."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from kofn.config.late_rules import RULES, RuleName, Treatment
+from kofn.host.agent.agent import Agent
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.codec import to_fixed
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.protocol.slot_model import Answer
+from kofn.host.transport.udp import Transport
+from kofn.host.wire.packet import PARTS, KofnHeader
+from kofn.host.workload.replica import ReplicaState
+from kofn.results.account import Account
+from tests.host.agent.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
+from tests.host.agent.test_agent import give as hand_over
+
+
+@contextmanager
+def running(*given: Any, **more: Any) -> Iterator[Cluster]:
+    cluster = Cluster(*given, **more)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def full(value: float) -> np.ndarray:
+    return np.full(ELEMENTS, value, np.float32)
+
+
+def give(cluster: Cluster, values: dict[int, float]) -> list[list[Aggregate]]:
+    """What these workers hear when they give these values together."""
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(hand_over, cluster.agents[rank], full(value)) for rank, value in values.items()]
+        return [aggregates(call.result()[1]) for call in calls]
+
+
+def aggregates(updates: list[Aggregate | ReplicaState]) -> list[Aggregate]:
+    assert all(isinstance(update, Aggregate) for update in updates)
+    return updates  # type: ignore[return-value]
+
+
+def iterations(updates: list[Aggregate | ReplicaState]) -> list[int]:
+    return [update.iteration for update in updates]
+
+
+def heard(cluster: Cluster, rank: int, last: int) -> None:
+    """Wait until a worker has all results up to this iteration, in the background."""
+    agent = cluster.agents[rank]
+    cluster.until(lambda: sum(1 for _ in agent.held(last, last)) == agent.encoder.ledger.blocks)
+
+
+def has_sent(cluster: Cluster, rank: int, iteration: int, part: int) -> None:
+    """Wait until the switch has a part of each block."""
+
+    def everywhere() -> bool:
+        slots = [slot for slot in cluster.switch.model.slots if slot.block_id[1] == iteration]
+        return len(slots) == 16 and all(slot.members >> 64 * part + rank & 1 for slot in slots)
+
+    cluster.until(everywhere)
+
+
+def account(agent: Agent) -> Account:
+    """With the last results in the ledger."""
+    return agent.ledger.account()
+
+
+# -- all of them
+
+
+def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
+    """Every iteration's mean, as training has them up to the last one; who is slow is always late."""
+    numbers, means = np.random.default_rng(agent.ledger.rank), dict[int, np.ndarray]()
+    while max(means, default=0) < last:
+        begun, batch, handed = agent.iteration, 0, None
+        ended: list[Aggregate | ReplicaState] = []
+        while not ended or handed is None:
+            if handed is not None or not ended:
+                gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
+                if slow:
+                    agent.over.wait(0.5)  # longer only where what it is to hear of is lost
+            if agent.rule.gives_up and agent.over.is_set():
+                handed, news = 0.0, agent.skip()
+            else:
+                stay = agent.rule.repeats and batch < PARTS - 1
+                handed, news = agent.all_reduce(gradient, begun=begun, batch=batch, stay=stay)
+                batch += handed is not None
+            ended += news
+            means |= {update.iteration: update.mean for update in aggregates(news)}
+            if max(means, default=0) >= last:
+                break
+    return means
+
+
+@pytest.mark.parametrize("lose", [0, 15], ids=["all-arrives", "lossy"])
+@pytest.mark.parametrize("rule", RULES)
+def test_replicas_get_the_same_and_nothing_is_lost(rule: RuleName, lose: int) -> None:
+    """One worker is late in every iteration."""
+    last = 10
+    with running(SMALL, k=2, lose=lose, rule=rule, weight=0.5) as cluster:
+        with ThreadPoolExecutor() as pool:
+            calls = [pool.submit(train, agent, last, slow=agent is cluster.agents[2]) for agent in cluster.agents]
+            replicas = [call.result() for call in calls]
+        for iteration in range(1, last + 1):
+            means = [replica[iteration] for replica in replicas]
+            assert all(np.array_equal(mean, means[0]) for mean in means)
+        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+        quick, _, slow = (account(agent) for agent in cluster.agents)
+        assert quick.summed > 0
+        if lose:
+            return
+        assert (slow.entered > 0) == (not RULES[rule].gives_up), "what is given up is not in the ledger"
+        if rule == "stash":
+            assert slow.summed == 0, "it is never in time"
+        if rule == "drop":
+            assert slow.discarded == slow.entered
+
+
+# -- merge
+
+
+def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> None:
+    """Three iterations old it weighs an eighth; it is not counted among the two, whose sum it is in."""
+    with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
+        for _ in range(3):
+            give(cluster, {0: 1, 1: 1})
+        heard(cluster, 2, 3)
+        late = cluster.agents[2]
+        handed, updates = late.all_reduce(full(8))
+        assert (handed, iterations(updates)) == (None, [1, 2, 3]), "that may be the end of the training"
+        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
+        handed, updates = late.all_reduce(full(8), begun=1)
+        assert (handed is None, updates) == (False, []), "it waits for no other end"
+        assert late.age == 3
+        assert (late.iteration, late.over.is_set()) == (4, False)
+        assert (late.ledger.unsent(4) == 0).all()
+        before = account(late)
+        assert (before.waiting, before.discarded, before.oldest) == (1 / 8, 7 / 8, 1)
+        (fourth,), _ = give(cluster, {2: 5, 0: 1})
+        assert (fourth.count, fourth.members, fourth.missed) == (2, [0, 2], 0)
+        assert (fourth.contributors, fourth.gradients) == (2, 2 + 1 / 8)
+        assert fourth.mean[0] == pytest.approx((5 + 1 + 8 / 8) / (2 + 1 / 8))
+        (result, *_) = late.held(4, 4)
+        assert result.has(2) and result.has(2, 1) and result.addends == 3
+        after = account(late)
+        assert (after.entered, after.summed, after.waiting, after.oldest) == (2, 1 + 1 / 8, 0, 0)
+
+
+def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_computed() -> None:
+    """Worker 2 sends in time, but is the third; it is in the sum of the iteration after the next."""
+    with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
+        loop, away, late = cluster.loop._loop, cluster.transports[2], cluster.agents[2]
+        loop.call_soon_threadsafe(loop.remove_reader, away._socket)
+        give(cluster, {0: 1, 1: 1})
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(late.all_reduce, full(8))
+            cluster.until(lambda: away.traffic.packets_sent >= 16)
+            loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
+            assert [(one.iteration, one.late) for one in aggregates(call.result()[1])] == [(1, True)]
+        assert (account(late).waiting, account(late).oldest) == (1 / 2, 1), "it computes from now on"
+        give(cluster, {0: 1, 1: 1})
+        has_sent(cluster, 2, 3, part=1)
+        assert (late.iteration, late.over.is_set()) == (2, True), "the training thread has not heard of it"
+        assert late.protocol.iteration == 3
+        (third,), _ = give(cluster, {0: 2, 1: 2})
+        assert (third.contributors, third.gradients, third.members) == (2, 2 + 1 / 4, [0, 1, 2])
+        assert third.mean[0] == pytest.approx((2 + 2 + 8 / 4) / (2 + 1 / 4))
+        cluster.until(lambda: account(late).waiting == 0)
+        assert late.protocol.iteration == 3, "nothing waits that it would go on for"
+        _, updates = hand_over(late, full(4))
+        assert iterations(updates) == [2, 3]
+        assert account(late).oldest == 2
+
+
+def test_nothing_waits_for_more_than_three_iterations_while_a_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each fourth iteration it has a gradient, which is lost in this one and the next."""
+    with running(ROOMY, k=2, rule="merge") as cluster:
+        late, handle, lost = cluster.agents[2], cluster.switch.model.handle, set[int]()
+
+        def lossy(header: KofnHeader, values: bytes) -> list[Answer]:
+            return [] if header.part and header.iteration in lost else handle(header, values)
+
+        monkeypatch.setattr(cluster.switch.model, "handle", lossy)
+        give(cluster, {0: 1, 1: 1})
+        waits = longest = 0
+        for iteration in range(2, 22):
+            heard(cluster, 2, iteration - 1)
+            if iteration % 4 == 2:
+                lost |= {iteration, iteration + 1}
+                hand_over(late, full(8))
+            give(cluster, {0: 1, 1: 1})
+            cluster.until(lambda last=iteration: late.protocol.iteration > last or account(late).waiting == 0)
+            waits = waits + 1 if account(late).waiting else 0
+            longest = max(waits, longest)
+        assert account(late).summed == account(late).entered == 5
+        assert longest == 2, "it is in the third sum"
+
+
+def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> None:
+    """A sum of three has room for three: it would have none for the third that counts."""
+    with running(ROOMY, k=2, rule="merge") as cluster:
+        late = cluster.agents[2]
+        give(cluster, {0: 1, 1: 1})
+        heard(cluster, 2, 1)
+        cluster.switch.model.k = 3
+        hand_over(late, full(8))
+        (second,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
+        assert (second.contributors, second.gradients, second.mean[0]) == (3, 3, 2), "k was two when it was sent"
+        assert account(late).waiting == 1
+        assert late.ledger.free_part == 1, "nothing is on its way to the third iteration"
+        (third,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
+        assert (third.contributors, third.gradients, third.mean[0]) == (3, 4, (1 + 2 + 3 + 8) / 4)
+
+
+# -- async
+
+
+def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
+    """Whoever has it hears first what has ended, and again what has ended meanwhile; then it waits for the end."""
+    with running(ROOMY, k=2, rule="async", weight=0.5) as cluster:
+        late = cluster.agents[2]
+        for iteration in (1, 2):
+            give(cluster, {0: 1, 1: 1})
+            heard(cluster, 2, iteration)
+            handed, updates = late.all_reduce(full(8), begun=1)
+            assert (handed, iterations(updates)) == (None, [iteration])
+            assert late.iteration == iteration + 1
+        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
+        with ThreadPoolExecutor() as pool:
+            calls = (
+                pool.submit(late.all_reduce, full(8), begun=1),
+                pool.submit(cluster.agents[0].all_reduce, full(2)),
+            )
+            (third,), (same,) = (aggregates(call.result()[1]) for call in calls)
+        assert (third.count, third.contributors, third.gradients, third.members) == (2, 2, 1.25, [0, 2])
+        assert third.mean[0] == pytest.approx((2 + 8 / 4) / 1.25)
+        assert np.array_equal(third.mean, same.mean)
+        assert (third.late, late.age, late.iteration) == (False, 2, 4)
+        assert (account(late).summed, account(late).waiting) == (0.25, 0)
+
+
+# -- batch-sync
+
+
+def test_one_worker_brings_all_that_an_iteration_needs() -> None:
+    """Two gradients of it are in two parts of each block; the others give up."""
+    with running(ROOMY, k=2, rule="batch-sync") as cluster:
+        quick, others = cluster.agents[0], cluster.agents[1:]
+        assert quick.all_reduce(full(1), stay=True)[1] == []
+        assert not quick.over.is_set()
+        _, updates = quick.all_reduce(full(3), batch=1, stay=True)
+        (first,) = aggregates(updates or quick.skip())
+        assert (first.count, first.contributors, first.gradients, first.members) == (2, 2, 2, [0])
+        assert first.mean[0] == 2
+        assert account(quick).summed == 2
+        for other in others:
+            assert other.over.wait(30.0)
+            (same,) = aggregates(other.skip())
+            assert np.array_equal(same.mean, first.mean)
+            assert (same.late, account(other).entered) == (True, 0)
+        give(cluster, {1: 4, 2: 6})
+        assert iterations(quick.skip()) == [2]
+
+
+def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice is a block here, and of its blocks two have room on the way."""
+    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    with running(replace(SMALL, window=2), k=3, rule="batch-sync") as cluster:
+        quick = cluster.agents[0]
+        assert quick.all_reduce(full(1), stay=True)[1] == []
+        assert (quick.ledger.unsent(1) == 0).all()
+        assert (quick.ledger.waiting == 256).all()
+        assert quick.all_reduce(full(3), batch=1, stay=True)[1] == []
+        assert all(quick.ledger.sent_in(1)[part].any(axis=1).all() for part in range(2))
+        with ThreadPoolExecutor() as pool:
+            (_, (first,)), *_ = pool.map(lambda agent: agent.all_reduce(full(5)), cluster.agents[1:])
+        assert isinstance(first, Aggregate)
+        assert first.mean[0] == pytest.approx((1 + 3 + 5) / 3), "the third contribution closes a block"
+
+
+def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
+    """Something late was merged before: four gradients have three parts."""
+    with running(replace(ROOMY, workers=4), k=4, rule="batch-sync") as cluster:
+        quick = cluster.agents[0]
+
+        async def begun() -> None:
+            quick.ledger.add(full(7), 0, batch=1, current=1)
+            quick._driver.contribute_pending(0.0, counts=False)
+
+        cluster.loop.run(begun())
+        assert quick.ledger.free_part == 2
+        for batch in range(PARTS - 1):
+            assert quick.all_reduce(full(1), batch=batch, stay=True)[1] == []
+        assert quick.ledger.free_part is None
+        with ThreadPoolExecutor() as pool:
+            last = pool.submit(quick.all_reduce, full(1), batch=PARTS - 1)
+            pool.submit(cluster.agents[1].all_reduce, full(1))
+            assert [one.count for one in aggregates(last.result()[1])] == [PARTS]
+        assert account(quick).entered == PARTS + 1
+        gradients = quick.totals().gradients[:ELEMENTS]
+        assert np.array_equal(gradients, to_fixed(full(7)) + PARTS * to_fixed(full(1)))
+
+
+# -- stash, drop
+
+
+def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> None:
+    """It fades meanwhile, and its worker does not go on before it is asked to."""
+    with running(ROOMY, k=2, rule="stash", weight=0.5) as cluster:
+        give(cluster, {0: 1, 1: 1})
+        heard(cluster, 2, 1)
+        late = cluster.agents[2]
+        assert iterations(hand_over(late, full(8))[1]) == [1]
+        for _ in range(2):
+            give(cluster, {0: 1, 1: 1})
+        heard(cluster, 2, 3)
+        assert late.protocol.iteration == 2
+        assert cluster.transports[2].traffic.packets_sent == 0
+        assert (account(late).waiting, account(late).oldest) == (1 / 4, 1)
+        assert iterations(hand_over(late, full(16))[1]) == [2, 3]
+        assert cluster.transports[2].traffic.packets_sent == 0
+        assert account(late).waiting == 1 / 8 + 1 / 4
+        (fourth,), _ = give(cluster, {2: 5, 0: 1})
+        assert (fourth.contributors, fourth.gradients) == (2, 2 + 3 / 8)
+        assert fourth.mean[0] == pytest.approx((5 + 1 + 8 / 8 + 16 / 4) / (2 + 3 / 8))
+
+
+# -- after a restart
+
+
+@pytest.mark.parametrize("rule", ["merge", "batch-sync"])
+def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule: RuleName, tmp_path: Path) -> None:
+    """The ledger is in iteration 5, the replica that it takes is that of 3: iteration 4 is over elsewhere."""
+    with running(SMALL, k=2, rule=rule) as cluster:
+        cluster.loop.run(cluster.agents[2].close())
+        coding, path = cluster.agents[2]._coding, tmp_path / "ledger"
+        storage = LedgerStorage.in_file(path, job=1, rank=2, blocks=coding.layout.blocks, lanes=coding.layout.elements)
+        ledger = Ledger(storage, 2, coding.codecs)
+        ledger.begin(5)
+        ledger.add(full(1), 1, current=5)
+        ledger.sending(5, np.arange(ledger.blocks), 0, np.full(ledger.blocks, 20), part=1)
+        ledger.add(full(1), 2, current=5)
+        sent = storage.sent.copy()
+        agent = Agent(
+            SMALL,
+            rank=2,
+            coding=coding,
+            transport=Transport(SWITCH, local=address(2)),
+            ledger_file=path,
+            treatment=Treatment(rule, 1.0),
+        )
+        cluster.agents[2] = agent
+        cluster.loop.run(agent.start(4, 0, cluster, reached=5))
+        assert agent.iteration == 4
+        assert np.array_equal(agent.ledger.sent_in(5), sent)
+        assert agent.ledger.unsettled(5) == list(range(ledger.blocks))

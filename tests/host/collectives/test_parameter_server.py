@@ -1,0 +1,202 @@
+"""The parameter server's packets: who is answered, who is dropped and why; its command."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.host.collectives.parameter_server import ParameterServer, place_of
+from kofn.host.kernels.lanes import pack, unpack
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.udp import udp_socket
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import Kind, KofnHeader
+from tests.host.teams import served
+
+PORT = 19301
+OWN = "127.0.94.254"
+ADDRESSES = ["127.0.94.1", "127.0.94.2", "127.0.94.3"]
+VALUES = pack(np.arange(64, dtype=np.int32), 32)
+
+
+class Table:
+    """A server that is called by hand, and its workers' sockets."""
+
+    def __init__(self, k: int) -> None:
+        self.sockets = [udp_socket(own, PORT) for own in [*ADDRESSES, OWN]]
+        self.rules = SlotModel(workers=3, k=k, slots=16)
+        self.rules.generation = 5
+        self.server = ParameterServer(self.sockets[-1], self.rules, 7, ADDRESSES)
+
+    def take(self, sender: int = 0, values: bytes = VALUES, **fields: Any) -> dict[int, tuple[KofnHeader, bytes]]:
+        """The answers to a packet, by rank."""
+        header = KofnHeader(**{"job": 7, "worker": sender, "generation": 5, "scale": 3} | fields)
+        return self.hear(wire.encode(header, values), sender)
+
+    def hear(self, datagram: bytes | bytearray, sender: int = 0) -> dict[int, tuple[KofnHeader, bytes]]:
+        self.sockets[sender].sendto(datagram, (OWN, PORT))
+        assert self.server.receive() == 1
+        return self.answers()
+
+    def answers(self) -> dict[int, tuple[KofnHeader, bytes]]:
+        heard = {}
+        for rank in range(3):
+            try:
+                datagram = self.sockets[rank].recv(9000, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            heard[rank] = wire.decode_header(datagram), datagram[wire.HEADER_BYTES :]
+        return heard
+
+
+@pytest.fixture(params=["many", "one by one"])
+def table(request: pytest.FixtureRequest) -> Iterator[Table]:
+    table = Table(k=2)
+    if request.param == "one by one":
+        table.server._many = None
+    yield table
+    for opened in table.sockets:
+        opened.close()
+
+
+def test_a_server_goes_by_the_generation_of_the_first_packet_of_a_worker(table: Table) -> None:
+    """Not of a stranger's; from then on as if it had been told."""
+    table.server = ParameterServer(table.sockets[-1], table.rules, 7, ADDRESSES, learns=True)
+    table.take(0, generation=3, job=8)
+    table.take(0, generation=9, worker=1)
+    assert table.take(0, generation=6) == {}
+    assert table.take(1, generation=7) == {}
+    assert sorted(table.take(1, generation=6)) == [0, 1, 2]
+    assert table.server.counts.dropped == {"UNKNOWN_JOB": 1, "WRONG_PORT": 1, "OLD_GENERATION": 1}
+
+
+def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: Table) -> None:
+    assert table.take(0) == {}
+    answers = table.take(2)
+    assert sorted(answers) == [0, 1, 2]
+    for rank, (header, values) in answers.items():
+        assert (header.kind, header.worker, header.members, header.count) == (Kind.RESULT, rank, 0b101, 2)
+        assert np.array_equal(unpack(values, 32), 2 * np.arange(64))
+    ((rank, (late, values)),) = table.take(1).items()
+    assert (rank, late.kind, late.members) == (1, Kind.LATE, 0b101)
+    assert np.array_equal(unpack(values, 32), 2 * np.arange(64))
+    assert (table.server.counts.received, table.server.counts.sent, table.server.counts.dropped) == (3, 4, {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields"),
+    [
+        ("UNKNOWN_JOB", {"job": 8}),
+        ("BAD_KIND", {"kind": Kind.RESULT}),
+        ("BAD_LENGTH", {"words": 0, "values": b""}),
+        ("BAD_ITERATION", {"iteration": 0}),
+        ("WRONG_PORT", {"worker": 1}),
+        ("WRONG_PORT", {"worker": 3}),
+        ("BAD_COUNT", {"count": 2}),
+        ("BAD_COUNT", {"weight": 0}),
+        ("BAD_COUNT", {"weight": 1023 * 256 + 1}),
+        ("BAD_COUNT", {"weight": 1023 * 256 + 1, "count": 0}),
+        ("BAD_COUNT", {"kind": Kind.PULL, "count": 0}),
+        ("BAD_PART", {"part": 4}),
+        ("BAD_PART", {"kind": Kind.PULL, "part": 255}),
+        ("OLD_GENERATION", {"generation": 4}),
+        ("UNKNOWN_LANES", {"lanes": 4}),
+        ("UNKNOWN_RECIPIENT", {"recipient": 3}),
+        ("MALFORMED", {"words": 2}),
+        ("MALFORMED", {"version": 2}),
+    ],
+)
+def test_what_a_switch_would_drop_is_dropped(table: Table, reason: str, fields: dict[str, Any]) -> None:
+    table.take(2)
+    assert table.take(0, **fields) == {}, "it would have completed the block"
+    assert table.server.counts.dropped == {reason: 1}
+    assert sorted(table.take(0)) == [0, 1, 2], "the server goes on"
+    assert f"; dropped: 1 {reason}" in str(table.server.counts)
+
+
+def test_a_damaged_packet_is_dropped(table: Table) -> None:
+    packet = bytearray(wire.encode(KofnHeader(job=7, generation=5), VALUES))
+    packet[-1] ^= 4
+    assert table.hear(packet) == {}
+    assert table.server.counts.dropped == {"BAD_CHECKSUM": 1}
+
+
+def test_what_has_come_together_is_answered_together(table: Table) -> None:
+    for block in (3, 4):
+        for sender in (0, 1):
+            header = KofnHeader(job=7, worker=sender, generation=5, block=block, slot=block)
+            table.sockets[sender].sendto(wire.encode(header, VALUES), (OWN, PORT))
+    table.sockets[0].sendto(b"nothing", (OWN, PORT))
+    taken = [table.server.receive() for _ in range(5 if table.server._many is None else 1)]
+    assert sum(taken) == 5
+    for worker in table.sockets[:3]:
+        assert [wire.decode_header(worker.recv(9000)).block for _ in range(2)] == [3, 4]
+    assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
+
+
+def test_a_pull_needs_no_weight(table: Table) -> None:
+    table.take(0)
+    table.take(2)
+    assert sorted(table.take(1, kind=Kind.PULL, weight=0)) == [1]
+
+
+def test_a_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
+    """Without counting, once, and only where room for k that count is left."""
+    for _ in range(2):
+        assert table.take(0, count=0, part=1, weight=100) == {}
+    assert table.take(0, weight=300) == {}
+    assert table.take(1, count=0, part=1) == {}, "of 3 contributions 2 have to count, and one is merged already"
+    answers = table.take(2, weight=1023 * 256)
+    assert sorted(answers) == [0, 1, 2]
+    header, values = answers[1]
+    assert (header.count, header.weight, header.members) == (2, 400 + 1023 * 256, 0b101 | 1 << 64)
+    assert np.array_equal(unpack(values, 32), 3 * np.arange(64))
+
+
+def test_what_cannot_be_sent_is_counted(table: Table) -> None:
+    table.server._places[1] = place_of("255.255.255.255")  # not without asking for broadcast
+    table.take(0)
+    assert sorted(table.take(2)) == [0, 2]
+    assert (table.server.counts.sent, table.server.counts.send_failures) == (2, 1)
+
+
+def test_the_command_serves_until_it_is_ended() -> None:
+    process = served(OWN, 7, ADDRESSES, 2)
+    with udp_socket(ADDRESSES[1], wire.FORWARDED_PORT) as worker:
+        worker.sendto(b"nothing", (OWN, wire.FORWARDED_PORT))
+        worker.settimeout(20)
+        for sender in (1, 1):
+            worker.sendto(wire.encode(KofnHeader(job=7, worker=sender, k=1), VALUES), (OWN, wire.FORWARDED_PORT))
+        kinds = [wire.decode_header(worker.recv(9000)).kind for _ in range(2)]
+    assert kinds == [Kind.RESULT, Kind.LATE]
+    process.terminate()
+    said, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert said == "3 packets in, 4 out, 0 could not be sent; dropped: 1 MALFORMED\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (["--k", "2"], "--k is 2: 1 to 1, the number of workers, is allowed"),
+        (["--address", "192.0.2.1"], "192.0.2.1:19279: [Errno 99] Cannot assign requested address"),
+    ],
+)
+def test_the_command_says_what_is_wrong(given: list[str], error: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "kofn.host.collectives.parameter_server",
+        "--address",
+        OWN,
+        "--worker",
+        ADDRESSES[0],
+        *given,
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert error in ended.stderr

@@ -1,0 +1,519 @@
+"""Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
+
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bench.codec import CODECS, measure
+from kofn.config.compress import Rounding, limit_of
+from kofn.config.errors import ConfigError
+from kofn.host.compression.codec import FRACTION_BITS, average_packed, encode_packed, statistics, to_fixed
+from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint
+from kofn.host.compression.codecs.onebit import OneBit
+from kofn.host.compression.registry import check_codec, load_codecs
+from kofn.host.errors import CodecError, GradientError
+from kofn.host.kernels import kernel
+from kofn.host.kernels.lanes import WIDTHS, code_of, pack, unpack, width_of
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "codecs"
+
+LANES = 8
+VALUES = st.integers(-(2**62), 2**62) | st.integers(-(2**42), 2**42) | st.integers(-9, 9)
+BLOCKS = arrays(np.int64, st.tuples(st.integers(1, 3), st.just(LANES)), elements=VALUES)
+WORKERS = st.integers(1, 64)
+
+
+@st.composite
+def codecs(draw):
+    """Any that there is room for, with its number of workers."""
+    workers = draw(WORKERS)
+    fixed = [
+        FixedPoint(workers=workers, width=width, rounding=rounding)
+        for width in WIDTHS
+        if limit_of(width, workers)
+        for rounding in ("nearest", "stochastic")
+    ]
+    return draw(st.sampled_from([*fixed, OneBit(workers=workers)])), workers
+
+
+def addends(data, workers):
+    """Blocks of each worker: a few of their own, then the same again."""
+    shape = data.draw(BLOCKS).shape
+    own = [data.draw(arrays(np.int64, shape, elements=VALUES)) for _ in range(min(workers, 3))]
+    return [own[worker % len(own)] for worker in range(workers)]
+
+
+def from_wire(codec, packed, scale, count):
+    """What the sums of blocks stand for that came one after another."""
+    size = len(packed) // len(scale)
+    total = np.empty((len(scale), size * 8 // codec.width), np.int64)
+    blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
+    average_packed(codec, blocks, scale, count, count / 2, total=total, mean=np.empty(total.shape, np.float32))
+    return total
+
+
+@given(codecs(), st.data())
+def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_workers, data):
+    codec, workers = codec_and_workers
+    values = addends(data, workers)
+    blocks = len(values[0])
+    scale = data.draw(arrays(np.int64, (blocks, 1), elements=st.integers(0, FRACTION_BITS)))
+    lanes = [codec.encode(block, scale) for block in values]
+    total = np.asarray(np.sum(lanes, axis=0, dtype=np.int64))
+    least, most = (-(2 ** (codec.width - 1)), 2 ** (codec.width - 1) - 1) if codec.signed else (0, 2**codec.width - 1)
+    assert least <= total.min() and total.max() <= most
+    onto_the_wire_and_back = unpack(pack(total.astype(np.int32), codec.width), codec.width, signed=codec.signed)
+    assert np.array_equal(onto_the_wire_and_back, total.ravel())
+    counts = [np.ones((blocks, 1), np.int64)] * workers
+    decoded = [codec.decode(lane, scale, count) for lane, count in zip(lanes, counts, strict=True)]
+    whole = codec.decode(total.astype(np.int32), scale, sum(counts))
+    assert np.array_equal(whole, from_wire(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts)))
+    assert whole.dtype == np.int64
+    assert np.array_equal(whole, np.sum(decoded, axis=0))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_there_is_room_for_as_many_workers_as_are_said_and_none_is_wasted(width):
+    extremes = np.array([[-(2**62), 2**62]])
+    for workers in range(1, 65):
+        if limit_of(width, workers) == 0:
+            assert 2 ** (width - 1) - 1 < workers
+            with pytest.raises(CodecError, match=rf"lanes of {width} bits leave none for a sum of {workers} workers"):
+                FixedPoint(workers=workers, width=width)
+            continue
+        codec = FixedPoint(workers=workers, width=width)
+        total = workers * codec.encode(extremes, FRACTION_BITS).astype(np.int64)
+        assert -(2 ** (width - 1)) <= total[0, 0] == -total[0, 1]
+        assert 2 ** (width - 1) - 1 - workers < total[0, 1] <= 2 ** (width - 1) - 1
+        votes = OneBit(workers=workers)
+        assert workers * votes.encode(extremes, 0).max() <= 2**votes.width - 1
+
+
+@given(st.sampled_from(WIDTHS), st.booleans(), st.data())
+def test_lanes_come_back_from_the_wire(width, signed, data):
+    least, most = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed or width == 32 else (0, 2**width - 1)
+    lanes = data.draw(arrays(np.int32, 2 * LANES, elements=st.integers(least, most)))
+    packed = pack(lanes, width)
+    number = sum((int(lane) & 2**width - 1) << width * (2 * LANES - 1 - at) for at, lane in enumerate(lanes))
+    assert packed == number.to_bytes(2 * LANES * width // 8), "the first lane is in the high bits"
+    assert np.array_equal(unpack(packed, width, signed=signed), lanes)
+    assert np.array_equal(unpack(memoryview(packed), width, signed=signed), lanes)
+    assert width_of(code_of(width)) == width
+
+
+def both(step):
+    """What NumPy and the native kernel make of the same."""
+    found = kernel.native()
+    assert found is not None, "this machine has a C compiler: the embedded switch needs it"
+    return [step(one) for one in (kernel.NUMPY, found)]
+
+
+def assert_same(step):
+    ours, theirs = both(step)
+    assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+
+
+@st.composite
+def chances(draw):
+    """A source of numbers of every size, for blocks longer than a vector register, or than a chunk, and not."""
+    return np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([2, 8, 66, 256, 2050]))
+
+
+@given(chances(), st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
+def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
+    random, size = chance
+    values = random.integers(-(2**62), 2**62, (7, size)) >> random.integers(0, 62, (7, size))
+    shift = random.choice(random.integers(0, 41, 2), (7, 1))
+    factor, votes, alike = np.exp(random.uniform(-30, 0, (7, 1))), random.integers(1, 256, (7, 1)), shift * 0 + 9
+    for by in (shift, alike, int(shift[0, 0])):
+        with mock.patch.object(kernel, "PIECE", 2 * size):
+            assert_same(lambda one, by=by: one.round(values, by, limit))
+            assert_same(lambda one, by=by: one.round_by_chance(values, by, limit, seed))
+        assert_same(lambda one, by=by: one.spread(values.astype(np.int32), by))
+        for count in (votes, int(votes[0, 0])):
+            assert_same(lambda one, by=by, count=count: one.spread(values.astype(np.int16).astype(np.int32), by, count))
+    assert_same(lambda one: one.votes(values[:, ::2]))
+    assert_same(lambda one: one.round(values[:, ::2], shift, limit))
+    assert_same(lambda one: one.round(values[0], 40, limit))
+    assert_same(lambda one: one.scaled(values, factor))
+    assert_same(lambda one: one.scaled(values, 0.3))
+    assert_same(lambda one: np.stack(one.magnitudes(values)))
+
+
+@given(st.sampled_from(WIDTHS), chances(), st.none() | st.integers(0, 2**32 - 1), st.booleans())
+def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance, seed, alike):
+    random, size = chance
+    values = random.integers(-(2**62), 2**62, (20, size)) >> random.integers(0, 62, (20, size))
+    shift, limit = random.integers(0, 1 if alike else 41, (20, 1)), 2 ** (width - 1) - 1
+    for one in (kernel.NUMPY, kernel.native()):
+        lanes = one.round(values, shift, limit) if seed is None else one.round_by_chance(values, shift, limit, seed)
+        packed, kept = one.pack(lanes, width), np.zeros((40, size), np.int32)
+        for keep in (None, kept[::2], kept[20:]):
+            assert one.encode(values, shift, limit, seed, width, keep) == packed
+        assert np.array_equal(kept[20:], lanes)
+        assert np.array_equal(kept[:20:2], lanes[:10])
+
+
+@given(st.sampled_from(WIDTHS), chances(), st.booleans())
+def test_averaging_in_one_pass_is_unpacking_and_spreading_and_scaling(width, chance, signed):
+    random, size = chance
+    lanes = random.integers(-(2**31), 2**31, (7, size), dtype=np.int32)
+    shift, factor = random.integers(0, 30, (7, 1)), np.exp(random.uniform(-30, 0, (7, 1)))
+    votes = None if signed else random.integers(1, 9, (7, 1))
+    for one in (kernel.NUMPY, kernel.native()):
+        blocks = [one.pack(block, width) for block in lanes]
+        total, mean = np.ones((9, size), np.int64), np.ones((9, size), np.float32)
+        one.average(blocks, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
+        apart = np.stack([one.unpack(block, width, signed=signed) for block in blocks])
+        values = one.spread(apart, shift, votes)
+        assert np.array_equal(total[1:8], values) and np.array_equal(mean[1:8], one.scaled(values, factor))
+        assert (total[::8] == 1).all() and (mean[::8] == 1).all(), "others stay"
+
+
+@given(chances(), st.floats(0, 1), st.floats(0, 1))
+def test_native_code_steps_as_numpy(chance, rate, momentum):
+    random, size = chance
+    gradient, velocity, parameters = random.normal(size=(3, size)).astype(np.float32)
+
+    def step(one):
+        after = velocity.copy(), parameters.copy()
+        one.step(gradient, *after, rate=rate, momentum=momentum)
+        return np.stack(after)
+
+    assert_same(step)
+
+
+def test_blocks_of_another_size_are_refused():
+    codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
+    total, mean = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.float32)
+    for blocks, said in (([bytes(32), bytes(28)], r"2 blocks of \[28, 32\]"), ([bytes(32)], r"1 blocks of \[32\]")):
+        with pytest.raises(CodecError, match=said + " bytes: 2 of 32 bytes are needed"):
+            average_packed(codec, blocks, one, one, one / 2, total=total, mean=mean)
+
+
+@given(st.sampled_from([4, 8]), chances())
+def test_votes_in_one_pass_are_votes(width, chance):
+    random, size = chance
+    values = random.integers(-3, 4, (20, size))
+    for one in (kernel.NUMPY, kernel.native()):
+        packed, kept = one.pack(one.votes(values), width), np.zeros((40, size), np.int32)
+        for keep in (None, kept[::2], kept[20:]):
+            assert one.encode_votes(values, width, keep) == packed
+        assert np.array_equal(kept[20:], values >= 0)
+        assert np.array_equal(kept[:20:2], kept[20:30])
+
+
+@pytest.mark.parametrize("shift", [1, 3, 16, 17, 40])
+def test_chances_are_those_of_what_is_left_of_a_step(shift):
+    """Of 2**16 draws a share is off by 0.002 (standard error)."""
+    rest = np.array([[0], [1], [2], [3], [4]]) << shift >> 2
+    up = kernel.kernel().round_by_chance(np.broadcast_to(rest, (5, 1 << 16)), shift, 9, 7).mean(axis=1)
+    assert np.abs(up - rest[:, 0] / 2.0**shift).max() < 0.008
+    assert up[0] == 0.0 and up[4] == 1.0
+
+
+@given(st.sampled_from(WIDTHS), st.booleans(), chances())
+def test_native_code_packs_as_numpy(width, signed, chance):
+    random, size = chance
+    lanes = random.integers(-(2**31), 2**31, size, dtype=np.int32)
+    packed, same = both(lambda one: one.pack(lanes, width))
+    assert packed == same
+    assert_same(lambda one: one.unpack(packed, width, signed=signed))
+
+
+@given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32)))
+def test_native_code_refuses_and_converts_as_numpy(gradient):
+    bad, same = both(lambda one: one.first_bad(gradient, 2.0**20))
+    assert bad == same
+    if bad < 0:
+        assert np.all(np.abs(gradient) <= 2.0**20)
+        assert_same(lambda one: one.fix(gradient, 2.0**40))
+    else:
+        assert not abs(gradient[bad]) <= 2.0**20
+        assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
+
+
+@given(chance=st.randoms(use_true_random=False), size=st.integers(0, 15), chosen=st.permutations(range(3)))
+def test_native_code_enters_as_numpy(chance, size, chosen):
+    random = np.random.default_rng(chance.getrandbits(32))
+    gradients, pending = (random.integers(-(2**60), 2**60, shape) for shape in ((2, 3, 5), (3, 5)))
+    gradient = random.normal(0, 100, size).astype(np.float32)
+    rows = np.array(chosen[: chance.randrange(4)], np.int64)
+    valid = random.integers(0, 2, rows.size)
+
+    def step(one):
+        after = gradients.copy(), pending.copy()
+        one.enter(gradient, 2.0**40, rows, valid, *after)
+        return after
+
+    (after, added), natively = both(step)
+    assert np.array_equal(after, natively[0]) and np.array_equal(added, natively[1])
+    values = np.zeros(15, np.int64)
+    values[:size] = kernel.NUMPY.fix(gradient, 2.0**40)
+    values = values.reshape(3, 5)[rows]
+    expected, left = gradients.copy(), pending.copy()
+    for row, copy, value in zip(rows, valid, values, strict=True):
+        expected[copy, row] = gradients[1 - copy, row] + value
+        left[row] += value
+    assert np.array_equal(after, expected) and np.array_equal(added, left)
+
+
+@given(votes=st.booleans(), chance=st.randoms(use_true_random=False), lanes=st.sampled_from([1, 64, 300]))
+def test_native_code_counts_as_numpy(votes, chance, lanes):
+    random = np.random.default_rng(chance.getrandbits(32))
+    sent = random.integers(*((0, 2) if votes else (-(2**31), 2**31)), (5, lanes)).astype(np.int32)
+    rows = random.permutation(5)[:3]
+    shift, valid = random.integers(0, 30, 3), random.integers(0, 2, 3)
+    aggregated, pending = (random.integers(-(2**61), 2**61, shape) for shape in ((2, 5, lanes), (5, lanes)))
+
+    def step(one):
+        after = aggregated.copy(), pending.copy()
+        one.count(sent, rows, shift, valid, *after, votes=votes)
+        return after
+
+    ours, natively = both(step)
+    assert np.array_equal(ours[0], natively[0]) and np.array_equal(ours[1], natively[1])
+    for at, (row, which) in enumerate(zip(rows, valid, strict=True)):
+        own = (sent[row].astype(np.int64) * (2 if votes else 1) - votes) << shift[at]
+        assert np.array_equal(ours[0][which, row], aggregated[1 - which, row] + own)
+        assert np.array_equal(ours[1][row], pending[row] - own)
+    others = np.setdiff1d(np.arange(5), rows)
+    assert np.array_equal(ours[0][:, others], aggregated[:, others]) and np.array_equal(
+        ours[1][others], pending[others]
+    )
+
+
+@pytest.mark.parametrize("chosen", [kernel.NUMPY, kernel.native()], ids=["numpy", "native"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
+def test_bad_gradients_are_refused_by_either(chosen, bad):
+    gradient = np.full(10_000, 2.0**20, np.float32)
+    gradient[[7_000, 9_999]] = bad
+    with kernel.using(chosen), pytest.raises(GradientError, match=r"element 7000 is .*: finite, at most 2\*\*20"):
+        to_fixed(gradient)
+
+
+@pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("CC", "false"), ("KOFN_CACHE", "/dev/null/x")])
+def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    kernel.native.cache_clear()
+    try:
+        assert kernel.native() is None
+        assert kernel.kernel() is kernel.NUMPY
+    finally:
+        monkeypatch.undo()
+        kernel.native.cache_clear()
+    assert kernel.kernel().name == "native"
+
+
+@given(codecs(), BLOCKS)
+def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
+    """Of all there is, at most what is beyond TAIL * sqrt(limit) times the mean is clipped."""
+    codec, _ = codec_and_workers
+    mean, largest = statistics(values)
+    scale = codec.scale(mean, largest)
+    assert scale.dtype == np.int64 and scale.shape == mean.shape
+    assert scale.min() >= 0 and scale.max() <= FRACTION_BITS
+    if codec.width < 32 and codec.signed:
+        reach = codec.limit * 2.0**-scale
+        needed = np.minimum(largest, TAIL * np.sqrt(codec.limit) * mean * np.sqrt(0.5))
+        assert np.all((reach >= needed * (1 - 1e-12)) | (scale == 0))
+        assert np.all((reach <= 2 * needed + 2.0**-39) | (reach <= 2 * np.maximum(needed, codec.limit * 2.0**-40)))
+
+
+def test_no_blocks_are_none():
+    none, scale = np.zeros((0, LANES), np.int64), np.zeros((0, 1), np.int64)
+    for codec in (FixedPoint(workers=2, width=8), OneBit(workers=2)):
+        assert codec.decode(codec.encode(none, scale), scale, scale).shape == (0, LANES)
+        assert encode_packed(codec, none, scale) == b""
+        assert codec.scale(*statistics(none)).shape == (0,)
+
+
+@given(BLOCKS)
+def test_statistics_are_exact(values):
+    mean, largest = statistics(values)
+    for row, found, most in zip(values, mean, largest, strict=True):
+        sizes = [abs(int(value)) for value in row]
+        assert found == float(sum(sizes)) / LANES * 2.0**-40
+        assert most == float(max(sizes)) * 2.0**-40
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nearest_leaves_half_a_step_and_stochastic_less_than_one(width):
+    values = np.random.default_rng(1).integers(-(2**39), 2**39, (16, 512))
+    bounds: dict[Rounding, float] = {"nearest": 0.5, "stochastic": 1.0}
+    for rounding, bound in bounds.items():
+        codec = FixedPoint(workers=2, width=width, rounding=rounding)
+        scale = codec.scale(*statistics(values))[:, None]
+        left = np.abs(values - codec.decode(codec.encode(values, scale), scale, 1)) / 2.0 ** (40 - scale)
+        inside = np.abs(values) < codec.limit << 40 - scale
+        assert inside.mean() > 0.7
+        assert left[inside].max() <= bound
+
+
+def test_stochastic_rounding_is_right_on_average_and_drawn_anew():
+    """Over 400 draws a mean is off by 0.025 of a step (standard error); nearest would be off by up to half."""
+    values = np.random.default_rng(2).integers(-(2**41), 2**41, (4, 256))
+    codec = FixedPoint(workers=4, width=8, rounding="stochastic")
+    draws = np.stack([codec.encode(values, 0) for _ in range(400)])
+    off = draws.mean(axis=0) - values / 2.0**40
+    assert 0.01 < np.sqrt((off**2).mean()) < 0.03
+    assert abs(off.mean()) < 0.003
+    again = FixedPoint(workers=4, width=8, rounding="stochastic")
+    assert np.array_equal(draws, [again.encode(values, 0) for _ in range(400)]), "two runs are the same"
+    other = FixedPoint(workers=4, width=8, rounding="stochastic").encode(values + 1, 0)
+    assert np.mean(other != draws[0]) > 0.1, "two workers are not"
+
+
+def test_votes_are_a_majority_times_the_mean_magnitude():
+    codec = OneBit(workers=3)
+    values = [np.array([[3, -3, 3, 0]]) << 38, np.array([[5, -5, -5, 0]]) << 38, np.array([[1, -1, -1, -1]]) << 38]
+    scale = codec.scale(*statistics(values[0]))[:, None]
+    assert scale.tolist() == [[0]], "1.6 * 0.56 is nearest to 1"
+    votes = np.array([codec.encode(value, scale) for value in values]).sum(axis=0, dtype=np.int32)
+    assert votes.tolist() == [[3, 0, 1, 2]]
+    assert (codec.decode(votes, scale, 3) >> 40).tolist() == [[3, -3, -1, 1]]
+    assert [OneBit(workers=workers).width for workers in (1, 15, 16, 64)] == [4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            lambda: FixedPoint(workers=8, width=4),
+            "lanes of 4 bits leave none for a sum of 8 workers: .* 32, 16, 8 bits",
+        ),
+        (lambda: FixedPoint(workers=2, width=12), "a lane width of 12 bits: 32, 16, 8, 4 are allowed"),
+        (
+            lambda: FixedPoint(workers=2, rounding="up"),  # type: ignore[arg-type]
+            'rounding is "up": "nearest" and "stochastic" are allowed',
+        ),
+        (lambda: pack(np.zeros(8, np.int32), 64), "a lane width of 64 bits"),
+        (lambda: pack(np.zeros(3, np.int32), 4), "3 lanes of 4 bits: whole bytes"),
+        (lambda: unpack(bytes(3), 16), "3 bytes: a whole number of lanes of 16 bits"),
+        (lambda: unpack(bytes(3), 0), "a lane width of 0 bits"),
+        (lambda: width_of(4), "lanes of code 4: 0 to 3"),
+        (
+            lambda: OneBit(workers=3).decode(np.zeros((1, 8), np.int32), 41, 1),
+            "a scale of 41 to 41: 0 to 40 are allowed",
+        ),
+        (lambda: FixedPoint(workers=3).encode(np.zeros((2, 8), np.int64), np.array([[-1], [4]])), "a scale of -1 to 4"),
+        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
+        (lambda: load_codecs("int64", workers=4), "codec is 'int64': int32, .* or module:Name is allowed"),
+        (lambda: load_codecs("tests.host.none:x", workers=4), "cannot be loaded: ModuleNotFoundError: No module named"),
+        (lambda: load_codecs("tests.host.compression.test_codecs:x", workers=4), "cannot be loaded: AttributeError"),
+        (lambda: load_codecs("tests.host.compression.test_codecs:LANES", workers=4), "LANES' is a int: a callable"),
+        (
+            lambda: load_codecs("tests.host.compression.test_codecs:crowded", workers=4),
+            r"crowded.*no head-room.*-32 to 32 from each of 4 workers",
+        ),
+    ],
+)
+def test_what_does_not_exist_or_does_not_fit_is_named(call, reason):
+    with pytest.raises((CodecError, ConfigError), match=reason):
+        call()
+
+
+def crowded(workers, rounding):
+    """Leaves room for one worker more than there is room for."""
+    codec = FixedPoint(workers=workers, width=8, rounding=rounding)
+    codec.limit = 127 // workers + 1
+    return codec
+
+
+def family(workers):
+    """Two codecs, and none for many workers."""
+    return [FixedPoint(workers=workers, width=width) for width in (8, 16)] if workers < 9 else []
+
+
+def test_a_name_may_give_codecs_of_several_widths():
+    assert [*load_codecs(f"{__name__}:family", workers=4)] == [16, 8]
+    with pytest.raises(CodecError, match="family': no codec is given"):
+        load_codecs(f"{__name__}:family", workers=9)
+
+
+def test_codecs_by_name():
+    found = load_codecs("auto", workers=8)
+    assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
+    assert load_codecs("int32", workers=4, gradient_range=16.0)[32].scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
+    for name, width in (("int16", 16), ("int8", 8), ("int4", 4), ("onebit", 4)):
+        (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
+        assert codec.width == width
+        check_codec(codec, 4)
+
+
+def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert len((EXAMPLES / "narrow.py").read_text().splitlines()) <= 30
+    for workers in (1, 4, 64):
+        (codec,) = load_codecs("narrow:Narrow", workers=workers).values()
+        values = np.random.default_rng(3).laplace(0, 2.0**38, (4, 512)).astype(np.int64)
+        scale = codec.scale(*statistics(values))[:, None]
+        kept = np.zeros(values.shape, np.int32)
+        packed = encode_packed(codec, values, scale, kept)
+        assert np.array_equal(unpack(packed, 8).reshape(kept.shape), kept)
+        left = values - from_wire(codec, packed, scale, np.ones_like(scale))
+        assert np.linalg.norm(left) < np.linalg.norm(values)
+
+
+def test_the_bench_times_every_codec_with_both_kernels():
+    rows = measure((*CODECS, ("auto", "nearest")), elements=8192, workers=4, repetitions=1)
+    assert len(rows) == 2 * (len(CODECS) + 4)
+    assert {row["kernel"] for row in rows} == {"numpy", "native"}
+    assert {row["bits"] for row in rows} == set(WIDTHS)
+    assert all(row["of_copy"] > 0 and row["whole_ms"] > 0 for row in rows)
+
+
+class Wrong(FixedPoint):
+    """Keeps everything but one."""
+
+    def __init__(self, fault):
+        super().__init__(workers=4, width=8)
+        self._fault, self._asked = fault, 0
+
+    def scale(self, mean, largest):
+        self._asked += 1
+        scale = super().scale(mean, largest)
+        faults = {
+            "floats": scale.astype(float),
+            "shape": scale[:1],
+            "range": scale + 40,
+            "chance": scale + self._asked % 2,
+        }
+        return faults.get(self._fault, scale)
+
+    def encode(self, values, scale):
+        lanes = super().encode(values, scale)
+        if self._fault == "changes":
+            values += 1
+        return lanes.astype(np.int8) if self._fault == "type" else lanes
+
+    def decode(self, lanes, scale, count):  # type: ignore[override]  # FixedPoint's is static
+        values = super().decode(lanes, scale, count)
+        if self._fault == "numbers" and isinstance(scale, int):
+            return -values
+        return values // 2 if self._fault == "sums" else values + 1 if self._fault == "offset" else values
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("floats", r"scale gave float64 \(8,\): int64 \(8,\)"),
+        ("shape", r"scale gave int64 \(1,\)"),
+        ("range", "scale gave .*: 0 to 40 are allowed"),
+        ("chance", "scale gave two answers"),
+        ("changes", "encode changed the values"),
+        ("type", "encode gave int8"),
+        ("sums", "is not the sum of decode of each"),
+        ("offset", "is not the sum of decode of each"),
+        ("numbers", "decode of one block is another one where scale and count are numbers"),
+    ],
+)
+def test_what_a_codec_does_not_keep_is_named(fault, reason):
+    check_codec(Wrong(None), 4)
+    with pytest.raises(CodecError, match=reason):
+        check_codec(Wrong(fault), 4)

@@ -1,0 +1,394 @@
+"""From gradients to lanes and from results to the next plan: several workers' encoders and a switch that adds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.compression import aggregate as aggregating
+from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
+from kofn.host.compression.codec import to_fixed
+from kofn.host.compression.encoder import SLICE, Encoder
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.rate import RateEstimator
+from kofn.host.errors import AgentError
+from kofn.host.kernels.lanes import pack, unpack, width_of
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.instructions import Deliver, Packed
+from kofn.host.wire.packet import WEIGHT_UNIT
+
+ELEMENTS = 3000
+JOB = JobSection(workers=3, words=8)
+
+
+class Team:
+    """Some workers; `sum_up` is the switch."""
+
+    def __init__(self, elements: int = ELEMENTS, **compress: Any) -> None:
+        self.compress = CompressSection(**compress)
+        self.codings = [JobCoding.of(JOB, self.compress, elements) for _ in range(JOB.workers)]
+        self.coding = self.codings[0]
+        self.storage = [self._storage() for _ in self.codings]
+        self.encoders = [self.encoder(rank) for rank in range(JOB.workers)]
+        random = np.random.default_rng(3)
+        self.draw: Callable[[int], np.ndarray] = lambda size: random.normal(size=size)
+        self.iteration, self.spread = 0, 2.0
+
+    def _storage(self) -> LedgerStorage:
+        return LedgerStorage.in_memory(blocks=self.coding.layout.blocks, lanes=self.coding.layout.elements)
+
+    def encoder(self, rank: int) -> Encoder:
+        """With the worker's ledger as they are."""
+        coding = self.codings[rank]
+        return Encoder(coding, Ledger(self.storage[rank], rank, coding.codecs, feedback=self.compress.error_feedback))
+
+    def encode(self) -> list[np.ndarray]:
+        """Everybody's next gradient, which is returned, encoded."""
+        self.iteration += 1
+        gradients = [
+            self.draw(self.coding.elements).astype(np.float32) * np.float32(self.spread**rank)
+            for rank in range(JOB.workers)
+        ]
+        for encoder, gradient in zip(self.encoders, gradients, strict=True):
+            encoder.begin(self.iteration)
+            encoder.enter(gradient, self.iteration)
+            encoder.encode(self.iteration)
+        return gradients
+
+    def sum_up(self, block: int, ranks: Sequence[int]) -> Result:
+        """The first one claims the slot; others follow its lanes and scale, as told when they are refused."""
+        claim = self.encoders[ranks[0]].packed(block)
+        addends = [claim, *(self._as(claim, block, rank) for rank in ranks[1:])]
+        width = width_of(claim.lanes)
+        lanes = sum(unpack(addend.values, width, signed=False).astype(np.int64) for addend in addends)
+        for rank, addend in zip(ranks, addends, strict=True):
+            self.encoders[rank].mark_sent(block, addend.values)
+        return Result(
+            id=BlockId(self.iteration, block),
+            scale=claim.scale,
+            lanes=claim.lanes,
+            k=len(ranks),
+            count=len(ranks),
+            weight=sum(addend.weight for addend in addends),
+            members=sum(1 << rank for rank in ranks),
+            values=pack(lanes.astype(np.uint32).view(np.int32) if width == 32 else lanes.astype(np.int32), width),
+        )
+
+    def _as(self, claim: Packed, block: int, rank: int) -> Packed:
+        own = self.encoders[rank].packed(block)
+        if (own.scale, own.lanes) == (claim.scale, claim.lanes):
+            return own
+        return self.encoders[rank].reencode(block, self.iteration, claim.scale, claim.lanes)
+
+    def finish(self, results: list[Result]) -> list[Aggregate]:
+        """Everybody has the results."""
+        done = []
+        for rank, (encoder, coding) in enumerate(zip(self.encoders, self.codings, strict=True)):
+            for result in results:
+                encoder.settle([Deliver(result)], 0.0)
+            done.append(aggregate(encoder.follow(results), coding, rank=rank, average="gradients"))
+        return done
+
+    def iterate(self, ranks: Sequence[int] = range(JOB.workers)) -> list[Aggregate]:
+        """A whole iteration."""
+        self.encode()
+        return self.finish([self.sum_up(block, ranks) for block in self.encoders[0].blocks])
+
+    def check(self, totals: np.ndarray) -> None:
+        """Nothing is lost, and all go on alike."""
+        ledgers = [encoder.ledger.totals() for encoder in self.encoders]
+        assert all(one.conserved for one in ledgers)
+        assert np.array_equal(totals.ravel(), sum(one.aggregated for one in ledgers))
+        plans = [encoder.plan.to_arrays() for encoder in self.encoders]
+        for plan in plans[1:]:
+            assert all(np.array_equal(plan[name], plans[0][name]) for name in plan)
+
+
+CASES: list[dict[str, Any]] = [
+    {"codec": "int32"},
+    {"codec": "int32", "ratio": 0.3},
+    {"codec": "int16"},
+    {"codec": "int8", "rounding": "stochastic"},
+    {"codec": "int4", "error_feedback": False},
+    {"codec": "onebit", "ratio": 0.05, "max_send_interval": 5},
+    {"codec": "auto", "ratio": 0.2},
+]
+
+
+@pytest.mark.parametrize("compress", CASES, ids=str)
+def test_sums_are_what_was_counted_and_all_plan_alike(compress: dict[str, Any]) -> None:
+    team = Team(**compress)
+    totals = np.zeros((team.coding.layout.blocks, team.coding.layout.elements), np.int64)
+    for iteration in range(1, 10):
+        done = team.iterate(range(3) if iteration % 2 else [2, 0])
+        assert all(np.array_equal(one.mean, done[0].mean) for one in done)
+        totals += done[0].total
+        team.check(totals)
+
+
+def test_as_before_where_nothing_is_asked_for() -> None:
+    """All blocks in 32 bits, at one scale, and no summary block."""
+    team = Team(codec="int32")
+    gradients = team.encode()
+    encoder = team.encoders[1]
+    blocks = team.coding.layout.blocks
+    assert (encoder.blocks, team.coding.layout.summary) == (list(range(blocks)), None)
+    packed = encoder.packed(0)
+    lanes = np.floor(gradients[1][:512].astype(np.float64) * 2.0**packed.scale + 0.5)
+    assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, WEIGHT_UNIT)  # type: ignore[attr-defined]
+    plan = encoder.plan
+    team.finish([team.sum_up(block, range(3)) for block in encoder.blocks])
+    assert encoder.plan is plan
+
+
+def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded() -> None:
+    team = Team(elements=2 * SLICE + 1000)
+    team.encode()
+    whole, encoder = team.encoders[0], team.encoders[1]
+    gradient = np.random.default_rng(5).normal(size=2 * SLICE + 1000).astype(np.float32)
+    encoded, seen = list[list[int]](), dict[int, Packed]()
+    results = [team.sum_up(block, [0, 1, 2]) for block in whole.blocks]
+    for chosen in (whole, encoder):
+        chosen.settle([Deliver(result) for result in results], 0.0)
+        chosen.begin(2)
+        chosen.enter(gradient, 2)
+        chosen.ledger.pending[...] = whole.ledger.pending
+    whole.encode(2)
+    team.iteration = 2
+    for blocks in encoder.slices(2):
+        encoded.append(blocks)
+        for block in blocks:
+            seen[block] = encoder.packed(block)
+            encoder.settle([Deliver(team.sum_up(block, [1]))], 0.0)
+    assert [len(blocks) for blocks in encoded] == [16, 32, 64, SLICE // 512, 18], "the link does not wait for the first"
+    assert seen == {block: whole.packed(block) for block in whole.blocks}
+    whole_end, end = whole.follow([]), encoder.follow([])
+    assert whole_end.encoding is not None
+    assert end.encoding is not None
+    assert end.encoding.error_norm == pytest.approx(whole_end.encoding.error_norm)
+    assert end.encoding.residual_norm < whole_end.encoding.residual_norm
+
+
+def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
+    """A gradient is entered slice by slice; who comes too late stashes all of it, once."""
+    team = Team(elements=2 * SLICE + 1000)
+    encoder, gradient = team.encoders[0], np.ones(2 * SLICE + 1000, np.float32)
+    encoder.begin(1)
+    encoder.enter(gradient, 1)
+    assert not encoder.ledger.pending.any()
+    first = next(encoder.slices(1))
+    assert np.flatnonzero(encoder.ledger.waiting).tolist() == first
+    assert encoder.ledger.entered == 0, "not all of it"
+    for _ in range(2):
+        encoder.enter_rest()
+        assert encoder.ledger.entered == 1
+        assert np.array_equal(encoder.ledger.pending.ravel()[: gradient.size], to_fixed(gradient))
+
+
+def test_hardly_anything_is_left_to_decode_when_the_last_result_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(elements=2 * aggregating.SLICE + 1000)
+    team.encode()
+    sums, sizes = Sums(team.coding, team.encoders[0].plan, "gradients"), list[int]()
+    take = sums._take
+    monkeypatch.setattr(sums, "_take", lambda results, codec: sizes.append(len(results)) or take(results, codec))
+    for block in team.encoders[0].blocks:
+        sums.add([team.sum_up(block, range(3))])
+    sums.finish()
+    assert sizes[:1] == [aggregating.SLICE // 512]
+    assert sum(sizes) == len(team.encoders[0].blocks)
+    assert sizes[-1] <= aggregating.LAST_SLICE // 512
+    assert len(sizes) < 10
+
+
+@pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
+def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> None:
+    team = Team(elements=2 * aggregating.SLICE + 1000, **compress)
+    for _ in range(3):
+        team.encode()
+        results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
+        sums = Sums(team.coding, team.encoders[0].plan, "gradients")
+        for result in np.random.default_rng(2).permutation(len(results)):
+            sums.add([results[result]])
+        finished = team.encoders[0].follow(results)
+        at_once = aggregate(finished, team.coding, rank=0, average="gradients")
+        one_by_one = aggregate(finished, team.coding, rank=0, average="gradients", sums=sums)
+        assert np.array_equal(one_by_one.total, at_once.total)
+        assert np.array_equal(one_by_one.mean, at_once.mean)
+        team.encoders[0].plan = finished.plan
+        team.finish(results)
+
+
+def test_what_rests_makes_a_step_for_all_its_iterations() -> None:
+    """Gradients are all alike here: the mean of the gradients in a sum is one of them."""
+    team = Team(codec="int32", ratio=1 / 2, max_send_interval=4, elements=4 * 512)
+    team.draw, team.spread = np.ones, 1.0
+    steps, gaps = np.zeros(4), np.zeros(4, int)
+    for _ in range(12):
+        gaps += 1
+        sent = team.encoders[0].plan.blocks
+        assert len(sent) == 2
+        (mean, *_) = (one.mean.reshape(4, -1)[:, 0] for one in team.iterate())
+        assert np.allclose(mean[sent], gaps[sent], rtol=1e-5)
+        gaps[sent] = 0
+        assert not mean[np.setdiff1d(range(4), sent)].any()
+        steps += mean
+    assert np.allclose(steps, 12 - gaps, rtol=1e-5), "over time each makes as many steps as others"
+
+
+def test_contributors_are_divided_by_as_they_are() -> None:
+    team = Team(codec="int8", ratio=1 / 8, max_send_interval=4, elements=4 * 2048)
+    for _ in range(3):
+        team.encode()
+        results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
+        finished = team.encoders[0].follow(results)
+        by = {
+            average: aggregate(finished, team.coding, rank=0, average=average)
+            for average in ("gradients", "contributors")
+        }
+        team.encoders[0].plan = finished.plan
+        team.finish(results)
+    assert finished.plan.gap.max() > 1
+    assert np.allclose(by["contributors"].mean, by["gradients"].mean, rtol=1e-6), "each brings as many gradients"
+
+
+def test_lanes_may_differ_in_one_iteration() -> None:
+    team = Team(codec="auto", ratio_control="deliverable")
+    gradients = team.encode()
+    results = [team.sum_up(0, [0, 1, 2])]
+    for encoder in team.encoders:
+        encoder.settle([Deliver(results[0], 2)], 0.0)
+    later = team.encoders[0].blocks[1:]
+    assert team.encoders[0].narrowed(later, 1) == later
+    assert team.encoders[0].narrowed(later, 1) == [], "once"
+    results += [team.sum_up(block, [0, 1, 2]) for block in later]
+    assert [result.lanes for result in results] == [0, *([2] * (len(later) - 1)), 0], "the summary has 32 bits"
+    assert [team.encoders[1].packed(block).lanes for block in later[:-1]] == [2] * (len(later) - 1), "refused"
+    done = team.finish(results)
+    team.check(done[0].total)
+    want = np.mean(gradients, axis=0)
+    assert np.abs(done[0].mean[:512] - want[:512]).max() < 1e-6
+    assert 1e-4 < np.median(np.abs(done[0].mean[512:] - want[512:])) < 0.05
+    encoding = done[0].encoding
+    assert encoding is not None
+    assert encoding.wire_ratio == pytest.approx((1 + 5 / 4) / 6, rel=0.1)
+
+
+def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
+    """Whoever closed it sends in wide lanes by itself, and says nothing."""
+    team = Team(codec="auto", ratio_control="deliverable")
+    team.encode()
+    team.encoders[0].settle([Deliver(team.sum_up(0, [0, 1, 2]), 2)], 0.0)
+    later = team.encoders[0].blocks[1:]
+    team.encoders[0].narrowed(later, 1)
+    result = team.sum_up(1, [0, 1, 2])
+    assert result.lanes == 2
+    team.encoders[1].settle([Deliver(result)], 0.0)
+    assert team.encoders[1].narrowed(later[1:], 1) == later[1:]
+    assert team.encoders[1].uses == 2
+
+
+def test_only_what_has_never_left_is_narrowed() -> None:
+    """After a regroup blocks wait that a worker may have a result of; after a restart all do."""
+    team = Team(codec="auto", ratio=0.999)
+    team.encode()
+    encoder = team.encoders[0]
+    assert encoder.uses == 1
+    encoder.mark_sent(1, encoder.packed(1).values)
+    before = encoder.packed(1)
+    again = team.encoder(0)
+    for one, narrowed in ((encoder, [0, 2]), (again, [])):
+        if one is again:
+            one.encode(1)
+        closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, weight=WEIGHT_UNIT, members=2, values=b"")
+        one.settle([Deliver(closed, 3)], 0.0)
+        assert [block for block in one.narrowed([0, 1, 2], 1) if block < 3] == narrowed
+        assert one.packed(1) == before
+        assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], "or as they were before the restart"
+
+
+@pytest.mark.parametrize(("error_max", "lanes"), [(None, 2), (1e-4, 1)])
+def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | None, lanes: int) -> None:
+    """As far as the gradient bears it: in 8-bit lanes more than 1e-4 of this one is left over, in 16-bit lanes less."""
+    compress = CompressSection(codec="auto", ratio_control="deliverable", max_encoding_error=error_max)
+    coding = JobCoding.of(JOB, compress, 100 * 512)
+    ledger = Ledger(LedgerStorage.in_memory(blocks=100, lanes=512), 0, coding.codecs)
+    encoder = Encoder(coding, ledger, RateEstimator("deliverable", stability=0.1))
+    encoder.begin(1)
+    encoder.enter(np.random.default_rng(1).normal(size=100 * 512).astype(np.float32), 1)
+    encoder.encode(1)
+    now, narrowed = 0.0, 0
+    for block in range(100):
+        packed = encoder.packed(block)
+        encoder.mark_sent(block, packed.values)
+        now += len(packed.values) / (1e6 if block < 50 else 0.25e6)
+        result = Result(
+            id=BlockId(1, block),
+            scale=packed.scale,
+            lanes=packed.lanes,
+            k=1,
+            count=1,
+            weight=WEIGHT_UNIT,
+            members=1,
+            values=b"",
+        )
+        encoder.settle([Deliver(result)], now)
+        if found := encoder.narrowed(range(block + 1, 101), 1):
+            assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
+            narrowed = block
+    assert 50 < narrowed < 90
+    assert encoder.uses == encoder.packed(99).lanes == lanes
+    said = unpack(encoder.packed(100).values, 32)
+    assert 0.2 < said[0] / 65536 < 0.3
+    assert ledger.totals().conserved
+    encoder.begin(2)
+    assert encoder.uses == 0, "until the others have heard of it"
+
+
+def test_what_cannot_be_encoded_is_told() -> None:
+    team = Team(codec="int8")
+    team.encode()
+    summary = team.encoders[0].blocks[-1]
+    for block, scale, lanes in ((0, 3, 0), (0, 3, 3), (0, 41, 2), (0, -1, 2), (summary, 0, 0)):
+        with pytest.raises(
+            AgentError, match=rf"block {block} is summed in lanes of code {lanes} at scale {scale}: code 2"
+        ):
+            team.encoders[0].reencode(block, 1, scale, lanes)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1 / 8])
+def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
+    team = Team(codec="int8", ratio=ratio, elements=4 * 2048)
+    team.iterate()
+    team.encode()
+    encoder = team.encoders[0]
+    blocks = encoder.plan.blocks
+    pending = encoder.ledger.pending.copy()
+    results = [team.sum_up(block, [0, 1, 2]) for block in encoder.blocks]
+    encoding = team.finish(results)[0].encoding
+    assert encoding is not None
+    left = encoder.ledger.pending * 2.0**-40
+    assert encoding.error_norm == pytest.approx(np.linalg.norm(left[blocks]))
+    assert encoding.residual_norm == pytest.approx(np.linalg.norm(left))
+    assert np.array_equal(np.delete(pending, blocks, 0) * 2.0**-40, np.delete(left, blocks, 0))
+    wire = len(blocks) * 2048 + 256
+    assert (encoding.wire_bytes, encoding.wire_ratio) == (wire, wire / (4 * 4 * 2048))
+    assert (encoding.width, encoding.blocks, encoding.ratio) == (8, len(blocks), ratio)
+    for one in team.encoders:
+        one.begin(3)
+    assert encoder.follow(results).encoding is None, "nothing was encoded"
+
+
+def test_norms_of_a_lot_are_estimated_from_samples() -> None:
+    team = Team(codec="int8", elements=40 * 2048)
+    team.iterate()
+    encoding = team.iterate()[0].encoding
+    assert encoding is not None
+    assert encoding.residual_norm == pytest.approx(
+        np.linalg.norm(team.encoders[0].ledger.pending.astype(float)) * 2.0**-40, rel=0.05
+    )
+    assert encoding.error_norm == pytest.approx(encoding.residual_norm, rel=0.05)

@@ -1,0 +1,102 @@
+"""What narrower lanes are expected to leave over, against what they do; and which lanes are refused for it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.compression.codec import UNIT, statistics, to_fixed
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.encoding_error import expected_error
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.plan import Planner
+from kofn.host.compression.summary_block import ONE, Magnitudes, SummaryBlock
+
+VALUES = {
+    "normal": lambda random, shape: random.normal(size=shape),
+    "laplace": lambda random, shape: random.laplace(size=shape),
+    "heavy tails": lambda random, shape: random.standard_t(3, size=shape),
+    "uniform": lambda random, shape: random.uniform(-1, 1, size=shape),
+    "blocks of all sizes": lambda random, shape: random.normal(size=shape) * np.exp(random.normal(size=(shape[0], 1))),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(("workers", "width"), [(2, 16), (2, 8), (2, 4), (4, 8), (4, 4), (16, 8), (64, 8)])
+def test_what_is_expected_is_about_what_encoding_leaves_over(name: str, workers: int, width: int) -> None:
+    values = to_fixed((1e-4 * VALUES[name](np.random.default_rng(1), (100, 512))).astype(np.float32))
+    mean, largest = statistics(values)
+    codec = FixedPoint(workers=workers, width=width)
+    scale = codec.scale(mean, largest)[:, None]
+    left_over = (values - codec.decode(codec.encode(values, scale), scale, 1)) * UNIT
+    true = np.square(left_over).sum() / np.square(values * UNIT).sum()
+    found = expected_error(codec, Magnitudes(mean=mean, largest=largest))
+    assert true / 2 < found < 1.5 * true + 1e-9
+
+
+def test_nothing_is_left_over_of_nothing() -> None:
+    nothing = Magnitudes(mean=np.zeros(3), largest=np.zeros(3))
+    assert expected_error(FixedPoint(workers=4, width=4), nothing) == 0
+
+
+def planner(**compress: Any) -> Planner:
+    """Of four workers, where 4-bit lanes have a single step up and down."""
+    return JobCoding.of(
+        JobSection(words=8), CompressSection(codec="auto", ratio_control="deliverable", **compress), 16 * 512
+    ).planner
+
+
+NOISE = Magnitudes(mean=np.full(16, 2.0**-10), largest=np.full(16, 2.0**-7))
+"""Of a gradient of which 4-bit lanes leave over three quarters."""
+
+
+def said(wish: float) -> SummaryBlock:
+    return SummaryBlock(wish=round(wish * ONE), magnitudes=NOISE)
+
+
+@pytest.mark.parametrize(
+    ("compress", "wish", "width"),
+    [
+        ({}, 0.1, 4),
+        ({"max_encoding_error": 0.5}, 0.1, 8),
+        ({"error_feedback": False}, 0.1, 8),
+        ({"error_feedback": False, "max_encoding_error": 1.0}, 0.1, 4),
+        ({"error_feedback": False}, 0.3, 8),
+        ({"max_encoding_error": 1e-4}, 0.3, 16),
+        ({"max_encoding_error": 1e-12}, 0.3, 32),
+        ({"error_feedback": False, "ratio": 0.125}, 0.1, 4),
+    ],
+    ids=str,
+)
+def test_lanes_are_narrowed_as_far_as_the_gradient_bears_it(
+    compress: dict[str, object], wish: float, width: int
+) -> None:
+    made = planner(**compress)
+    plan = made.after(made.first(), said(wish))
+    assert made.widths[plan.lanes] == width
+    refused = made.refused(plan)
+    if width > made.asked(wish):
+        assert refused is not None
+        assert refused[0] == made.asked(wish)
+        assert refused[1] > made.error_max
+        assert len(plan.blocks) == 16, "all are sent: leaving some out costs more than narrow lanes do"
+    else:
+        assert refused is None
+    assert made.narrowest(NOISE) <= width
+
+
+def test_before_anything_is_known_of_the_gradient_nothing_is_refused() -> None:
+    made = planner(error_feedback=False)
+    assert made.narrowest(None) == 4
+    assert made.refused(made.first()) is None
+
+
+def test_lanes_that_the_configuration_asks_for_are_not_refused() -> None:
+    made = JobCoding.of(
+        JobSection(words=8), CompressSection(codec="auto", ratio=0.125, error_feedback=False), 16 * 512
+    ).planner
+    plan = made.after(made.first(), said(1.0))
+    assert made.widths[plan.lanes] == 4
+    assert len(plan.blocks) == 16

@@ -1,0 +1,854 @@
+"""Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import kofn.host.compression.ledger
+from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
+from kofn.config.schema import ShardSection as ClassShard
+from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of, share_of
+from kofn.host.compression.codec import FRACTION_BITS, to_fixed
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.errors import GradientError, LedgerError, ProtocolError
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
+from kofn.host.workload.model import Momentum, Perceptron, load_shard, load_shards
+from kofn.host.workload.stragglers.drawn import Drawn
+from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
+
+CODEC = FixedPoint(workers=4, gradient_range=16.0)
+
+LANES = 2
+"""Of a block."""
+
+DROPPED = AgeWeight(weight=0.0)
+HALVED = AgeWeight(weight=0.5)
+
+OTHERS = bit_of(1, 0)
+
+
+def result(iteration: int, block: int, members: int) -> Result:
+    count = members.bit_count()
+    weight = count * WEIGHT_UNIT
+    return Result(
+        id=BlockId(iteration, block), scale=0, lanes=0, k=1, count=count, weight=weight, members=members, values=b""
+    )
+
+
+def closed(iteration: int, block: int, *parts: int) -> Result:
+    """With these parts of worker 0's, and another worker."""
+    return result(iteration, block, OTHERS | sum(bit_of(0, part) for part in parts))
+
+
+# -- what old gradients weigh
+
+
+@given(
+    arrays(np.int64, 8, elements=st.integers(-(2**62), 2**62 - 1)) | arrays(np.int64, 8, elements=st.integers(-9, 9)),
+    st.integers(0, WEIGHT_UNIT),
+)
+def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: int) -> None:
+    assert share_of(values, share).tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
+
+
+def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
+    age = AgeWeight(weight=0.7, limit=3)
+    assert [age.at(old) for old in range(6)] == [256, 179, 125, 88, 0, 0]
+    far = AgeWeight(weight=0.5, limit=20)
+    assert [far.at(old) for old in (3, 4, 5, 20, 21)] == [32, 16, 16, 16, 0], (
+        "never less than a sixteenth, up to the limit"
+    )
+    assert [AgeWeight(weight=0.0).at(old) for old in (0, 1, 5)] == [256, 0, 0]
+    assert [age.older(old) for old in range(6)] == [179, 179, 179, 179, 0, 0], "of what waits one age after another"
+    assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
+    assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
+
+
+def test_the_configuration_says_what_old_gradients_weigh() -> None:
+    assert age_weight_of(PolicySection().treatment, 16) == AgeWeight(weight=0.5, limit=16)
+    for rule in ("async", "batch-sync", "stash", "abort"):
+        treatment = PolicySection(late_gradient=rule, age_weight=0.9).treatment
+        assert age_weight_of(treatment, 3) == AgeWeight(weight=0.9, limit=3)
+    assert age_weight_of(PolicySection(late_gradient="drop", age_weight=0.9).treatment, 3).at(1) == 0, "nothing is left"
+
+
+# -- the ledger against an account of their own
+
+
+def numbers(values: Iterable[int]) -> np.ndarray:
+    """Whole numbers of any size."""
+    return np.array([int(value) for value in values], object)
+
+
+LEFT = {1.0: [256, 256], 0.5: [256, 128, 64, 32, 16], 0.1: [256, 26, 16], 0.0: [256, 0]}
+"""What iterations leave of a gradient, by what one leaves of it; further ones as much as the last."""
+
+
+@dataclass
+class Expected:
+    """What a block's ledger has to say; whoever is not aggregated fades with each closing."""
+
+    age: AgeWeight
+    gradients: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    aggregated: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    discarded: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
+    entered_weight: int = 0
+    aggregated_weight: int = 0
+    discarded_weight: int = 0
+    waits: list[int] = field(default_factory=list)
+    """When each gradient was begun that waits and is in no part that is on its way."""
+    away: dict[int, tuple[np.ndarray, int, list[int]]] = field(default_factory=dict)
+    """Parts: what each stands for and weighs, and when its gradients were begun."""
+
+    @property
+    def weight(self) -> int:
+        return self.entered_weight - self.aggregated_weight - self.discarded_weight
+
+    @property
+    def unsent(self) -> int:
+        return self.weight - sum(weight for _, weight, _ in self.away.values())
+
+    @property
+    def pending(self) -> np.ndarray:
+        return self.gradients - self.aggregated - self.discarded
+
+    @property
+    def oldest(self) -> int:
+        begun = [*self.waits, *(each for _, _, inside in self.away.values() for each in inside)]
+        return min(begun, default=0)
+
+    def _share(self, iterations: int, age: int) -> int:
+        """What so many iterations leave of what has this age then."""
+        left = LEFT[self.age.weight]
+        return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
+
+    def enter(self, values: np.ndarray, begun: int, age: int) -> None:
+        share = self._share(age, age)
+        self.gradients = self.gradients + values
+        self.discarded = self.discarded + (values - values * share // WEIGHT_UNIT)
+        self.entered_weight += WEIGHT_UNIT
+        self.discarded_weight += WEIGHT_UNIT - share
+        self.waits += [begun] if share else []
+
+    def send(self, part: int, values: np.ndarray) -> None:
+        self.away[part] = values, self.unsent, self.waits
+        self.waits = []
+
+    def close(self, iteration: int, parts: Iterable[int]) -> None:
+        for part, (values, weight, begun) in self.away.items():
+            if part in parts:
+                self.aggregated = self.aggregated + values
+                self.aggregated_weight += weight
+            else:
+                self.waits = self.waits + begun
+        self.away = {}
+        if not self.weight:
+            return
+        share = self._share(1, iteration + 1 - self.oldest)
+        left = self.weight * share // WEIGHT_UNIT
+        kept = self.pending * share // WEIGHT_UNIT if left else self.pending * 0
+        self.discarded = self.discarded + self.pending - kept
+        self.discarded_weight += self.weight - left
+        if not left:
+            self.waits = []
+
+
+BLOCKS = 3
+STEP = 1 << FRACTION_BITS - CODEC.exponent
+
+SEVERAL = st.sets(st.integers(0, BLOCKS - 1), min_size=1).map(sorted)
+
+STEPS = st.lists(st.sampled_from(["enter", "late", "send", "refuse", "close", "die"]), min_size=1, max_size=9)
+
+
+class Twin:
+    """Ledger, and what they have to say; a worker's steps in one iteration after another."""
+
+    def __init__(self, age: AgeWeight) -> None:
+        self.age, self.storage = age, LedgerStorage.in_memory(blocks=BLOCKS, lanes=LANES)
+        self.ledger = ledger_of(self.storage, CODEC, age=age)
+        self.expected = [Expected(age) for _ in range(BLOCKS)]
+        self.iteration, self.newest = 0, (0, 0)
+        self.open: set[int] = set()
+        self.parts: list[int] = []
+
+    def begin(self) -> None:
+        self.iteration += 1
+        self.ledger.begin(self.iteration)
+        self.open, self.parts = set(range(BLOCKS)), list(range(PARTS))
+
+    def enter(self, begun: int, values: np.ndarray, first: list[int]) -> None:
+        """A gradient that was begun then: these blocks of it first, then the others."""
+        batch = self.newest[1] + 1 if begun == self.newest[0] else 0
+        if begun < self.newest[0] or batch == PARTS:
+            return
+        self.newest = begun, batch
+        for blocks in np.array(first), None, None:
+            self.ledger.add(values, begun, blocks, batch=batch, current=self.iteration)
+        for block, expected in enumerate(self.expected):
+            whole = numbers(to_fixed(values).reshape(BLOCKS, LANES)[block])
+            expected.enter(whole, begun, self.iteration + (block not in self.open) - begun)
+
+    def send(self, part: int, chosen: Iterable[int]) -> None:
+        blocks = [block for block in chosen if block in self.open]
+        send(self.ledger, self.iteration, CODEC, np.array(blocks, int), part)
+        for block in blocks:
+            self._sent(part, block)
+
+    def refuse(self, block: int, scale: int) -> None:
+        """The slot sums at another scale than that of the block's latest part."""
+        if self.expected[block].away:
+            part = [*self.expected[block].away][-1]
+            send_again(self.ledger, block, self.iteration, CODEC, scale, part)
+            _, _, begun = self.expected[block].away.pop(part)
+            self.expected[block].waits = self.expected[block].waits + begun
+            self._sent(part, block)
+
+    def _sent(self, part: int, block: int) -> None:
+        expected, values = self.expected[block], numbers(sent_values(self.ledger, CODEC, block, part))
+        step = STEP if (scale := int(self.storage.sent_scale[part, block])) == CODEC.exponent else 1 << 40 - scale
+        rest = expected.pending - values - sum(other for other, _, _ in expected.away.values())
+        assert np.abs(rest).max() <= step // 2, "what is on its way already is not sent again, and all else is"
+        expected.send(part, values)
+        assert sent_weight(self.ledger, block, part) == max(1, expected.away[part][1])
+
+    def close(self, block: int, parts: set[int]) -> None:
+        if block in self.open:
+            self.open.remove(block)
+            inside = parts & self.expected[block].away.keys()
+            self.ledger.settle(closed(self.iteration, block, *inside))
+            self.expected[block].close(self.iteration, inside)
+
+    def die(self) -> None:
+        self.ledger = ledger_of(self.storage, CODEC, age=self.age)
+
+    def check(self) -> None:
+        ledger, expected = self.ledger, self.expected
+        totals, account = ledger.totals(), ledger.account()
+        assert totals.conserved
+        for name in ("gradients", "aggregated", "discarded", "pending"):
+            found = getattr(totals, name).reshape(BLOCKS, LANES)
+            assert found.tolist() == [getattr(one, name).tolist() for one in expected], name
+        assert ledger.waiting.tolist() == [one.weight for one in expected]
+        assert ledger.unsent(self.iteration).tolist() == [one.unsent for one in expected]
+        shares = [sum(weights) / BLOCKS / WEIGHT_UNIT for weights in zip(*(
+            (one.entered_weight, one.aggregated_weight, one.weight, one.discarded_weight) for one in expected
+        ), strict=True)]  # fmt: skip
+        assert [account.entered, account.summed, account.waiting, account.discarded] == pytest.approx(shares, abs=1e-12)
+        oldest = [one.oldest for one in expected if one.weight]
+        assert account.oldest == min(oldest, default=0)
+        for iteration in range(1, self.iteration + 2):
+            assert ledger.oldest_before(iteration) == (min(oldest, default=iteration) < iteration)
+
+
+@pytest.mark.parametrize("weight", LEFT)
+@settings(max_examples=60, deadline=None)
+@given(limit=st.sampled_from([1, 2, 3, 1 << 32]), seed=st.integers(0, 1 << 32), data=st.data())
+def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int, seed: int, data: Any) -> None:
+    """Gradients come in time or late, in up to four parts of a block, of which sums have any; blocks may rest."""
+    twin, random = Twin(AgeWeight(weight=weight, limit=limit)), np.random.default_rng(seed)
+    for _ in range(data.draw(st.integers(1, 6))):
+        twin.begin()
+        for step in data.draw(STEPS):
+            if step in ("enter", "late"):
+                begun = data.draw(st.integers(max(1, twin.newest[0]), twin.iteration)) if step == "late" else 0
+                values = random.uniform(-0.25, 0.25, BLOCKS * LANES).astype(np.float32)
+                twin.enter(begun or twin.iteration, values, data.draw(SEVERAL))
+            elif step == "send" and twin.parts:
+                part = twin.parts.pop(data.draw(st.integers(0, len(twin.parts) - 1)))
+                twin.send(part, data.draw(SEVERAL))
+            elif step == "refuse":
+                twin.refuse(data.draw(st.integers(0, BLOCKS - 1)), data.draw(st.integers(15, 25)))
+            elif step == "close":
+                twin.close(data.draw(st.integers(0, BLOCKS - 1)), data.draw(st.sets(st.integers(0, PARTS - 1))))
+            elif step == "die":
+                twin.die()
+            twin.check()
+        for block, expected in enumerate(twin.expected):
+            if expected.away:  # an iteration ends when all is answered that was sent
+                twin.close(block, data.draw(st.sets(st.sampled_from([*expected.away]))))
+        twin.check()
+
+
+ONES = np.ones(8, np.float32)
+
+
+def test_two_parts_of_a_block_are_counted_together() -> None:
+    """What the second has is what came after the first; both are in one sum, or one of them, or none."""
+    for inside, aggregated, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
+        ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+        ledger.begin(1)
+        for part, value in enumerate((2, 3)):
+            ledger.add(value * ONES, 1, batch=part, current=1)
+            send(ledger, 1, CODEC, part=part)
+            assert sent_values(ledger, CODEC, 0, part).tolist() == [value << FRACTION_BITS] * 8
+            assert sent_weight(ledger, 0, part) == WEIGHT_UNIT
+        ledger.settle(closed(1, 0, *inside))
+        totals = ledger.totals()
+        assert totals.conserved
+        assert totals.aggregated.tolist() == [aggregated << FRACTION_BITS] * 8
+        assert totals.pending.tolist() == [left << FRACTION_BITS] * 8
+        assert ledger.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
+        assert ledger.account().oldest == (0 if len(inside) == 2 else 1)
+
+
+def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent() -> None:
+    codecs = {0: CODEC, 2: FixedPoint(workers=3, width=8)}
+    ledger = Ledger(LedgerStorage.in_memory(blocks=3, lanes=8), 0, codecs)
+    ledger.begin(1)
+    for part, lanes in enumerate((0, 2, 0)):
+        ledger.add(np.full(24, 1.3, np.float32), 1, batch=part, current=1)
+        scale = CODEC.exponent if lanes == 0 else 4
+        ledger.sending(1, np.arange(3), lanes, np.full(3, scale), part)
+    for block, parts in enumerate(((0, 1, 2), (1, 2), (0, 1))):
+        ledger.settle(closed(1, block, *parts))
+    aggregated = ledger.totals().aggregated.reshape(3, 8)[:, 0] / 2.0**40
+    wide, narrow = 1.3, round(1.3 * 16) / 16
+    assert aggregated == pytest.approx([3 * wide, wide + narrow + (wide - narrow), wide + narrow], abs=1e-6), (
+        "what the narrow part left over is in the one after it"
+    )
+    assert ledger.totals().conserved
+
+
+def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
+    """A gradient of the first iteration is merged into the third as part 1, then comes the third's own as part 0."""
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
+    ledger.begin(3)
+    ledger.add(np.full(16, 8, np.float32), 1, current=3)
+    assert ledger.free_part == 1
+    send(ledger, 3, CODEC, np.array([0]), part=1)
+    assert (sent_weight(ledger, 0, 1), ledger.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
+    assert ledger.unsettled(3) == [0]
+    ledger.add(np.full(16, 3, np.float32), 3, current=3)
+    send(ledger, 3, CODEC)
+    sent = [sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
+    assert sent == [3, 5], "where nothing is on its way both go together"
+    assert [sent_weight(ledger, block) for block in range(2)] == [256, 256 + 64]
+    assert ledger.unsent(3).tolist() == [0, 0]
+    assert ledger.free_part == 2
+    ledger.settle(closed(3, 0, 0), closed(3, 1))
+    assert ledger.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
+    assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
+    assert ledger.account().oldest == 1
+    ledger.begin(4)
+    assert ledger.free_part == 1
+    send(ledger, 4, CODEC)
+    assert [sent_weight(ledger, block) for block in range(2)] == [32, 160]
+    ledger.settle(closed(4, 0, 0), closed(4, 1, 0))
+    assert ledger.account().oldest == 0
+    assert ledger.totals().conserved
+
+
+def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
+    """The oldest gradient that waits in a block says how old it is; all that waits there goes with it."""
+    for limit, waits in ((3, [256, 512, 768, 0, 256]), (1, [256, 0, 256, 0, 256]), (9, [256, 512, 768, 1024, 1280])):
+        ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=limit))
+        for iteration, weight in enumerate(waits, 1):
+            ledger.begin(iteration)
+            ledger.add(ONES, iteration)
+            send(ledger, iteration, CODEC)
+            ledger.settle(closed(iteration, 0))
+            assert ledger.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
+        assert ledger.totals().conserved
+    late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
+    for begun, current, weight in ((1, 4, 256), (2, 6, 256), (5, 8, 512)):
+        late.add(ONES, begun, current=current)
+        assert late.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
+    assert late.account().oldest == 1
+
+
+def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
+    ledger.begin(1)
+    ledger.settle(closed(1, 1))
+    ledger.add(np.ones(16, np.float32), 1)
+    assert ledger.waiting.tolist() == [256, 128]
+    ledger.begin(4)
+    ledger.settle(closed(4, 1))
+    ledger.add(np.ones(16, np.float32), 2, current=4)
+    assert ledger.waiting.tolist() == [256 + 64, 64 + 32]
+    account = ledger.account()
+    assert (account.entered, account.summed) == (2, 0)
+    assert (account.waiting, account.discarded) == ((256 + 64 + 64 + 32) / 512, 2 - (256 + 64 + 64 + 32) / 512)
+
+
+def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+    ledger.begin(1)
+    ledger.add(ONES, 1)
+    send(ledger, 1, CODEC)
+    with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
+        ledger.settle(closed(1, 0, 0, 1))
+    assert not ledger.totals().aggregated.any()
+
+
+# -- whoever dies, at any moment
+
+DYING = """
+import sys, numpy as np
+from pathlib import Path
+from kofn.host.compression.age_weight import AgeWeight
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.ledger import Ledger
+
+def settle(block):
+    members = 4 if block % 2 else 8
+    id = BlockId(iteration, block)
+    scale = codec.exponent
+    ledger.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, weight=256, members=members, values=b""))
+
+storage = LedgerStorage.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
+codec = FixedPoint(workers=1, gradient_range=2.0**20)
+ledger = Ledger(storage, 2, {0: codec}, age=AgeWeight(weight=float(sys.argv[2])))
+iteration, everything, scales = max(1, ledger.begun), np.arange(64), np.full(64, codec.exponent)
+gradient = np.ones(64 * 64, np.float32)
+while True:
+    print(iteration, flush=True)
+    ledger.begin(iteration)
+    for block in range(0, 32, 2):
+        settle(block)
+    for blocks in everything[::3], None:
+        ledger.add(gradient, iteration, blocks)
+    ledger.sending(iteration, everything, 0, scales)
+    for block in range(64):
+        settle(block)
+    iteration += 1
+"""
+
+
+@pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
+def test_books_survive_a_kill_at_any_moment(tmp_path, age):
+    """Of each block all is aggregated, or discarded, or nothing; even blocks always come too late."""
+    path, before = tmp_path / "worker.ledger", 0
+    for iterations, delay_ms in ((1, 0), (2, 1), (3, 2), (4, 5), (5, 1)):
+        command = [sys.executable, "-c", DYING, path, str(age.weight)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            for _ in range(iterations):
+                process.stdout.readline()
+            time.sleep(delay_ms / 1000)
+            process.kill()
+        storage = LedgerStorage.in_file(path, job=1, rank=2, blocks=64, lanes=64)
+        ledger = ledger_of(storage, FixedPoint(workers=1, gradient_range=2.0**20), 2, age=age)
+        assert ledger.begun >= before
+        unsettled = ledger.unsettled(ledger.begun)
+        for block in range(64):
+            if block % 2 == 0 or block in unsettled:
+                ledger.settle(result(ledger.begun, block, 0b100 if block % 2 else 0b1000))
+        assert ledger.unsettled(ledger.begun) == []
+        totals = ledger.totals()
+        gradients, aggregated, out, left = (
+            part.reshape(64, 64) for part in (totals.gradients, totals.aggregated, totals.discarded, totals.pending)
+        )
+        assert totals.conserved
+        assert np.array_equal(left[:, 0], ledger.waiting << FRACTION_BITS - 8), "each gradient is all ones"
+        assert np.all(aggregated == aggregated[:, :1]), "a block is aggregated whole"
+        assert not aggregated[::2].any()
+        assert not out[1::2].any()
+        kept, none = (left, out) if age is NOTHING_FADES else (out, left)
+        assert np.array_equal(kept[::2], gradients[::2]), "a late block is stashed, or discarded, whole"
+        assert not none[::2].any()
+        before = ledger.begun
+    assert before > 7
+
+
+def copied(storage: LedgerStorage) -> LedgerStorage:
+    return LedgerStorage(**{field.name: getattr(storage, field.name).copy() for field in fields(storage)})
+
+
+def moments(storage: LedgerStorage, act: Callable[[], object]) -> list[LedgerStorage]:
+    """What a kill would leave: copies of the ledger before every line of host/compression/ledger.py that `act` runs;
+    each once."""
+    found = [copied(storage)]
+
+    def same(before: LedgerStorage) -> bool:
+        return all(np.array_equal(getattr(before, one.name), getattr(storage, one.name)) for one in fields(storage))
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename == kofn.host.compression.ledger.__file__:
+            if event == "line" and not same(found[-1]):
+                found.append(copied(storage))
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def same_ledger(one: Ledger, other: Ledger) -> None:
+    """To the last bit, and so is what their next contribution says."""
+    ours, theirs = one.totals(), other.totals()
+    for name in ("gradients", "aggregated", "pending", "discarded"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name)), f"who goes on there has other {name}"
+    assert one.account() == other.account()
+    assert one.waiting.tolist() == other.waiting.tolist()
+    assert one.free_part == other.free_part
+
+
+SIX = 6
+"""Blocks; what becomes of each is said below."""
+
+
+def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
+    """A worker, from wherever its ledger is to the end of iteration `last`, as an agent would.
+
+    In each iteration it has a gradient of the one before, late, which it sends as part 1, then its own as part 0, and
+    another with the same parameters as part 2; each is entered in two pieces, of which a kill may leave the first.
+    Of block 0 all is in the sum; 1 closes before anything is there; of 2 nothing is in the sum; of 3 the late one;
+    of 4 the others by turns; of 5 its own, at another scale, which is then taken back.
+    """
+    ledger = ledger_of(storage, CODEC, age=age)
+    for iteration in range(max(ledger.begun, 1), last + 1):
+        ledger.begin(iteration)
+        ledger.settle(closed(iteration, 1))
+        for part, begun, batch in ((1, iteration - 1, 3), (0, iteration, 0), (2, iteration, 1)):
+            gradient = np.random.default_rng([iteration, part]).normal(size=SIX * 2).astype(np.float32)
+            for blocks in np.array([4, 2, 1]), None:
+                ledger.add(gradient, begun, blocks, batch=batch, current=iteration)
+            send(ledger, iteration, CODEC, part=part)
+            whole = np.flatnonzero(ledger.unsent(iteration) == 0)
+            for block in np.intersect1d(whole, ledger.unsettled(iteration)):
+                sent = [other for other in (1, 0, 2) if storage.sent_in[other, block] == iteration]
+                rest = ledger.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
+                assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
+            if not part and 5 in ledger.unsettled(iteration) and storage.sent_scale[0, 5] != 20:
+                send_again(ledger, 5, iteration, CODEC, 20)
+        for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
+            ledger.settle(closed(iteration, block, *parts))
+        ledger.reconcile(closed(iteration, 5))
+    return ledger
+
+
+@pytest.mark.parametrize("age", [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)], ids=str)
+def test_who_goes_on_after_a_kill_before_any_line_has_the_same_books(age):
+    """Gradients, sums and what has faded, with their weights and ages, whichever part of which block was at hand."""
+    storage = LedgerStorage.in_memory(blocks=SIX, lanes=2)
+    found = moments(storage, lambda: live(storage, 3, age))
+    whole = live(storage, 3, age)
+    assert whole.totals().conserved
+    assert whole.account().summed > 1
+    assert len(found) > 80
+    for moment in found:
+        died = ledger_of(copied(moment), CODEC, age=age)
+        assert died.totals().conserved
+        assert (died.waiting >= 0).all()
+        same_ledger(live(moment, 3, age), whole)
+
+
+@pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
+def test_weights_are_those_of_the_values_after_a_kill_before_any_line(age):
+    """Gradients of ones: what is pending of a block says how many gradients it is, and so does what is sent."""
+    left = [0, 4, 4, 4] if age is NOTHING_FADES else [0, 0, 0, 1]
+
+    def live_on_ones(storage: LedgerStorage, last: int) -> Ledger:
+        ledger = ledger_of(storage, CODEC, age=age)
+        for iteration in range(max(ledger.begun, 1), last + 1):
+            ledger.begin(iteration)
+            ledger.settle(closed(iteration, 1))
+            for blocks in np.array([2, 1]), None:
+                ledger.add(ONES, iteration, blocks)
+            send(ledger, iteration, CODEC)
+            for block in (0, 2, 3):
+                brought = sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS
+                assert sent_weight(ledger, block) == brought * WEIGHT_UNIT
+            for block, parts in ((0, (0,)), (2, ()), (3, (0,) if iteration % 2 == 0 else ())):
+                ledger.settle(closed(iteration, block, *parts))
+            ledger.reconcile(closed(iteration, 3))
+        return ledger
+
+    storage = LedgerStorage.in_memory(blocks=4, lanes=2)
+    found = moments(storage, lambda: live_on_ones(storage, 4))
+    assert ledger_of(storage, CODEC, age=age).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+    assert len(found) > 80
+    for moment in found:
+        died = ledger_of(copied(moment), CODEC, age=age)
+        assert np.array_equal(died.pending, np.repeat(died.waiting << FRACTION_BITS - 8, 2).reshape(4, 2))
+        assert live_on_ones(moment, 4).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+
+
+def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
+    """Who died over its third gradient of an iteration computes the second again, which all its blocks have."""
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), CODEC)
+    for batch, blocks in ((0, None), (1, None), (2, np.array([1]))):
+        ledger.add(ONES, 7, blocks, batch=batch)
+    assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT, 3 * WEIGHT_UNIT]
+    for batch in (0, 1, 2):
+        ledger.add(ONES, 7, batch=batch)
+    assert ledger.waiting.tolist() == [3 * WEIGHT_UNIT] * 2
+    assert ledger.entered == 7
+
+
+def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_sum():
+    codec = FixedPoint(workers=64, gradient_range=2.0**20)
+    ledger, most = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec), WEIGHT_MAX // WEIGHT_UNIT
+    for iteration in range(1, most + 10):
+        ledger.add(ONES, iteration)
+        send(ledger, iteration, codec)
+        assert sent_weight(ledger, 0) == min(iteration * WEIGHT_UNIT, WEIGHT_MAX)
+        ledger.settle(closed(iteration, 0))
+    assert 64 * PARTS * sent_weight(ledger, 0) < 2**32
+    ledger.add(ONES, most + 10)
+    send(ledger, most + 10, codec)
+    ledger.settle(closed(most + 10, 0, 0))
+    assert ledger.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
+    found_closed = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
+    found_closed.settle(closed(1, 0))
+    found_closed.add(ONES, 1)
+    send(found_closed, 1, codec)
+    assert (found_closed.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
+
+
+# -- what others have made again
+
+
+def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC)
+    for iteration in (1, 2):
+        ledger.add(np.arange(16, dtype=np.float32), iteration)
+        send(ledger, iteration, CODEC)
+        for block in range(2):
+            ledger.settle(closed(iteration, block, 0))
+    before = ledger.totals()
+    for same in (closed(2, 0, 0), closed(1, 1), closed(3, 1)):
+        ledger.reconcile(same)
+    assert np.array_equal(ledger.totals().aggregated, before.aggregated), "the same, an older one, one to come"
+    for _ in range(2):
+        ledger.reconcile(closed(2, 1))
+    after = ledger.totals()
+    assert after.conserved
+    assert np.array_equal(after.aggregated[:8], before.aggregated[:8])
+    assert np.array_equal(after.aggregated[8:], before.aggregated[8:] // 2)
+    assert ledger.waiting.tolist() == [0, WEIGHT_UNIT]
+
+
+@pytest.mark.parametrize("mine", [(0, 1), (0, 1, 2), (1,)])
+@pytest.mark.parametrize("theirs", [(), (0,), (1,), (0, 1)])
+def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, theirs):
+    """The ledger is as if theirs had been the only one."""
+    storage, values = LedgerStorage.in_memory(blocks=2, lanes=4), (1, 2, 4)
+    ledger = ledger_of(storage, CODEC)
+    ledger.begin(1)
+    for part, value in enumerate(values):
+        ledger.add(value * ONES, 1, batch=part)
+        send(ledger, 1, CODEC, part=part)
+    before = copied(storage)
+    ledger.settle(closed(1, 0, *mine), closed(1, 1, 0))
+    other = ledger_of(before, CODEC)
+    other.settle(closed(1, 0, *theirs), closed(1, 1, 0))
+    for _ in range(2):
+        ledger.reconcile(closed(1, 0, *theirs))
+    same_ledger(ledger, other)
+    same_ledger(ledger_of(storage, CODEC), other)
+    aggregated = sum(values[part] for part in theirs)
+    assert ledger.totals().aggregated.reshape(2, 4)[:, 0].tolist() == [aggregated << FRACTION_BITS, 1 << FRACTION_BITS]
+
+
+def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs():
+    """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
+    storage = LedgerStorage.in_memory(blocks=1, lanes=8)
+    ledger = ledger_of(storage, CODEC)
+    for iteration in (1, 2):
+        ledger.begin(iteration)
+        ledger.add(ONES, iteration)
+        send(ledger, iteration, CODEC)
+        if iteration == 1:
+            ledger.settle(closed(1, 0, 0))
+    again = ledger_of(storage, CODEC)
+    again.reconcile(closed(1, 0))
+    send(again, 2, CODEC)
+    assert sent_weight(again, 0) == WEIGHT_UNIT, "the switch may hold it"
+    assert sent_values(again, CODEC, 0)[0] == 1 << FRACTION_BITS
+    assert again.unsent(2).tolist() == [WEIGHT_UNIT]
+    send_again(again, 0, 2, CODEC, CODEC.exponent - 1)
+    assert sent_weight(again, 0) == 2 * WEIGHT_UNIT
+    assert sent_values(again, CODEC, 0)[0] == 2 << FRACTION_BITS
+    again.settle(closed(2, 0, 0))
+    assert again.waiting.tolist() == [0]
+    assert not again.pending.any()
+
+
+def test_what_is_taken_back_is_pending_and_never_discarded():
+    storage = LedgerStorage.in_memory(blocks=1, lanes=8)
+    ledger = ledger_of(storage, CODEC, age=DROPPED)
+    ledger.add(np.ones(8, np.float32), 1)
+    send(ledger, 1, CODEC)
+    ledger.settle(closed(1, 0, 0))
+    ledger.reconcile(closed(1, 0))
+    for totals in (ledger.totals(), ledger_of(storage, CODEC, age=DROPPED).totals()):
+        assert np.array_equal(totals.pending, totals.gradients)
+        assert not totals.discarded.any()
+    assert ledger.account().oldest == 1
+
+
+def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
+    """It was in time once; what waits beside it is as old as it is."""
+    for parts, oldest in (((0,), 2), ((1, 0), 1)):
+        ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+        ledger.begin(2)
+        ledger.add(ONES, 1, current=2)
+        for part in parts[:-1]:
+            send(ledger, 2, CODEC, part=part)
+        ledger.add(ONES, 2)
+        send(ledger, 2, CODEC)
+        ledger.settle(closed(2, 0, 0))
+        ledger.reconcile(closed(2, 0))
+        assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT]
+        assert ledger.account().oldest == oldest
+
+
+def test_books_of_others_are_refused(tmp_path):
+    path = tmp_path / "ledger"
+    LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
+    with pytest.raises(LedgerError, match=r"job and rank 1, 2; 3 blocks of 64 lanes.*not those of job 1, rank 1"):
+        LedgerStorage.in_file(path, job=1, rank=1, blocks=3, lanes=64)
+    with pytest.raises(LedgerError, match="No such file"):
+        LedgerStorage.in_file(tmp_path / "none" / "ledger", job=1, rank=1, blocks=3, lanes=64)
+
+
+def test_a_restart_sends_what_was_sent(tmp_path):
+    """Whatever is added to the ledger later: the switch may hold the first contributions already."""
+    storage = LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8)
+    first = ledger_of(storage, CODEC)
+    first.begin(5)
+    first.add(np.ones(16, np.float32), 4, current=5)
+    send(first, 5, CODEC, part=1)
+    first.add(np.arange(16, dtype=np.float32), 5)
+    send(first, 5, CODEC)
+    sent = storage.sent.copy()
+    again = ledger_of(LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
+    again.begin(4)  # a peer whose replica it takes may be behind
+    assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
+    again.begin(5)
+    assert (again.free_part, again.unsent(5).tolist()) == (2, [0, 0])
+    again.settle(closed(5, 1, 0))
+    again.add(np.ones(16, np.float32), 5)
+    for part in (0, 1):
+        send(again, 5, CODEC, part=part)
+    assert np.array_equal(storage.sent, sent)
+    assert np.array_equal(again.sent_in(5), sent)
+    assert not again.sent_in(4).any()
+    again.settle(closed(5, 0, 0, 1))
+    assert again.totals().conserved
+    with pytest.raises(ProtocolError, match="which sent none"):
+        again.settle(closed(6, 0, 0))
+
+
+@given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))
+def test_lanes_of_n_addends_never_overflow(workers, gradient_range, values):
+    codec = FixedPoint(workers=workers, gradient_range=gradient_range)
+    lanes = codec.encode(values, codec.exponent)
+    assert np.abs(lanes.astype(np.int64)).max() * workers < 2**31
+
+
+def test_rounding_leaves_at_most_half_a_step():
+    codec = FixedPoint(workers=4, gradient_range=64.0)
+    values = to_fixed(np.linspace(-3, 3, 1001, dtype=np.float32))
+    left = values - codec.decode(codec.encode(values, codec.exponent), codec.exponent, 1)
+    assert np.abs(left).max() <= 1 << (FRACTION_BITS - codec.exponent - 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
+def test_bad_gradients_never_reach_the_wire(bad):
+    gradient = np.array([0.5, bad], np.float32)
+    with pytest.raises(GradientError, match="gradient element 1 is"):
+        to_fixed(gradient)
+
+
+def test_gradient_is_the_slope_of_the_loss():
+    model = Perceptron((8, 6), seed=0)
+    batch = load_shard(0, 4, seed=1).batch(1, 16)
+    _, gradient = model.gradient(batch)
+    for element in np.argsort(-np.abs(gradient))[:10]:
+        original = model.parameters[element]
+        losses = []
+        for step in (2e-3, -2e-3):
+            model.parameters[element] = original + step
+            losses.append(model.gradient(batch)[0])
+        model.parameters[element] = original
+        assert gradient[element] == pytest.approx((losses[0] - losses[1]) / 4e-3, rel=0.03)
+
+
+def test_shards_share_the_held_out_images_and_nothing_else():
+    shards = [load_shard(rank, 3, seed=7) for rank in range(3)]
+    assert sum(len(shard.train.labels) for shard in shards) + len(shards[0].held_out.labels) == 1797
+    assert all(np.array_equal(shard.held_out.images, shards[0].held_out.images) for shard in shards)
+    assert np.array_equal(shards[0].batch(5, 8).labels, load_shard(0, 3, seed=7).batch(5, 8).labels)
+    assert not np.array_equal(shards[0].batch(5, 8).images, shards[0].batch(6, 8).images)
+
+
+def test_classes_that_one_worker_alone_holds():
+    owned = (ClassShard(worker=1, classes=(8, 9)), ClassShard(worker=3, classes=(0,)))
+    shards = [load_shard(rank, 5, 7, owned) for rank in range(5)]
+    held = [set(shard.train.labels.tolist()) for shard in shards]
+    assert held == [set(range(1, 8)), {8, 9}, set(range(1, 8)), {0}, set(range(1, 8))]
+    sizes = [len(shard.train.labels) for shard in shards]
+    assert sum(sizes) + len(shards[0].held_out.labels) == 1797
+    assert max(sizes[::2]) - min(sizes[::2]) <= 1
+    assert len(np.unique(np.concatenate([shard.train.images for shard in shards]), axis=0)) == sum(sizes)
+    assert np.array_equal(shards[0].held_out.images, load_shard(0, 5, seed=7).held_out.images)
+
+
+def test_shards_by_dirichlet_divide_all_images_and_nobody_is_without() -> None:
+    skewed, even = (
+        [len(shard.train.labels) for shard in load_shards(range(8), 8, 7, (), alpha)] for alpha in (0.05, 1e6)
+    )
+    assert sum(skewed) == sum(even) == 1797 - 360
+    assert min(skewed) >= 1
+    assert max(even) - min(even) <= 10, "an image of each class at most"
+    shards = load_shards(range(8), 8, 7, (), 0.3)
+    classes = np.array([np.bincount(shard.train.labels, minlength=10) for shard in shards])
+    assert (classes.max(axis=0) > 0.4 * classes.sum(axis=0)).sum() >= 5, "most of a class is with one worker"
+    one = load_shard(3, 8, 7, (), 0.3)
+    assert np.array_equal(one.train.labels, shards[3].train.labels), "whoever loads it"
+    assert np.array_equal(one.held_out.labels, load_shard(0, 8, 7).held_out.labels)
+
+
+def test_momentum_is_plain_sgd_with_momentum():
+    parameters = np.zeros(2, np.float32)
+    optimizer = Momentum(parameters, rate=0.5, momentum=0.5)
+    for _ in range(2):
+        optimizer.step(np.array([1, 2], np.float32))
+    assert parameters.tolist() == [-1.25, -2.5]
+
+
+def test_stragglers_follow_the_config_and_repeat():
+    straggler = (
+        StragglerSection(workers=(0, 1), mean_ms=10.0),
+        StragglerSection(workers=(1,), mean_ms=100.0, from_iteration=50),
+    )
+    config = Config(straggler=straggler)
+    steady, changing = Drawn(config, 0), Drawn(config, 1)
+    assert (steady.mean_s(1), steady.mean_s(99)) == (0.01, 0.01)
+    assert (changing.mean_s(49), changing.mean_s(50)) == (0.01, 0.1)
+    drawn = [changing.blocking_s(iteration) for iteration in range(50, 2050)]
+    assert np.mean(drawn) == pytest.approx(0.1, rel=0.05)
+    assert np.var(drawn) / np.mean(drawn) == pytest.approx(straggler[0].event_ms / 1000, rel=0.1)
+    assert drawn[:5] == [Drawn(config, 1).blocking_s(iteration) for iteration in range(50, 55)]
+    assert Drawn(Config(), 0).blocking_s(1) == 0
+
+
+def test_roles_go_to_the_next_rank_and_around() -> None:
+    straggler = (StragglerSection(workers=(0, 1), mean_ms=4.0), StragglerSection(workers=(2,), mean_ms=80.0))
+    config = Config(run=RunSection(shift_every=50), job=JobSection(workers=3), straggler=straggler)
+    workers = [Drawn(config, rank) for rank in range(3)]
+    slow = [[rank for rank in range(3) if workers[rank].mean_s(at) == 0.08] for at in (1, 50, 51, 100, 101, 150, 151)]
+    assert slow == [[2], [2], [0], [0], [1], [1], [2]]
+    assert all(sorted(worker.mean_s(at) for worker in workers) == [0.004, 0.004, 0.08] for at in (1, 51, 999))

@@ -1,0 +1,187 @@
+"""Ledger of blocks in lanes of any width, of which some rest: nothing is lost, whatever encoding leaves over."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
+from kofn.host.compression.codec import Codec, statistics, to_fixed
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.codecs.onebit import OneBit
+from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.errors import GradientError
+from kofn.host.wire.packet import WEIGHT_UNIT
+from tests.host.compression.test_ledger import copied, moments, result, same_ledger
+from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
+
+BLOCKS, ELEMENTS, ME = 4, 4, 0
+
+CODECS: dict[str, Callable[[], Codec]] = {
+    "int32": lambda: FixedPoint(workers=3, gradient_range=16.0),
+    "int16": lambda: FixedPoint(workers=3, width=16),
+    "int8": lambda: FixedPoint(workers=3, width=8, rounding="stochastic"),
+    "int4": lambda: FixedPoint(workers=3, width=4),
+    "onebit": lambda: OneBit(workers=3),
+}
+
+GRADIENTS = arrays(np.float32, BLOCKS * ELEMENTS, elements=st.floats(-100, 100, width=32))
+
+
+AGES = {"kept": NOTHING_FADES, "halved": AgeWeight(weight=0.5), "dropped": AgeWeight(weight=0.0)}
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=30)
+@given(
+    gradients=st.lists(GRADIENTS, min_size=1, max_size=6),
+    feedback=st.booleans(),
+    late=st.sampled_from([*AGES]),
+    data=st.data(),
+)
+def test_conservation_is_exact_for_every_codec(
+    name: str, gradients: list[np.ndarray], feedback: bool, late: str, data: Any
+) -> None:
+    """Some blocks rest, some are refused and encoded again, some come too late, and a process may begin anew."""
+    codec, storage, age = CODECS[name](), LedgerStorage.in_memory(blocks=BLOCKS, lanes=ELEMENTS), AGES[late]
+    ledger = ledger_of(storage, codec, feedback=feedback, age=age)
+    aggregated, weight = np.zeros((BLOCKS, ELEMENTS), np.int64), np.zeros(BLOCKS, int)
+    for iteration, gradient in enumerate(gradients, 1):
+        ledger.begin(iteration)
+        ledger.add(gradient, iteration)
+        weight += WEIGHT_UNIT
+        chosen = np.array(sorted(data.draw(st.sets(st.integers(0, BLOCKS - 1), min_size=1))))
+        send(ledger, iteration, codec, chosen)
+        for block in chosen:
+            if data.draw(st.booleans()):
+                send_again(ledger, block, iteration, codec, data.draw(st.integers(0, 40)))
+            if data.draw(st.booleans()):
+                ledger = ledger_of(storage, codec, feedback=feedback, age=age)
+                send(ledger, iteration, codec, chosen)
+            included = data.draw(st.booleans())
+            own = sent_values(ledger, codec, block)
+            ledger.settle(result(iteration, block, 0b1 if included else 0b10))
+            aggregated[block] += own * included
+            weight[block] = 0 if included else weight[block] * age.at(1) // WEIGHT_UNIT
+            if not feedback and included:
+                assert not ledger.pending[block].any(), "what is left over of what was aggregated is thrown away"
+            if late == "dropped" and not included:
+                assert not ledger.pending[block].any(), "what rounding had left there goes as well"
+        assert ledger.unsettled(iteration) == []
+    totals = ledger.totals()
+    assert totals.conserved
+    assert np.array_equal(totals.aggregated, aggregated.ravel())
+    assert np.array_equal(totals.gradients, sum(to_fixed(gradient) for gradient in gradients))
+    assert ledger.waiting.tolist() == weight.tolist()
+    if feedback and late == "kept":
+        assert not totals.discarded.any()
+
+
+def live(storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool) -> Ledger:
+    """Goes on from wherever its ledger is, in lanes that change: block 0 is aggregated, 1 is late, 2 is refused once.
+
+    Each rests in every third iteration; 3 is aggregated and taken back.
+    """
+    codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
+    ledger = Ledger(storage, ME, codecs, age=age, feedback=feedback)
+    for iteration in range(max(ledger.begun, 1), last + 1):
+        ledger.begin(iteration)
+        gradient = np.random.default_rng(iteration).normal(size=BLOCKS * 2).astype(np.float32)
+        for blocks in np.arange(BLOCKS)[::2], None:
+            ledger.add(gradient, iteration, blocks)
+        lanes = 1 + 2 * (iteration % 2)
+        scale = codecs[lanes].scale(*statistics(ledger.pending))
+        chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
+        ledger.sending(iteration, chosen, lanes, np.full(BLOCKS, 2 + iteration) if lanes == 3 else scale)
+        if 2 in chosen and storage.sent_scale[0, 2] != 6 and 2 in ledger.unsettled(iteration):
+            ledger.send_again(np.array([2]), iteration, 3, np.full(BLOCKS, 6))
+        for block in chosen:
+            ledger.settle(result(iteration, block, 0b10 if block == 1 else 0b1))
+        ledger.reconcile(result(iteration, 3, 0b10))
+    return ledger
+
+
+@pytest.mark.parametrize("late", AGES)
+@pytest.mark.parametrize("feedback", [False, True])
+def test_a_kill_before_any_line_loses_nothing(late: str, feedback: bool) -> None:
+    """Who goes on has what it would have had."""
+    storage, age = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2), AGES[late]
+    found = moments(storage, lambda: live(storage, 3, age=age, feedback=feedback))
+    whole = live(storage, 3, age=age, feedback=feedback)
+    assert whole.totals().conserved
+    assert len(found) > 60
+    for moment in found:
+        codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
+        died = Ledger(copied(moment), ME, codecs, age=age, feedback=feedback)
+        assert died.totals().conserved
+        if not feedback:
+            assert not died.pending[died.waiting == 0].any(), "thrown away, or not yet aggregated"
+        same_ledger(live(moment, 3, age=age, feedback=feedback), whole)
+
+
+def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
+    codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
+    storage = LedgerStorage.in_memory(blocks=2, lanes=4)
+    ledger = Ledger(storage, ME, codecs)
+    ledger.add(np.full(8, 1.3, np.float32), 1)
+    ledger.sending(1, np.array([0, 1]), 1, np.array([1, 1]))
+    ledger.send_again(np.array([1]), 1, 3, np.array([0, 0]))
+    again = Ledger(storage, ME, codecs)
+    for block in range(2):
+        again.settle(result(1, block, 0b1))
+    assert again.totals().aggregated.reshape(2, 4)[:, 0].tolist() == [3 << 39, 1 << 40]
+    assert again.totals().conserved
+
+
+def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
+    codec = CODECS["int8"]()
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec, feedback=False)
+    for iteration in (1, 2, 3):
+        ledger.add(np.ones(8, np.float32), iteration)
+        send(ledger, iteration, codec, np.array([0]))
+        ledger.settle(result(iteration, 0, 0b1))
+    assert ledger.waiting.tolist() == [0, 3 * WEIGHT_UNIT]
+    assert ledger.pending.tolist() == [[0] * 4, [3 << 40] * 4]
+    send(ledger, 4, codec)
+    assert sent_weight(ledger, 1) == 3 * WEIGHT_UNIT
+    ledger.settle(result(4, 1, 0b1))
+    assert ledger.waiting.tolist() == [0, 0]
+
+
+def test_a_summary_block_is_not_in_the_books() -> None:
+    codec = CODECS["int8"]()
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec)
+    ledger.add(np.ones(8, np.float32), 1)
+    send(ledger, 1, codec)
+    before = ledger.totals()
+    for block in (2, 3):
+        ledger.settle(result(1, block, 0b1))
+        ledger.reconcile(result(1, block, 0b10))
+    assert np.array_equal(ledger.totals().aggregated, before.aggregated)
+    assert ledger.unsettled(1) == [0, 1]
+
+
+@pytest.mark.parametrize("name", [*CODECS, "auto"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
+def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> None:
+    coding = JobCoding.of(JobSection(workers=3, words=8), CompressSection(codec=name), 1000)
+    ledger = Ledger(
+        LedgerStorage.in_memory(blocks=coding.layout.blocks, lanes=coding.layout.elements), ME, coding.codecs
+    )
+    encoder, gradient = Encoder(coding, ledger), np.ones(1000, np.float32)
+    gradient[3] = bad
+    encoder.begin(1)
+    with pytest.raises(GradientError, match="gradient element 3 is"):
+        encoder.enter(gradient, 1)
+    assert (ledger.entered, ledger.pending.any(), ledger.totals().gradients.any()) == (0, False, False)
+    with pytest.raises(KeyError):
+        encoder.packed(0)

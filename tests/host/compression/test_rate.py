@@ -1,0 +1,345 @@
+"""The rate of a link whose rate is known, and the ratio that follows from it."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kofn.host.compression.rate import (
+    DEAD_ZONE,
+    FEW,
+    HOLD,
+    LATE,
+    PROBE,
+    RATIO_MIN,
+    READINGS,
+    WINDOW,
+    RateEstimator,
+    compression_ratio,
+    lanes_for,
+)
+from kofn.host.errors import RateError
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.pacing import Pacer, bucket_for
+from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
+from kofn.sim.clock import VirtualClock
+from kofn.sim.network import FRAME_BYTES, Link
+
+PACKET = 1106
+GRADIENT = 1024
+BLOCKS = 200
+MBPS = 20.0
+GRADIENT_BYTES = 1920
+
+
+def estimator(reading: str = "deliverable", *, stability: float = 0.1, blocks: int = BLOCKS) -> RateEstimator:
+    rate = RateEstimator(reading, stability=stability)
+    rate.begin(blocks * GRADIENT)
+    return rate
+
+
+def stream(rate: RateEstimator, mbps: list[float], start_s: float = 0.0, first: int = 0) -> float:
+    """One answer after another, each as long after the one before as its own rate says; when the last one came."""
+    now = start_s
+    for block, link_mbps in enumerate(mbps, first):
+        now += PACKET * 8e-6 / link_mbps
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, now)
+    return now
+
+
+def mbps(rate: RateEstimator) -> float:
+    assert rate.rate_bps is not None
+    return rate.rate_bps / 1e6
+
+
+def test_a_constant_rate_is_found_and_nothing_is_compressed() -> None:
+    rate = estimator()
+    stream(rate, [MBPS] * BLOCKS)
+    rate.begin(BLOCKS * GRADIENT)
+    assert mbps(rate) == pytest.approx(MBPS)
+    assert rate.ratio == rate.wish == rate.rest == 1
+
+
+def test_a_drop_to_a_quarter_in_mid_stream_is_found_after_two_windows() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * BLOCKS)
+    rate.begin(BLOCKS * GRADIENT)
+    now = stream(rate, [MBPS] * 100, now)
+    now = stream(rate, [MBPS / 4] * WINDOW, now, first=100)
+    assert mbps(rate) == pytest.approx(MBPS), "a rate that has only begun is not stable"
+    stream(rate, [MBPS / 4] * (WINDOW + HOLD + 1), now, first=100 + WINDOW)
+    assert mbps(rate) == pytest.approx(MBPS / 4)
+    delivered = 100 + 2 * WINDOW + HOLD + 1
+    assert rate.rest == rate.wish == pytest.approx(1 / 4 / 0.9)
+    assert rate.ratio == pytest.approx((delivered + (BLOCKS - delivered) * rate.rest) / BLOCKS)
+
+
+def test_a_rate_that_comes_back_is_not_compressed_for() -> None:
+    rate = estimator()
+    stream(rate, [MBPS] * 50 + [MBPS / 4] * 50 + [MBPS] * 50)
+    assert rate.wish == 1
+
+
+def two_iterations(stability: float, share: float) -> RateEstimator:
+    """After one at the planned rate and one at this share of it."""
+    rate = estimator(stability=stability)
+    for link_mbps in (MBPS, share * MBPS):
+        stream(rate, [link_mbps] * BLOCKS)
+        rate.begin(BLOCKS * GRADIENT)
+    return rate
+
+
+@pytest.mark.parametrize("stability", [1e-9, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
+def test_a_halved_link_is_followed_however_stable_a_rate_has_to_be(stability: float) -> None:
+    rate = two_iterations(stability, 1 / 2)
+    assert rate.wish == pytest.approx(1 / 2 / (1 - DEAD_ZONE))
+    assert lanes_for(rate.wish) == 16
+
+
+def test_stability_says_only_which_rates_are_stable() -> None:
+    """A rate that is a tenth lower in each window is not stable within 0.05, and is within 0.5."""
+    falling = [MBPS * 0.9 ** (block / WINDOW) for block in range(8 * WINDOW)]
+    strict, lax = estimator(stability=0.05), estimator(stability=0.5)
+    for rate in (strict, lax):
+        stream(rate, falling)
+    assert strict.rate_bps is None
+    assert lax.rate_bps is not None
+
+
+@pytest.mark.parametrize("stability", [0.01, 0.9])
+def test_nothing_is_narrowed_within_the_dead_zone(stability: float) -> None:
+    """The gradient is made late here: being in time keeps lanes wide as well."""
+    inside, outside = (two_iterations(stability, 1 - DEAD_ZONE + by) for by in (0.001, -0.001))
+    for rate in (inside, outside):
+        rate._gradient_bps = rate._planned_bps / LATE / 2
+        assert not rate.in_time
+    assert inside.wish == 1
+    assert lanes_for(outside.wish) == 16
+
+
+@pytest.mark.parametrize("stability", [0.01, 0.9])
+def test_a_gradient_is_late_that_takes_longer_than_it_may(stability: float) -> None:
+    """Packets of three quarters: while the gradient is in time these are not too much, whatever the rate."""
+    for longer, in_time in ((0.99, True), (1.01, False)):
+        rate = RateEstimator("deliverable", stability=stability)
+        narrow(rate, 1, 1e-3, 2000)
+        narrow(rate, 1, longer * LATE * 1e-3, 1500)
+        rate.begin(BLOCKS * GRADIENT_BYTES)
+        assert rate.in_time is in_time
+        assert rate.wish == pytest.approx(1500 / 2000 if in_time else 1500 / 2000 / (longer * LATE) / (1 - DEAD_ZONE))
+
+
+@pytest.mark.parametrize("swing", [0.02, 0.5])
+def test_a_rate_that_swings_is_its_mean(swing: float) -> None:
+    rate, numbers = estimator(stability=0.05), random.Random(1)
+    for _ in range(3):
+        links = [MBPS * (1 + (swing if block // WINDOW % 2 else -swing) / 2) for block in range(BLOCKS)]
+        stream(rate, [link * numbers.uniform(0.99, 1.01) for link in links])
+        rate.begin(BLOCKS * GRADIENT)
+    assert mbps(rate) == pytest.approx(MBPS, rel=0.1)
+    assert rate.wish == 1
+
+
+def test_a_rate_that_falls_all_the_time_is_never_stable() -> None:
+    rate = estimator()
+    stream(rate, [MBPS * 0.95**block for block in range(BLOCKS)])
+    assert rate.rate_bps is None
+
+
+def test_what_the_first_answer_waited_for_is_no_rate() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    stream(rate, [MBPS] * 50, now + 100.0)
+    assert mbps(rate) == pytest.approx(MBPS)
+
+
+def test_a_tiny_iteration_leaves_the_last_rate() -> None:
+    rate = estimator()
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    stream(rate, [MBPS / 4] * 2 * FEW, now)
+    assert mbps(rate) == pytest.approx(MBPS)
+    rate.begin(BLOCKS * GRADIENT)
+    assert rate.wish == 1
+
+
+def test_bytes_count_once_whatever_is_sent_again_and_answered_twice() -> None:
+    rate, again = estimator(), estimator()
+    stream(rate, [MBPS] * 50)
+    now = 0.0
+    for block in range(50):
+        now += PACKET * 8e-6 / MBPS
+        for _ in range(3):
+            again.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        for _ in range(3):
+            again.answered(block, now)
+            again.answered(BLOCKS + block, now)
+    assert (again.rate_bps, again.ratio) == (rate.rate_bps, rate.ratio)
+    again.sent(0, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+    again.begin(BLOCKS * GRADIENT)
+    again.answered(0, now)
+    assert again._delivered_bytes == 0, "an answer of the iteration before"
+
+
+def test_a_result_without_this_worker_says_nothing_of_its_link() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, block * 1e-3, counted=False)
+    assert rate.rate_bps is None
+    assert rate._delivered_bytes == 0
+
+
+def test_answers_that_are_read_together_are_one() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, (block // 5 + 1) * 5 * PACKET * 8e-6 / MBPS)
+    rate.begin(BLOCKS * GRADIENT)
+    assert mbps(rate) == pytest.approx(MBPS)
+
+
+def test_a_clock_that_stands_still_has_no_rate() -> None:
+    rate = estimator()
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=PACKET, gradient_bytes=GRADIENT)
+        rate.answered(block, 1.0)
+    assert rate.rate_bps is None
+    assert rate.ratio == 1
+
+
+def test_to_the_letter_a_constant_rate_sends_nothing_more() -> None:
+    rate = estimator("literal")
+    stream(rate, [MBPS] * 100)
+    assert rate.rest == pytest.approx(0, abs=1e-9)
+    assert rate.ratio == pytest.approx(100 / BLOCKS)
+    assert rate.wish == RATIO_MIN
+
+
+def test_to_the_letter_the_rate_is_compared_with_the_iterations_own_start() -> None:
+    rate = estimator("literal")
+    now = stream(rate, [MBPS] * 50)
+    rate.begin(BLOCKS * GRADIENT)
+    assert rate.ratio == 1, "the start is not known yet"
+    stream(rate, [MBPS / 2] * 50 + [MBPS / 8] * 50, now)
+    assert rate.rest == pytest.approx(3 / 4)
+
+
+@given(
+    reading=st.sampled_from(sorted(READINGS)),
+    stability=st.floats(1e-6, 0.999),
+    events=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 10**9), st.floats(0, 1e9), st.booleans(), st.booleans()),
+        max_size=80,
+    ),
+)
+def test_a_ratio_is_always_one(
+    reading: str, stability: float, events: list[tuple[int, int, float, bool, bool]]
+) -> None:
+    """Whatever comes in, clocks that jump and bytes above the gradient's included."""
+    rate = estimator(reading, stability=stability, blocks=10)
+    for block, size, now, aggregated, new in events:
+        if new:
+            rate.begin(1 + size)
+        rate.sent(block, wire_bytes=size, gradient_bytes=size)
+        rate.answered(block, now, counted=aggregated)
+        assert RATIO_MIN <= rate.ratio <= 1
+        assert RATIO_MIN <= rate.wish <= 1
+        assert 0 <= rate.rest <= 1
+
+
+@given(start=st.floats(1e-3, 1e12), now=st.floats(1e-3, 1e12), total=st.integers(1, 10**12), share=st.floats(0, 2))
+def test_both_formulas_are_bounded(start: float, now: float, total: int, share: float) -> None:
+    for formula in READINGS.values():
+        rest = formula(start, now)
+        assert 0 <= rest <= 1
+        ratio = compression_ratio(total_bytes=total, delivered_bytes=int(share * total), rest=rest)
+        assert RATIO_MIN <= ratio <= 1
+
+
+def test_the_formulas() -> None:
+    assert READINGS["deliverable"](100, 25) == 0.25
+    assert READINGS["literal"](100, 25) == 0.75
+    assert compression_ratio(total_bytes=1000, delivered_bytes=200, rest=0.25) == pytest.approx(0.4)
+
+
+@given(ratio=st.floats(RATIO_MIN, 1))
+def test_lanes_take_no_more_than_the_ratio_unless_they_are_the_narrowest(ratio: float) -> None:
+    for widths in ((32, 16, 8, 4), (32, 16, 8), (16,)):
+        width = lanes_for(ratio, widths)
+        assert width / 32 <= ratio or width == widths[-1]
+        assert all(other / 32 > ratio for other in widths if other > width)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(RateError, match="reading is 'mine': deliverable, literal are allowed"):
+        RateEstimator("mine", stability=0.1)
+    with pytest.raises(RateError, match="gradient_bytes is 0: 1 or more is allowed"):
+        estimator(blocks=0)
+
+
+@pytest.mark.parametrize("pace_mbps", [0.0, MBPS])
+def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: float) -> None:
+    """All blocks are handed over at once; what comes back is as fast as the link, whatever waits where."""
+    clock, rate = VirtualClock(), estimator()
+    size = HEADER_BYTES + GRADIENT + FRAME_BYTES
+    seen = list[tuple[float, float]]()
+
+    def answered(header: KofnHeader, values: bytes) -> None:
+        rate.answered(header.block, clock.time())
+        seen.append((mbps(rate) if rate.rate_bps else 0.0, rate.wish))
+
+    faults = Faults((), rank=0, direction="send", seed=1)
+    link = Link(clock, MBPS, faults, answered)
+    bucket = bucket_for(pace_mbps, GRADIENT // 256)
+
+    def leave(blocks: list[int]) -> None:
+        for block in blocks:
+            link.send(KofnHeader(block=block), bytes(GRADIENT))
+
+    pacer = Pacer[int](bucket, clock, leave) if bucket else None
+    for block in range(BLOCKS):
+        rate.sent(block, wire_bytes=size, gradient_bytes=GRADIENT)
+        if pacer is None:
+            leave([block])
+        else:
+            pacer.send([(block, HEADER_BYTES + GRADIENT)])
+    clock.after(BLOCKS / 2 * size * 8e-6 / MBPS, link.shape, MBPS / 4)
+    clock.run()
+    assert seen[BLOCKS // 2 - 1] == (pytest.approx(MBPS, rel=0.01), 1)
+    assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4 / 0.9, rel=0.01))
+    found = next(number for number, (now_mbps, _) in enumerate(seen) if 0 < now_mbps < MBPS / 2)
+    assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD
+
+
+def narrow(rate: RateEstimator, iterations: int, packet_s: float, wire_bytes: int) -> None:
+    """Iterations whose packets take so long each, whatever is in them."""
+    for _ in range(iterations):
+        rate.begin(BLOCKS * GRADIENT_BYTES)
+        for block in range(BLOCKS):
+            rate.sent(block, wire_bytes=wire_bytes, gradient_bytes=GRADIENT_BYTES)
+            rate.answered(block, block * packet_s)
+
+
+def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> None:
+    rate = RateEstimator("deliverable", stability=0.1)
+    narrow(rate, 2, 1e-3, 2000)
+    assert rate.wish == 1
+    narrow(rate, 1, 4e-3, 2000)
+    assert not rate.in_time and rate.wish == pytest.approx(1 / 4 / 0.9)
+    narrow(rate, PROBE - 2, 1e-3, 550)
+    assert rate.in_time and rate.wish == pytest.approx(550 / 2000 / 0.9), "a quarter of the bytes, and not by the link"
+
+
+def test_more_is_tried_now_and_then_while_the_gradient_is_in_time() -> None:
+    rate = RateEstimator("deliverable", stability=0.1)
+    narrow(rate, 1, 1e-3, 2000)
+    narrow(rate, PROBE - 1, 1e-3, 550)
+    rate.begin(BLOCKS * GRADIENT_BYTES)
+    assert rate.wish == pytest.approx(2 * 550 / 2000)
+    assert not rate.measured, "nothing of this iteration says that less should be sent"
+    narrow(rate, 1, 2e-3, 1050)
+    assert not rate.in_time and rate.wish < 1 / 2, "the link is what limits"

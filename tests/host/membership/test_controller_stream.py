@@ -1,0 +1,112 @@
+"""A worker's line to the controller: who is refused is told why at once; a line that breaks mends itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from kofn.host.errors import AgentError
+from kofn.host.membership.controller_stream import ControllerStream
+from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.certificates import make_certificates
+from kofn.rpc.security import CONTROLLER, Context, Credentials, add_port, grpc_server, worker_name
+
+
+class Controller(kofn_pb2_grpc.CoordinatorServicer):
+    """Welcomes everyone, and says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.heard: list[pb.WorkerMessage] = []
+        self.say: asyncio.Queue[pb.ControllerMessage | grpc.StatusCode] = asyncio.Queue()
+
+    async def Attach(  # noqa: N802
+        self, messages: AsyncIterator[pb.WorkerMessage], context: Context
+    ) -> AsyncIterator[pb.ControllerMessage]:
+        self.heard.append(await anext(messages))
+        yield pb.ControllerMessage(welcome=pb.Welcome(workers=2, k=2, first_iteration=1, generation=5, running=True))
+        while not isinstance(said := await self.say.get(), grpc.StatusCode):
+            yield said
+        await context.abort(said, "as the test wants it")
+
+
+async def serve(credentials: Credentials | None) -> tuple[grpc.aio.Server, Controller, str]:
+    server, controller = grpc_server(credentials), Controller()
+    kofn_pb2_grpc.add_CoordinatorServicer_to_server(controller, server)
+    port = add_port(server, "127.0.0.1:0", credentials)
+    await server.start()
+    return server, controller, f"127.0.0.1:{port}"
+
+
+def line(
+    address: str, credentials: Credentials | None = None
+) -> tuple[ControllerStream, list[pb.ControllerMessage], list[Any]]:
+    heard: list[pb.ControllerMessage] = []
+    failures: list[AgentError] = []
+    hello = pb.Hello(job=1, rank=0)
+    return (
+        ControllerStream(address, credentials, hello=lambda: hello, hear=heard.append, fail=failures.append),
+        heard,
+        failures,
+    )
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_worker_without_the_right_certificate_is_told_so_at_once(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        make_certificates(tmp_path / name, {1: 2})
+    stranger = Credentials.load(tmp_path / "theirs", worker_name(1, 0), [1])
+
+    async def scenario() -> None:
+        server, _, address = await serve(Credentials.load(tmp_path / "ours", CONTROLLER, [1]))
+        for credentials, reason in ((None, "it wants a certificate"), (stranger, "another authority")):
+            coordinator, *_ = line(address, credentials)
+            async with asyncio.timeout(10):
+                with pytest.raises(AgentError, match=f"refused: {reason}|refused: its certificate is of {reason}"):
+                    await coordinator.attach()
+            await coordinator.close()
+        await server.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_line_that_breaks_is_taken_up_again_and_what_is_finished_is_said_again() -> None:
+    async def scenario() -> None:
+        server, controller, address = await serve(None)
+        coordinator, heard, failures = line(address)
+        assert (await coordinator.attach()).generation == 5
+        controller.say.put_nowait(grpc.StatusCode.UNAVAILABLE)
+        await until(lambda: heard)
+        assert heard[0].welcome.running
+        assert len(controller.heard) == 2
+        controller.say.put_nowait(pb.ControllerMessage(stop=pb.Stop(reason="all done")))
+        await coordinator.finish("target", 10)
+        assert coordinator.stopped.is_set()
+        assert not failures
+        await coordinator.close()
+        await server.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_who_is_replaced_does_not_come_back() -> None:
+    async def scenario() -> None:
+        server, controller, address = await serve(None)
+        coordinator, _, failures = line(address)
+        await coordinator.attach()
+        controller.say.put_nowait(grpc.StatusCode.ABORTED)
+        await until(lambda: failures)
+        assert "let another one in" in str(failures[0])
+        assert len(controller.heard) == 1
+        await coordinator.close()
+        await server.stop(0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,93 @@
+"""Results from peers, over real gRPC: each is asked for what it holds; one that is gone does not stop the others."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from kofn.host.membership.peer import Peers, PeerService
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.wire.packet import bit_of
+from kofn.host.workload.replica import ReplicaState
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+
+
+def result(iteration: int, block: int) -> Result:
+    return Result(
+        id=BlockId(iteration, block),
+        scale=-3,
+        lanes=1,
+        k=2,
+        count=2,
+        weight=7,
+        members=bit_of(63, block) | 1,
+        values=bytes(range(256)),
+    )
+
+
+async def serve(held: Sequence[Result], job: int = 1, state: ReplicaState | None = None) -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    service = PeerService(
+        job, lambda first, last: [one for one in held if first <= one.id.iteration <= last], lambda: state
+    )
+    kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+def test_no_peer_needs_to_hold_everything() -> None:
+    async def scenario() -> None:
+        one, one_address = await serve([result(1, 0), result(2, 0)])
+        other, other_address = await serve([result(1, 0), result(1, 1)])
+        peers = Peers(1, 3, None)
+        peers.update({0: "127.0.0.1:1", 1: one_address, 2: other_address, 3: "itself"})  # nobody answers at port 1
+        answers = [results async for results in peers.fetch(1, 1)]
+        assert answers == [[result(1, 0)], [result(1, 0), result(1, 1)]]
+        await peers.close()
+        await one.stop(0)
+        await other.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_arrives_as_it_is() -> None:
+    random = np.random.default_rng(3)
+    arrays: dict[str, Any] = {
+        "parameters": random.normal(size=400_000).astype(np.float32),
+        "velocity": random.normal(size=400_000).astype(np.float32),
+        "results": random.integers(-(2**60), 2**60, 400_128),
+        "accuracies": random.random(10),
+    }
+
+    async def scenario() -> None:
+        young, young_address = await serve([])  # has no parameters yet
+        old, old_address = await serve([], state=ReplicaState(iteration=7, arrays=arrays))
+        peers = Peers(1, 2, None)
+        peers.update({0: young_address, 1: old_address})
+        state = await peers.state()
+        assert state is not None
+        assert state.iteration == 7
+        assert all(np.array_equal(state.arrays[name], arrays[name]) for name in arrays)
+        await peers.close()
+        await young.stop(0)
+        await old.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_another_job_is_told_so() -> None:
+    async def scenario() -> None:
+        server, address = await serve([result(1, 0)], job=7)
+        async with grpc.aio.insecure_channel(address) as channel:
+            request = kofn_pb2.ResultRange(job=1, first_iteration=1, last_iteration=1)
+            try:
+                await kofn_pb2_grpc.PeerStub(channel).FetchResults(request).read()
+            except grpc.aio.AioRpcError as error:
+                assert error.code() == grpc.StatusCode.NOT_FOUND
+                assert error.details() == "job 1: job 7 is served here"
+        await server.stop(0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,53 @@
+"""Blocks keep their elements; their words follow from the lanes."""
+
+import pytest
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+
+
+def test_words_follow_from_lanes() -> None:
+    shape = BlockLayout(blocks=3, words=4, widest=16)
+    assert (shape.elements, shape.total, shape.summary) == (512, 3, None)
+    assert [shape.words_of(2, code) for code in (1, 2, 3)] == [4, 2, 1]
+
+
+def test_the_summary_block_comes_last_and_has_its_own_words() -> None:
+    shape = BlockLayout(blocks=3, words=4, widest=8, summary_words=2)
+    assert (shape.elements, shape.total, shape.summary) == (1024, 4, 3)
+    assert [shape.words_of(block, 2) for block in range(3)] == [4, 4, 4]
+    assert shape.words_of(3, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        (0, 0),  # wider than the widest
+        (0, 3),  # half a word
+        (0, 4),
+        (0, -1),
+        (1, 1),  # of no block
+        (-1, 1),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(block: int, code: int) -> None:
+    shape = BlockLayout(blocks=1, words=2, widest=16)
+    assert not shape.allows(block, code)
+    with pytest.raises(ProtocolError, match=f"block {block} cannot be sent in lanes of code {code}"):
+        shape.words_of(block, code)
+
+
+def test_a_summary_block_has_32_bit_lanes_alone() -> None:
+    shape = BlockLayout(blocks=1, words=1, widest=16, summary_words=1)
+    assert shape.allows(1, 0)
+    assert not shape.allows(1, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"blocks": 0}, {"words": 0}, {"summary_words": -1}, {"widest": 12}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_fields_out_of_range(fields: dict[str, int]) -> None:
+    with pytest.raises(ProtocolError, match="are allowed"):
+        BlockLayout(**({"blocks": 1, "words": 1, "widest": 32} | fields))

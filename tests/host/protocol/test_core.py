@@ -1,0 +1,482 @@
+"""The protocol core against the slot model, under loss, duplication, reordering and changes of k; virtual time."""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.errors import ProtocolError
+from kofn.host.kernels.lanes import unpack
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
+from tests.host.lab import ledger_of, send, sent_weight
+
+WORDS, LANES = 1, 64
+
+
+@dataclass
+class Faults:
+    """What the network does to a packet, by probability."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_s: float = 0.001
+
+
+@dataclass
+class Worker:
+    protocol: Protocol
+    ledger: Ledger
+    codec: FixedPoint
+    compute_s: list[float]
+    results: dict[BlockId, Result] = field(default_factory=dict)
+    asked: int = 0
+    computed: int = 0
+
+
+class Cluster:
+    """n protocol objects, one slot model and a lossy network between them, on a virtual clock."""
+
+    def __init__(self, *, workers=3, k=2, blocks=3, iterations=4, slots=64, window=4, faults=None, seed=0, slow=()):
+        self.random = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.faults = faults or Faults()
+        self.blocks, self.iterations = blocks, iterations
+        self.switch = SlotModel(workers=workers, k=k, slots=slots)
+        self.now, self.events, self.order = 0.0, [], 0
+        codec = FixedPoint(workers=workers, gradient_range=4.0)
+        shape = BlockLayout(blocks=blocks, words=WORDS, widest=32)
+        self.workers = [
+            Worker(
+                Protocol(job=1, rank=rank, layout=shape, slots=slots, window=window, rto_s=0.05),
+                ledger_of(LedgerStorage.in_memory(blocks=blocks, lanes=LANES), codec, rank),
+                codec,
+                [self.random.expovariate(200) * (50 if rank in slow else 1) for _ in range(iterations + 1)],
+            )
+            for rank in range(workers)
+        ]
+        self.done = [False] * workers
+
+    def at(self, when, action):
+        self.order += 1
+        heapq.heappush(self.events, (when, self.order, action))
+
+    def run(self, until_s=600.0):
+        for rank in range(len(self.workers)):
+            self.follow(rank, self.workers[rank].protocol.begin(1, self.now))
+            self.compute(rank)
+        while self.events and not all(self.done):
+            self.now, _, action = heapq.heappop(self.events)
+            assert self.now < until_s, self.explain()
+            action()
+        assert all(self.done), self.explain()
+
+    def explain(self):
+        return {r: (w.protocol.iteration, w.protocol.missing) for r, w in enumerate(self.workers)}
+
+    def compute(self, rank):
+        worker = self.workers[rank]
+        iteration = worker.protocol.iteration
+        self.at(self.now + worker.compute_s[iteration], lambda: self.ready(rank, iteration))
+
+    def ready(self, rank, iteration):
+        worker = self.workers[rank]
+        if worker.protocol.iteration != iteration:
+            return
+        gradient = self.numbers.uniform(-0.5, 0.5, self.blocks * LANES).astype(np.float32)
+        worker.ledger.add(gradient, iteration)
+        send(worker.ledger, iteration, worker.codec)
+        worker.computed = iteration
+        for block in worker.protocol.missing:
+            values = worker.ledger.noted(np.array([block]))[block]
+            packed = Packed(values, worker.codec.exponent, 0, sent_weight(worker.ledger, block))
+            self.follow(rank, worker.protocol.contribute(block, packed, now=self.now))
+        self.advance(rank)
+
+    def advance(self, rank):
+        """Next iteration once this one is complete and its gradient was computed (the worker finishes it)."""
+        worker = self.workers[rank]
+        protocol = worker.protocol
+        while not protocol.missing and worker.computed >= protocol.iteration:
+            if protocol.iteration == self.iterations:
+                self.done[rank] = True
+                return
+            self.follow(rank, protocol.begin(protocol.iteration + 1, self.now))
+            if protocol.left_behind:
+                worker.computed = protocol.iteration  # fast-forward: nothing is computed
+            else:
+                self.compute(rank)
+
+    def follow(self, rank, instructions: list[Instruction]):
+        worker = self.workers[rank]
+        for instruction in instructions:
+            match instruction:
+                case Send(header=header, values=values):
+                    self.transmit(lambda h=header, v=values: self.at_switch(h, v))
+                case Deliver(result=result):
+                    assert result.id not in worker.results, "delivered twice"
+                    worker.results[result.id] = result
+                    worker.ledger.settle(result)
+                case Complete():
+                    pass
+                case AskPeers(id=id):
+                    worker.asked += 1
+                    self.at(self.now + 0.01, lambda i=id: self.peers_answer(rank, i))
+                case EncodeAgain():
+                    raise AssertionError("all workers use one scale here")
+        if worker.protocol.deadline is not None:
+            self.at(worker.protocol.deadline, lambda: self.tick(rank))
+
+    def tick(self, rank):
+        self.follow(rank, self.workers[rank].protocol.timer(self.now))
+
+    def peers_answer(self, rank, id):
+        for peer in self.workers:
+            for result in peer.protocol.results(id.iteration, id.iteration):
+                self.follow(rank, self.workers[rank].protocol.result_in(result, self.now))
+        self.advance(rank)
+
+    def transmit(self, deliver):
+        if self.random.random() < self.faults.loss:
+            return
+        self.at(self.now + self.random.uniform(0, self.faults.delay_s), deliver)
+        if self.random.random() < self.faults.duplication:
+            self.at(self.now + self.random.uniform(0, 10 * self.faults.delay_s), deliver)
+
+    def at_switch(self, header: KofnHeader, values: bytes):
+        for rank, answer, sums in self.switch.handle(header, values):
+            self.transmit(lambda r=rank, a=answer, s=sums: self.at_worker(r, a, s))
+
+    def at_worker(self, rank, header, values):
+        self.follow(rank, self.workers[rank].protocol.packet_in(header, values, self.now))
+        self.advance(rank)
+
+    def check(self):
+        reference = self.workers[0].results
+        assert len(reference) == self.blocks * self.iterations
+        for worker in self.workers:
+            assert worker.results == reference, "replicas differ"
+            assert worker.ledger.totals().conserved
+        total = np.zeros((self.blocks, LANES), np.int64)
+        for id, result in reference.items():
+            assert result.count == bin(result.members).count("1")
+            total[id.block] += FixedPoint.decode(unpack(result.values, 32), result.scale, result.count)
+        counted = sum(worker.ledger.totals().aggregated for worker in self.workers)
+        assert np.array_equal(total.ravel(), counted), "the switch's sums are not what the workers counted"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.integers(1, 6),
+    data=st.data(),
+    blocks=st.integers(1, 6),
+    loss=st.sampled_from([0, 0.01, 0.1, 0.3]),
+    duplication=st.sampled_from([0, 0.2]),
+    delay_s=st.sampled_from([0.0001, 0.02]),
+)
+def test_nothing_is_lost_counted_twice_or_different(seed, workers, data, blocks, loss, duplication, delay_s):
+    k = data.draw(st.integers(1, workers))
+    slow = data.draw(st.sets(st.integers(0, workers - 1)))
+    slots = data.draw(st.sampled_from([8, 64]))
+    faults = Faults(loss, duplication, delay_s)
+    window = data.draw(st.integers(1, slots // 2))
+    cluster = Cluster(
+        workers=workers, k=k, blocks=blocks, slots=slots, window=window, faults=faults, seed=seed, slow=slow
+    )
+    cluster.run()
+    cluster.check()
+
+
+def test_straggler_is_stashed_and_fast_forwards():
+    cluster = Cluster(workers=4, k=2, iterations=30, slow=(3,), seed=5)
+    cluster.run()
+    cluster.check()
+    slow = cluster.workers[3]
+    assert slow.computed == 30
+    assert any(not result.has(3) for result in slow.results.values())
+    assert np.any(np.abs(slow.ledger.pending) > 2**30), "what came too late waits in the residual"
+
+
+def test_recycled_slots_are_fetched_from_peers():
+    cluster = Cluster(workers=3, k=2, iterations=40, slots=8, window=4, slow=(2,), faults=Faults(loss=0.3), seed=3)
+    cluster.run()
+    cluster.check()
+    assert sum(worker.asked for worker in cluster.workers) > 0
+
+
+def test_lowered_k_closes_waiting_blocks():
+    cluster = Cluster(workers=3, k=3, iterations=3, slow=(2,), seed=1)
+    cluster.workers[2].compute_s = [1e9] * 4  # never comes
+    cluster.done[2] = True
+    cluster.at(1.0, lambda: setattr(cluster.switch, "k", 2))
+    cluster.run()
+    assert cluster.now > 1.0
+    assert all(result.members == 0b011 for result in cluster.workers[0].results.values())
+
+
+def protocol(*, blocks: int = 2, words: int = 1, widest: int = 32, summary_words: int = 0, **options: Any) -> Protocol:
+    shape = BlockLayout(blocks=blocks, words=words, widest=widest, summary_words=summary_words)
+    most: dict[str, Any] = {"job": 1, "rank": 0, "layout": shape, "slots": 8, "window": 2, "rto_s": 0.05}
+    return Protocol(**(most | options))
+
+
+def due(p: Protocol) -> float:
+    """When its timer rings: something is in flight."""
+    assert p.deadline is not None
+    return p.deadline
+
+
+def answer(**fields) -> KofnHeader:
+    return KofnHeader(**({"kind": Kind.RESULT, "job": 1, "words": 1, "members": 1, "k": 1} | fields))
+
+
+def test_retransmits_after_the_timeout_and_backs_off():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    [first] = p.contribute(0, Packed(bytes(256), 3, 0, 1), now=0.0)
+    assert p.timer(0.049) == []
+    assert p.timer(0.05) == [first]
+    assert p.deadline == pytest.approx(0.15)
+    assert p.statistics.retransmissions == 1
+    assert p.packet_in(answer(iteration=1, block=0), bytes(256), 0.2)[1:] == [Complete(iteration=1)]
+    assert p.deadline is None
+
+
+def test_a_contribution_keeps_its_weight():
+    """While it waits for the window, when it is sent again, and over a regroup."""
+    p = protocol(blocks=2, window=1)
+    p.begin(1, 0.0)
+    [first] = p.contribute(0, Packed(bytes(256), 3, 0, 5), now=0.0)
+    assert p.contribute(1, Packed(bytes(256), 3, 0, 7), now=0.0) == []
+    [again] = p.timer(due(p))
+    p.regroup(9)
+    [resumed] = p.resume(1.0)
+    assert [sent.header.weight for sent in (first, again, resumed)] == [5, 5, 5]
+    delivered, second = p.packet_in(answer(iteration=1, block=0, generation=9, weight=11), bytes(256), 1.0)
+    assert (delivered.result.weight, second.header.weight) == (11, 7)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"weight": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1, "words": 1}]
+)
+def test_results_that_say_different_things_are_told(fields):
+    p = protocol(words=2)
+    p.begin(1, 0.0)
+    seen = {"iteration": 2, "block": 0, "words": 2, "count": 2, "weight": 5, "members": 3}
+    p.packet_in(answer(**seen), bytes(512), 0.0)
+    p.packet_in(answer(**seen), bytes(512), 0.0)
+    with pytest.raises(ProtocolError, match=r"count 2, weight 5, lanes 0, scale 0\) here.*replicas have parted"):
+        p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
+
+
+def test_window_holds_blocks_back():
+    p = protocol(blocks=4, window=2)
+    p.begin(1, 0.0)
+    sent = [p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0) for block in range(4)]
+    assert [len(s) for s in sent] == [1, 1, 0, 0]
+    out = p.packet_in(answer(iteration=1, block=1), bytes(256), 0.0)
+    assert [i for i in out if isinstance(i, Send)] == [], "block 0 is still open: the window has not moved"
+    out = p.packet_in(answer(iteration=1, block=0), bytes(256), 0.0)
+    assert [i.header.block for i in out if isinstance(i, Send)] == [2, 3]
+
+
+def test_stale_asks_the_peers_once_for_each_timeout():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
+    stale = answer(kind=Kind.STALE, iteration=1, block=0)
+    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
+    assert p.packet_in(stale, bytes(256), 0.02) == []
+    assert p.timer(0.06) == []
+    assert len(p.timer(0.08)) == 1
+    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0))]
+
+
+def test_refused_is_encoded_again_at_the_slots_scale():
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    p.contribute(0, Packed(bytes(256), 7, 0, 1), now=0.0)
+    out = p.packet_in(answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=0, scale=9), bytes(256), 0.01)
+    assert out == [EncodeAgain(block=0, part=0, counts=True, scale=9, lanes=Lanes.BITS_32)]
+    [again] = p.contribute(0, Packed(bytes(256), 9, 0, 1), now=0.01)
+    assert again.header.scale == 9
+    copy = answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=0, scale=9)
+    assert p.packet_in(copy, bytes(256), 0.02) == [], "the network repeats packets"
+    with pytest.raises(ProtocolError, match="number of words"):
+        p.packet_in(copy._replace(flags=Flag.OTHER_WORDS), bytes(256), 0.02)
+
+
+def test_results_of_a_later_iteration_make_it_pull():
+    p = protocol(blocks=2)
+    p.begin(1, 0.0)
+    out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
+    assert [(i.header.kind, i.header.block) for i in out] == [(Kind.PULL, 0), (Kind.PULL, 1)]
+    assert p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0) == [], "what others have closed cannot take ours"
+    assert p.left_behind
+
+
+def test_foreign_and_late_packets_change_nothing():
+    p = protocol()
+    p.begin(3, 0.0)
+    assert p.packet_in(answer(job=2, iteration=3), bytes(256), 0.0) == []
+    assert p.packet_in(answer(kind=Kind.CONTRIBUTE, iteration=3), bytes(256), 0.0) == []
+    assert p.packet_in(answer(iteration=2), bytes(256), 0.0) == []
+    assert p.packet_in(answer(iteration=3, block=2), bytes(256), 0.0) == []
+    assert p.statistics.foreign == 2
+    assert p.missing == [0, 1]
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ProtocolError, match="window is 5: 1 to 4"):
+        protocol(window=5)
+    p = protocol()
+    p.begin(1, 0.0)
+    with pytest.raises(ProtocolError, match="has open blocks"):
+        p.begin(2, 0.0)
+
+
+def contribute_all(p: Protocol, now: float = 0.0) -> None:
+    for block in list(p.missing):
+        p.contribute(block, Packed(bytes(256), 0, 0, 1), now=now)
+
+
+def sent_again(instructions: list[Instruction]) -> list[int]:
+    return [instruction.header.block for instruction in instructions if isinstance(instruction, Send)]
+
+
+def test_an_overtaken_block_is_hardly_waited_for():
+    p = protocol(blocks=6, slots=16, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    assert sent_again(p.packet_in(answer(iteration=1, block=1), bytes(256), 0.002)) == []
+    assert due(p) < 0.004
+    assert sent_again(p.timer(due(p))) == [0]
+    assert sent_again(p.packet_in(answer(iteration=1, block=4), bytes(256), 0.01)) == []
+    assert sorted(sent_again(p.timer(0.012))) == [2, 3], "block 0 is younger than block 4 now"
+
+
+def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
+    p = protocol(blocks=2, slots=16, window=8)
+    windows = []
+    for iteration in range(1, 20):
+        now = float(iteration)
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        p.packet_in(answer(iteration=iteration, block=1), bytes(256), now + 0.01)
+        windows.append(due(p) - now - 0.01)
+        again = sent_again(p.timer(now + 0.0145))
+        assert again in ([0], [])
+        late = 0.02 if iteration < 10 else 0.05
+        p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + late)
+    assert windows[0] < 0.001
+    assert windows[8] == pytest.approx(0.004)
+    assert windows[18] < 0.002
+
+
+def test_silence_is_probed_with_few_requests_at_first():
+    p = protocol(blocks=16, slots=64, window=16, rto_s=0.05)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    counts = []
+    for _ in range(4):
+        counts.append(len(sent_again(p.timer(due(p)))))
+    assert counts == [1, 4, 16, 16]
+    p.packet_in(answer(iteration=1, block=4), bytes(256), 5.0)
+    assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
+
+
+def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
+    p = protocol(blocks=2, slots=16, window=8, rto_s=0.01)
+    now = 0.0
+    for iteration in range(1, 30):  # k workers are there after half a second, then answers take 2 ms
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + 0.5)
+        p.packet_in(answer(iteration=iteration, block=1), bytes(256), now + 0.502)
+        now += 1.0
+    p.begin(30, now)
+    contribute_all(p, now)
+    assert due(p) - now > 0.4, "nothing is sent again while the others are waited for"
+    p.packet_in(answer(iteration=30, block=0), bytes(256), now + 0.3)
+    assert due(p) - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
+
+
+def test_a_queue_that_drains_more_slowly_is_not_filled_with_repetitions():
+    """In mid-iteration answers come every 7 ms where they came every 1.7 ms, to requests and repetitions in turn."""
+    p = protocol(blocks=100, slots=256, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    queue, closed, now = list(range(8)), set[int](), 0.0
+    while p.missing:
+        arrives = now + (0.0017 if len(closed) < 20 else 0.007)
+        while p.deadline is not None and p.deadline < arrives:
+            queue += sent_again(p.timer(due(p)))
+        now, block = arrives, queue.pop(0)
+        kind = Kind.LATE if block in closed else Kind.RESULT
+        closed.add(block)
+        queue += sent_again(p.packet_in(answer(iteration=1, block=block, kind=kind), bytes(256), now))
+    assert p.statistics.retransmissions <= 25
+
+
+def test_a_network_that_became_slower_is_learnt():
+    """Answers come every 8 ms where they came every 1 ms: for a while requests are repeated in vain, not for ever."""
+    p = protocol(blocks=30, slots=64, window=30, rto_s=0.01)
+    now, repeated = 0.0, []
+    for iteration in range(1, 9):
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        before = p.statistics.retransmissions
+        for block in range(30):
+            arrives = now + (0.001 if iteration < 5 else 0.008)
+            while p.deadline is not None and p.deadline < arrives:
+                p.timer(due(p))
+            now = arrives
+            p.packet_in(answer(iteration=iteration, block=block), bytes(256), now)
+        repeated.append(p.statistics.retransmissions - before)
+    assert repeated[:4] == [0] * 4
+    assert 0 < repeated[4] < 90
+    assert repeated[5:] == [0] * 3
+
+
+def test_answers_that_come_together_are_as_those_that_come_one_after_another():
+    """At one moment: what is delivered, in flight and due afterwards is the same."""
+
+    def flown(together):
+        p = protocol(blocks=40, window=8, slots=16)
+        p.begin(1, 0.0)
+        ready = [(block, Packed(bytes(256), 3, 0, 1)) for block in range(40)]
+        sent = p.contribute_all(ready, now=0.0)
+        delivered = []
+        for moment in range(1, 20):
+            now = moment / 100
+            sent += p.timer(now)
+            chosen = [one.header.block for one in sent if (one.header.block + moment) % 3][:6]
+            kinds = [Kind.RESULT, Kind.LATE, Kind.RESULT, Kind.STALE, Kind.LATE, Kind.FORMAT_MISMATCH]
+            packets = [
+                (answer(iteration=1, block=b, kind=k, scale=3), bytes(256)) for b, k in zip(chosen, kinds, strict=False)
+            ]
+            batches = [packets] if together else [[packet] for packet in packets]
+            found = [instruction for batch in batches for instruction in p.packets_in(batch, now)]
+            delivered += [one.result for one in found if isinstance(one, Deliver)]
+            sent += [one for one in found if isinstance(one, Send)]
+            sent = [one for one in sent if one.header.block in p.missing]
+        flights = {block: (f.order, f.sent, f.deadline, f.attempts) for block, f in p._in_flight.by_request.items()}
+        return delivered, p.missing, flights, p.deadline, p.statistics
+
+    one_by_one = flown(False)
+    assert one_by_one == flown(True)
+    assert one_by_one[4].retransmissions and one_by_one[4].stale
+    assert len(one_by_one[0]) > 20

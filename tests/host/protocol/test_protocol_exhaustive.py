@@ -1,0 +1,335 @@
+"""Every interleaving of a small job: three workers, an iteration of two blocks and the next one's first block.
+
+Depth-first over canonical states: what a state's future can depend on, without values (they follow from who was
+counted), times and statistics.  In every state "What always holds" is checked; from every state the end is reached.
+A request is sent again when it or its answer was lost; beyond that a repetition is a duplicate and has its budget.
+"""
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.protocol.core import PULLS_BEFORE_PEERS, Protocol
+from kofn.host.wire.packet import Kind, KofnHeader, bit_of
+from tests.host.world import SWITCH, Packet, SwitchAccount, World
+
+WORKERS, BLOCKS, LAST = 3, 2, 2
+Key = tuple[object, ...]
+END = (2, 0)
+ALL = -2
+"""A step that touches the switch and, of the workers, one."""
+Step = tuple[str, int, Callable[["Small"], None]]
+
+
+def block_id_of(header: KofnHeader) -> tuple[int, int, int]:
+    return header.generation, header.iteration, header.block
+
+
+class Numbers(dict[object, int]):
+    """A small number for everything seen: states are compared as tuples of them."""
+
+    def __missing__(self, thing: object) -> int:
+        self[thing] = len(self)
+        return self[thing]
+
+
+NUMBERS = Numbers()
+
+
+class Small(World):
+    """The world with a budget of faults; in the last iteration only block 0 is contributed."""
+
+    losses = 0
+    duplications = 0
+    restarts = 0
+    changes: tuple[int, ...] = ()
+
+    def clone(self, touched: int) -> "Small":
+        """A copy in which one worker, or the switch, may change."""
+        other = copy(self)
+        other.bag, other.results, other.workers = list(self.bag), dict(self.results), list(self.workers)
+        if touched in (SWITCH, ALL):
+            other.switch = copy(self.switch)
+            other.switch.slots = [copy(slot) for slot in self.switch.slots]
+            other.account = SwitchAccount.__new__(SwitchAccount)
+            other.account.added = {id: dict(addends) for id, addends in self.account.added.items()}
+            other.account.weights = {id: dict(weights) for id, weights in self.account.weights.items()}
+            other.account.aggregated = dict(self.account.aggregated)
+            other.account.formats = dict(self.account.formats)
+            other.account.closed, other.account.slots = dict(self.account.closed), list(self.account.slots)
+        for rank in range(WORKERS) if touched == ALL else {touched} - {SWITCH}:
+            other.workers[rank] = self._clone_worker(self.workers[rank])
+        return other
+
+    @staticmethod
+    def _clone_worker(worker):
+        other = copy(worker)
+        other.number = None
+        other.protocol = p = Protocol.__new__(Protocol)
+        p.__dict__.update(worker.protocol.__dict__)
+        p._history = copy(p._history)
+        p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
+        p._in_flight = copy(p._in_flight)
+        p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
+        p._blocks = copy(p._blocks)
+        p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
+        p._waiting = dict(p._waiting)
+        storage = worker.ledger._storage
+        copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
+        ledger = worker.ledger
+        other.ledger = Ledger(LedgerStorage(**copies), ledger.rank, ledger._codecs, age=ledger.age)
+        other.own, other.thrown, other.given = worker.own.copy(), worker.thrown.copy(), worker.given.copy()
+        other.waiting, other.summed = list(worker.waiting), list(worker.summed)
+        return other
+
+    def key(self) -> Key:
+        """Equal for states with the same future."""
+        for worker in self.workers:
+            if worker.number is None:
+                worker.number = NUMBERS[self._worker_key(worker)]
+        regroup = (self.generation, self.uninformed, self.resuming, self.restarts)
+        slots = tuple((slot.block_id, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
+        closed = tuple(sorted(self.account.closed.items()))
+        bag = tuple(sorted([NUMBERS[packet.to, packet.header] for packet in self.bag]))
+        ends = (NUMBERS[slots, closed, self.switch.k, self.changes, regroup], self.losses, self.duplications)
+        return (*[worker.number for worker in self.workers], *ends, bag)
+
+    @staticmethod
+    def _worker_key(worker) -> Key:
+        p = worker.protocol
+        flights = sorted(
+            (request, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
+            for request, flight in p._in_flight.by_request.items()
+        )
+        known = tuple(result.id for result in p.results(0, LAST + 1))
+        course = (worker.working, worker.batch, worker.computing, worker.beyond, worker.then)
+        state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
+        waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
+        storage, weights = worker.ledger._storage, worker.ledger.waiting
+        oldest = np.where(weights > 0, storage.oldest, 0)
+        ledger = (
+            *weights.tolist(),
+            *oldest.tolist(),
+            *(storage.sent_in * (storage.sent_in >= p.iteration)).ravel().tolist(),
+        )
+        return (state, *flights, tuple(waiting), tuple(sorted(p._blocks.slot_lanes.items())), known, ledger)
+
+    def tidy(self) -> None:
+        """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
+        self.bag = [packet for packet in self.bag if not self._is_old_news(packet)]
+
+    def _is_old_news(self, packet: Packet) -> bool:
+        if packet.to == SWITCH:
+            return packet.header.generation < self.generation
+        protocol, header = self.workers[packet.to].protocol, packet.header
+        if header.generation < protocol.generation:
+            assert not protocol.packet_in(header, packet.values, self.now), "of an earlier generation"
+            return True
+        known = protocol._history._whole.get(header.iteration, ())
+        return header.iteration < protocol.iteration or header.block in known
+
+    def send(self, rank, packets) -> None:
+        """As the world does, but for what lies behind the end."""
+        super().send(rank, [each for each in packets if (each.header.iteration, each.header.block) <= END])
+
+    def finished(self) -> bool:
+        """Everybody has all of the first iteration and the first block of the next."""
+        return all(w.protocol.iteration == LAST and 0 not in w.protocol.missing for w in self.workers)
+
+    def steps(self) -> Iterator[Step]:
+        """Everything that may happen now."""
+        yield from self.network_steps()
+        yield from self.worker_steps()
+        for rank in self.uninformed:
+            yield f"regroup {rank}", ALL, lambda world, r=rank: world.regroup(r)
+        for rank in self.resuming:
+            yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
+        if self.restarts:
+            yield "restart the switch", SWITCH, lambda world: world.crash_switch()
+        if self.changes:
+            yield "change k", SWITCH, lambda world: world.change_k()
+
+    def network_steps(self) -> Iterator[Step]:
+        for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
+            if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
+                continue  # a copy: the same steps
+            yield f"deliver {to} {header}", to, lambda world, i=index: world.deliver(world.bag.pop(i))
+            if self.losses:
+                yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
+            if self.duplications:
+                yield f"duplicate {to} {header}", to, lambda world, i=index: world.duplicate(i)
+
+    def worker_steps(self) -> Iterator[Step]:
+        for rank, worker in enumerate(self.workers):
+            if worker.computing and (worker.working, worker.batch) < (LAST, 1):
+                yield f"ready {rank}", rank, lambda world, r=rank: world.ready(r)
+            for request, flight in worker.protocol._in_flight.by_request.items():
+                if block_id_of(flight.header)[1:] <= END and self.needs_repetition(rank, flight.header):
+                    yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out_one(r, q)
+            if worker.asking:
+                for peer in range(WORKERS):
+                    if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
+                        yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
+
+    def lose(self, index: int) -> None:
+        self.losses -= 1
+        self.bag.pop(index)
+
+    def duplicate(self, index: int) -> None:
+        self.duplications -= 1
+        self.bag.append(self.bag[index])
+
+    def change_k(self) -> None:
+        self.switch.k, *rest = self.changes
+        self.changes = tuple(rest)
+
+    def crash_switch(self) -> None:
+        self.restarts -= 1
+        self.restart_switch()
+
+    def needs_repetition(self, rank: int, header: KofnHeader) -> bool:
+        """Nothing about this request is on its way, and the switch does not just wait for others."""
+        block_id, mine = block_id_of(header), bit_of(rank, header.part)
+        about = [p for p in self.bag if block_id_of(p.header) == block_id and self._is_about(p, rank, header.part)]
+        slot = self.switch.slots[header.slot % len(self.switch.slots)]
+        waits = slot.block_id == block_id and not slot.done and slot.members & mine and slot.count < self.switch.k
+        return not about and not waits and not self.workers[rank].asking
+
+    @staticmethod
+    def _is_about(packet: Packet, rank: int, part: int) -> bool:
+        """A result is about all that its worker has sent; anything else is about the part that it names."""
+        return packet.header.worker == rank and (packet.header.kind == Kind.RESULT or packet.header.part == part)
+
+    def time_out_one(self, rank: int, request: int) -> None:
+        protocol = self.workers[rank].protocol
+        protocol._in_flight.probe_at = math.inf
+        for other, flight in protocol._in_flight.by_request.items():
+            flight.deadline = self.now if other == request else math.inf
+        self.driver(rank).timer(self.now)
+
+    def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:
+        """Whether this peer has something for the asker: others leave the state as it is."""
+        return any(result.id.block in blocks for result in self.workers[peer].protocol.results(iteration, iteration))
+
+
+def explore(start: Small) -> tuple[int, int]:
+    """States and steps; every state is checked, and the end is reached from each."""
+    root = start.key()
+    seen, stack, before, ends, steps = {root}, [(root, start)], defaultdict(list), [], 0
+    while stack:
+        key, world = stack.pop()
+        if world.finished():
+            ends.append(key)
+            continue
+        for name, touched, step in world.steps():
+            after = world.clone(touched)
+            try:
+                step(after)
+                after.check_one(touched)
+                after.tidy()
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}\nin {key}") from error
+            steps += 1
+            reached = after.key()
+            before[reached].append(key)
+            if reached not in seen:
+                seen.add(reached)
+                stack.append((reached, after))
+    live = set(ends)
+    while ends:
+        for key in before[ends.pop()]:
+            if key not in live:
+                live.add(key)
+                ends.append(key)
+    assert live == seen, f"{len(seen - live)} of {len(seen)} states never end, such as {next(iter(seen - live))}"
+    return len(seen), steps
+
+
+@dataclass(frozen=True)
+class Setting:
+    """k and then the k it is changed to, faults allowed, workers' scales and lanes, one block in so many is sent."""
+
+    k: tuple[int, ...]
+    losses: int = 0
+    duplications: int = 0
+    restarts: int = 0
+    blocks: int = BLOCKS
+    slots: int = 2
+    scales: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+    every: int = 1
+    rule: str = "stash"
+
+
+def small(setting: Setting) -> Small:
+    world = Small(
+        workers=WORKERS,
+        k=setting.k[0],
+        blocks=setting.blocks,
+        slots=setting.slots,
+        window=setting.slots // 2,
+        last=LAST,
+        scales=setting.scales,
+        lanes=setting.lanes,
+        every=setting.every,
+        rule=setting.rule,
+    )
+    world.changes = setting.k[1:]
+    world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
+    return world
+
+
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (Setting(k=(3,), losses=1, duplications=1), 8349),
+        (Setting(k=(3,), losses=1, slots=4), 4848),
+        (Setting(k=(2,)), 7952),
+        (Setting(k=(2,), slots=4), 13844),
+        (Setting(k=(2,), restarts=1, blocks=1), 12442),
+        (Setting(k=(2,), blocks=1, lanes=(0, 1, 0)), 4905),
+        (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 4945),
+        (Setting(k=(2,), blocks=1, rule="merge"), 2480),
+        (Setting(k=(2,), blocks=1, rule="async"), 1634),
+        (Setting(k=(2,), blocks=1, rule="abort"), 1679),
+    ],
+)
+def test_every_interleaving(setting: Setting, states: int) -> None:
+    """Fewer states than it has had would mean that something is not explored any more."""
+    assert explore(small(setting))[0] >= states
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("KOFN_NIGHTLY") != "1", reason="minutes: KOFN_NIGHTLY=1 runs it")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (Setting(k=(1,)), 227288),
+        (Setting(k=(2,), losses=1), 61580),
+        (Setting(k=(2,), duplications=1), 96218),
+        (Setting(k=(3, 2)), 43950),
+        (Setting(k=(2, 3)), 18425),
+        (Setting(k=(2,), restarts=1), 59821),
+        (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0)), 47558),
+        (Setting(k=(3,), losses=1, duplications=1, blocks=1, lanes=(0, 1, 0)), 27369),
+        (Setting(k=(2,), duplications=1, blocks=1, lanes=(0, 1, 0)), 60066),
+        (Setting(k=(2,), blocks=4, every=2), 7952),
+        (Setting(k=(2,), rule="merge"), 20000),
+        (Setting(k=(2,), blocks=1, losses=1, duplications=1, rule="merge"), 20000),
+        (Setting(k=(2,), blocks=1, losses=1, rule="async"), 10000),
+        (Setting(k=(2,), blocks=1, rule="batch-sync"), 20000),
+    ],
+)
+def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
+    explored, steps = explore(small(setting))
+    print(f"{setting}: {explored} states, {steps} steps")
+    assert explored >= states

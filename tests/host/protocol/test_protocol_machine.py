@@ -1,0 +1,206 @@
+"""The protocol as a state machine: hypothesis decides what is delivered, lost, repeated, late, and what k is.
+
+After every step "What always holds" of docs/explanation/protocol.md is checked; at the end nothing is lost any more,
+and every block must end.  `KOFN_NIGHTLY=1 pytest tests/host/protocol/test_protocol_machine.py -s` makes many more steps
+and says how many.
+"""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kofn.config.late_rules import RULES
+from kofn.host.protocol.slot_model import SlotModel
+from tests.host.world import SWITCH, World
+
+STEPS: Counter[str] = Counter()
+"""What happened in all examples together: a rule that never runs shows."""
+
+choice = st.integers(0, 255)
+
+
+class ProtocolMachine(RuleBasedStateMachine):
+    """n workers, a switch with few slots, and a network that does to packets what it likes."""
+
+    switch: type[SlotModel] = SlotModel
+
+    @initialize(
+        workers=st.integers(2, 4),
+        blocks=st.integers(1, 6),
+        slots=st.sampled_from([2, 4, 8]),
+        k=choice,
+        window=choice,
+        stalled=st.permutations(range(4)),
+        scales=st.lists(st.sampled_from([0, 0, 3]), min_size=4, max_size=4),
+        lanes=st.just([]) | st.lists(st.sampled_from([0, 0, 1, 3]), min_size=4, max_size=4),
+        planned=st.sampled_from([0, 0, 1]),
+        every=st.sampled_from([1, 1, 2, 3]),
+        rule=st.sampled_from([*RULES]),
+    )
+    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, rule):
+        self.workers, self.stalled = workers, [rank for rank in stalled if rank < workers]
+        self.world = World(
+            workers=workers,
+            k=1 + k % workers,
+            blocks=blocks,
+            slots=slots,
+            window=1 + window % (slots // 2),
+            scales=scales,
+            lanes=lanes,
+            planned=planned,
+            every=every,
+            rule=rule,
+            switch=self.switch,
+        )
+
+    def packet(self, which):
+        return self.world.bag[which % len(self.world.bag)]
+
+    @precondition(lambda self: self.world.bag)
+    @rule(which=choice)
+    def deliver(self, which):
+        STEPS["delivered"] += 1
+        self.world.deliver(self.world.bag.pop(which % len(self.world.bag)))
+
+    @precondition(lambda self: self.world.bag)
+    @rule(which=st.lists(choice, min_size=1, max_size=12))
+    def deliver_some(self, which):
+        for each in which:
+            if self.world.bag:
+                self.deliver(each)
+
+    @precondition(lambda self: any(packet.to != SWITCH for packet in self.world.bag))
+    @rule(which=choice)
+    def deliver_together(self, which):
+        """All that is on its way to one worker: it finds it in its socket."""
+        found = [packet.to for packet in self.world.bag if packet.to != SWITCH]
+        rank = found[which % len(found)]
+        together = [packet for packet in self.world.bag if packet.to == rank]
+        self.world.bag = [packet for packet in self.world.bag if packet.to != rank]
+        STEPS["delivered together"] += len(together) > 1
+        self.world.deliver_together(rank, together)
+
+    @precondition(lambda self: self.world.bag)
+    @rule(which=choice)
+    def lose(self, which):
+        STEPS["lost"] += 1
+        self.world.bag.pop(which % len(self.world.bag))
+
+    @precondition(lambda self: self.world.bag)
+    @rule(rank=choice)
+    def lose_all_to_one(self, rank):
+        STEPS["cut off"] += 1
+        self.world.bag = [packet for packet in self.world.bag if packet.to != rank % self.workers]
+
+    @precondition(lambda self: 0 < len(self.world.bag) < 60)
+    @rule(which=choice)
+    def duplicate(self, which):
+        STEPS["duplicated"] += 1
+        self.world.bag.append(self.packet(which))
+
+    @rule(rank=choice)
+    def ready(self, rank):
+        rank %= self.workers
+        worker = self.world.workers[rank]
+        if worker.computing:
+            STEPS["computed"] += 1
+            self.world.ready(rank)
+
+    @rule()
+    def all_ready(self):
+        for rank in range(self.workers):
+            self.ready(rank)
+
+    @precondition(lambda self: len(self.world.bag) < 60)
+    @rule(rank=choice)
+    def time_out(self, rank):
+        STEPS["timed out"] += 1
+        self.world.time_out(rank % self.workers)
+
+    @rule(stragglers=st.integers(0, 15), iterations=st.integers(1, 3))
+    def run_ahead(self, stragglers, iterations):
+        """All but the stragglers exchange what they can; what is for or from a straggler stays on its way."""
+        fast = [rank for rank in range(self.workers) if not stragglers >> rank & 1]
+        for _ in range(iterations):
+            for rank in fast:
+                self.ready(rank)
+            while moving := [p for p in self.world.bag if (p.header.worker if p.to == SWITCH else p.to) in fast]:
+                self.world.bag.remove(moving[0])
+                self.world.deliver(moving[0])
+
+    @rule(k=choice)
+    def change_k(self, k):
+        STEPS["k changed"] += 1
+        self.world.switch.k = 1 + k % self.workers
+
+    @precondition(lambda self: any(worker.asking for worker in self.world.workers))
+    @rule(peer=choice)
+    def answer(self, peer):
+        STEPS["peers answered"] += 1
+        rank = next(rank for rank, worker in enumerate(self.world.workers) if worker.asking)
+        self.world.answer(rank, peer % self.workers)
+
+    @precondition(lambda self: not self.world.uninformed)
+    @rule(seldom=st.integers(0, 7))
+    def restart_switch(self, seldom):
+        if not seldom:
+            STEPS["switch restarted"] += 1
+            self.world.restart_switch()
+
+    @precondition(lambda self: self.world.uninformed)
+    @rule(which=choice)
+    def regroup(self, which):
+        STEPS["regrouped"] += 1
+        waiting = sorted(self.world.uninformed)
+        self.world.regroup(waiting[which % len(waiting)])
+
+    @precondition(lambda self: self.world.resuming)
+    @rule(which=choice)
+    def resume(self, which):
+        STEPS["resumed"] += 1
+        waiting = sorted(self.world.resuming)
+        self.world.resume(waiting[which % len(waiting)])
+
+    @invariant()
+    def holds(self):
+        if hasattr(self, "world"):
+            STEPS["steps"] += 1
+            self.world.check()
+
+    def teardown(self):
+        if hasattr(self, "world"):
+            STEPS["examples"] += 1
+            for kind in self.world.workers:
+                statistics = kind.protocol.statistics
+                STEPS["stale"] += statistics.stale
+                STEPS["refused"] += statistics.refused
+                STEPS["pulls"] += statistics.pulls
+                STEPS["discarded"] += bool(np.any(kind.thrown))
+            STEPS["given up"] += self.world.given_up
+            STEPS["hints"] += self.world.hints
+            STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
+            self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live
+            STEPS["gradients"] += self.world.flush()
+
+
+def test_whatever_the_network_does():
+    STEPS.clear()
+    ProtocolMachine.TestCase.settings = settings(max_examples=max(400, settings().max_examples))
+    ProtocolMachine.TestCase("runTest").runTest()
+    print(dict(STEPS))
+    wanted = (
+        "gradients",
+        "delivered",
+        "delivered together",
+        "lost",
+        "duplicated",
+        "stale",
+        "refused",
+        "pulls",
+        "peers answered",
+        "resumed",
+    )
+    assert all(STEPS[name] for name in (*wanted, "discarded", "given up", "hints"))

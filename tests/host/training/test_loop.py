@@ -1,0 +1,262 @@
+"""What training does with an iteration that is over elsewhere, and what it says of it: no network, no switch."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kofn.config.late_rules import GIVE_UPS, RULES
+from kofn.config.schema import Config, ModelSection, PolicySection, RunSection
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.stopwatch import Times
+from kofn.host.training.loop import Training
+from kofn.host.training.metrics import Metrics
+from kofn.host.training.reducer import Reducer
+from kofn.host.wire.packet import PARTS
+from kofn.host.workload.model import Perceptron, load_shard
+from kofn.rpc import kofn_pb2
+
+MISSED = 3
+
+
+class FakeAgent:
+    """Worker 1's in an iteration that ends without it when that is `over`, or with its gradient, or as many as that.
+
+    `needs`: gradients that it takes; `ends`: after the first one somebody else brings the others; `tells`: iterations
+    that have ended when the first one comes, of which its worker hears before it may give it.
+    """
+
+    def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False, tells: int = 0) -> None:
+        self.training, self.needs, self.ends, self.tells = training, needs, ends, tells
+        self.rule = RULES[training._config.policy.treatment.rule]
+        self.age = 0
+        self.entered, self.decision = False, 0
+        self.times = Times(wait=0.02)
+        self.over = threading.Event()
+        self.iteration, self.given, self.skipped = 1, list[Any](), False
+        self.stays: list[bool] = []
+        self.calls: list[tuple[int, bytes]] = []
+        if over:
+            threading.Timer(0.01, self.over.set).start()
+
+    def catch_up(self) -> list[Aggregate]:
+        return []
+
+    def all_reduce(
+        self,
+        gradient: np.ndarray,
+        *,
+        begun: int,
+        batch: int = 0,
+        stay: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> tuple[float | None, list[Aggregate]]:
+        assert batch == len(self.given)
+        self.calls.append((begun, gradient.tobytes()))
+        if len(self.calls) <= self.tells:
+            self.iteration += 1
+            return None, self._aggregates(len(self.calls))
+        self.given.append(gradient)
+        self.stays.append(stay)
+        if self.ends:
+            self.over.set()
+        meanwhile()
+        return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates(self.iteration)
+
+    def account(self) -> None:
+        return None
+
+    def skip(self) -> list[Aggregate]:
+        self.skipped = True
+        return self._aggregates(self.iteration)
+
+    def _aggregates(self, iteration: int) -> list[Aggregate]:
+        mean = np.full(self.training.parameters, 0.5, np.float32)
+        total = np.zeros(len(self.training.replica.results), np.int64)
+        return [
+            Aggregate(
+                iteration=iteration,
+                mean=mean,
+                total=total,
+                k=1,
+                ks=(1, 1),
+                count=1,
+                members=[0],
+                missed=MISSED,
+                gradients=2.5,
+                contributors=1.5,
+                least=1,
+                notes={},
+                plan=self.training.coding.planner.first(),
+                encoding=None,
+            )
+        ]
+
+
+def train(
+    rule: str, path: Path, *, compute_ms: float = 50.0, over: bool = True, last: int = 1, **given: Any
+) -> tuple[FakeAgent, kofn_pb2.Report, dict[str, Any]]:
+    """One gradient, up to the end of iteration `last`: the agent, the report and the metrics' first line."""
+    config = Config(
+        run=RunSection(max_iterations=last),
+        model=ModelSection(hidden=(4,), compute_ms=compute_ms),
+        policy=PolicySection(late_gradient=rule),  # type: ignore[arg-type]
+    )
+    training, reports = Training(config, 1), list[Any]()
+    agent, metrics = FakeAgent(training, over=over, **given), Metrics(path / "worker-1.jsonl")
+    assert training.run(cast(Reducer, agent), metrics, reports.append) == "iterations"
+    nothing = np.zeros(0, np.int64)
+    metrics.close(LedgerTotals(nothing, nothing, nothing, nothing), nothing)
+    (report,) = reports
+    return agent, report, json.loads((path / "worker-1.jsonl").read_text().splitlines()[0])
+
+
+def first_gradients() -> list[np.ndarray]:
+    """Of the first iteration: one for each batch."""
+    shard, model = load_shard(1, Config().job.workers, Config().run.seed), Perceptron((4,), Config().run.seed)
+    batches = [shard.batch(1, Config().model.batch, number) for number in range(PARTS)]
+    return [model.gradient(batch)[1] for batch in batches]
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.gives_up])
+def test_a_late_gradient_is_finished(rule: str, tmp_path: Path) -> None:
+    agent, report, line = train(rule, tmp_path)
+    (given,) = agent.given
+    assert np.array_equal(given, first_gradients()[0])
+    assert not agent.skipped
+    assert (report.censored, report.late) == (False, True)
+    assert report.gradient_norm2 == line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(given) ** 2)))
+    assert report.aggregate_norm2 == line["aggregate_norm2"] == 0.25 * len(given)
+    assert (report.gradients, report.contributors) == (2.5, 1.5)
+    assert (line["computed"], line["late"]) == (True, True)
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_a_late_gradient_is_given_up_at_once(rule: str, tmp_path: Path) -> None:
+    """Computing it would take longer than a test may."""
+    agent, report, line = train(rule, tmp_path, compute_ms=600_000.0)
+    assert agent.skipped
+    assert not agent.given
+    assert (report.censored, report.late, report.gradient_norm2) == (True, True, 0.0)
+    assert 0 < report.first_block_s <= report.iteration_s < 600
+    assert report.aggregate_norm2 == line["aggregate_norm2"] > 0
+    assert (line["computed"], line["late"], line["loss"]) == (False, True, None)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
+    agent, report, _ = train(rule, tmp_path, over=False, compute_ms=1.0)
+    assert len(agent.given) == 1
+    assert not agent.skipped
+    assert not report.censored
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_late_gradient_is_not_given_where_what_has_ended_is_the_end(rule: str, tmp_path: Path) -> None:
+    """Nobody applies an iteration after the last: whatever were in its sum would be lost."""
+    agent, report, line = train(rule, tmp_path, over=False, compute_ms=1.0, tells=2, last=2)
+    assert [begun for begun, _ in agent.calls] == [1, 1]
+    assert not agent.given
+    assert (report.iteration, report.censored, line["computed"]) == (1, False, True)
+
+
+def test_a_late_gradient_is_given_once_what_has_ended_is_applied(tmp_path: Path) -> None:
+    """The same one, and told when it was begun."""
+    agent, report, line = train("async", tmp_path, over=False, compute_ms=1.0, tells=2, last=3)
+    assert agent.calls == [(1, first_gradients()[0].tobytes())] * 3
+    assert len(agent.given) == 1
+    assert (report.iteration, report.late, report.iterations_behind) == (1, True, 2)
+    assert (line["iteration"], line["computed"]) == (1, True)
+
+
+@pytest.mark.parametrize(("needs", "given"), [(1, 1), (2, 2), (3, 3), (PARTS, PARTS), (PARTS + 1, PARTS)])
+def test_who_has_contributed_computes_another_batch_until_the_iteration_is_over(
+    needs: int, given: int, tmp_path: Path
+) -> None:
+    """With the same parameters and other images, as many as a block has parts; the last one waits for the end."""
+    agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=1.0, needs=needs)
+    assert [gradient.tobytes() for gradient in agent.given] == [one.tobytes() for one in first_gradients()[:given]]
+    assert agent.stays == [batch < PARTS - 1 for batch in range(given)]
+    assert not agent.skipped
+    assert (report.censored, line["computed"]) == (False, True)
+    assert line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2))), "of the first one"
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.repeats])
+def test_under_other_rules_nobody_computes_a_gradient_more(rule: str, tmp_path: Path) -> None:
+    agent, _, _ = train(rule, tmp_path, over=False, compute_ms=1.0, needs=PARTS)
+    assert agent.stays == [False]
+
+
+def test_another_batch_is_given_up_when_others_bring_what_is_missing(tmp_path: Path) -> None:
+    """It has contributed all the same."""
+    agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=5.0, needs=PARTS, ends=True)
+    assert len(agent.given) == 1
+    assert agent.skipped
+    assert (report.censored, line["computed"]) == (False, True)
+    assert report.gradient_norm2 == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2)))
+
+
+class AlwaysLate(FakeAgent):
+    """Every iteration is over elsewhere before its worker has a gradient."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training, over=False)
+        self.over.set()
+        self.skips, self.begun = 0, list[int]()
+
+    def all_reduce(self, gradient: np.ndarray, *, begun: int, **_: Any) -> tuple[float | None, list[Aggregate]]:
+        self.begun.append(begun)
+        return (None, self._next()) if begun == self.iteration else (time.monotonic(), [])
+
+    def skip(self) -> list[Aggregate]:
+        self.skips += 1
+        return self._next()
+
+    def _next(self) -> list[Aggregate]:
+        self.iteration += 1
+        return self._aggregates(self.iteration - 1)
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: str, tmp_path: Path) -> None:
+    """Else it would compute for nothing for ever; the last one is not given, as nothing comes after it."""
+    config = Config(
+        run=RunSection(max_iterations=GIVE_UPS + 4),
+        model=ModelSection(hidden=(4,), compute_ms=1.0),
+        policy=PolicySection(late_gradient=rule),  # type: ignore[arg-type]
+    )
+    training = Training(config, 1)
+    agent = AlwaysLate(training)
+    with Metrics(tmp_path / "worker-1.jsonl") as metrics:
+        training.run(cast(Reducer, agent), metrics, lambda report: None)
+    finished = range(GIVE_UPS + 1, GIVE_UPS + 4)
+    assert agent.skips == GIVE_UPS
+    assert agent.begun == [*sorted([*finished, *finished]), GIVE_UPS + 4]
+
+
+def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
+    """apply() leaves the newest for later; a peer's state replaces it too."""
+    training = Training(Config(), 0)
+    replica, one = training.replica, np.ones_like(training.replica.results)
+    plan = training.coding.planner.first()
+    replica.start(0)
+    for iteration in (1, 2, 3):
+        replica.apply(iteration, np.zeros(training.parameters, np.float32), iteration * one, plan)
+        if iteration == 2:
+            replica.add_up()
+            replica.add_up()
+    state = replica.state()
+    assert state is not None
+    assert (state.arrays["results"] == 6).all()
+    replica.apply(4, np.zeros(training.parameters, np.float32), one, plan)
+    assert (replica.results == 7).all()
+    replica.apply(5, np.zeros(training.parameters, np.float32), one, plan)
+    replica.restore(state)
+    assert (replica.results == 6).all()

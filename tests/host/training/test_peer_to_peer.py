@@ -1,0 +1,141 @@
+"""Training by the workers' own collective: the same parameters everywhere, and a clear end when one is gone."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.schema import Config, JobSection, ModelSection, RunSection
+from kofn.host.collectives.collective import Collective
+from kofn.host.collectives.in_network import Nobody
+from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.errors import AgentError, CollectiveError
+from kofn.host.training.loop import Training
+from kofn.host.training.metrics import Metrics
+from kofn.host.training.peer_to_peer import PeerToPeer
+from kofn.rpc import kofn_pb2
+from tests.host.teams import address
+
+WORKERS = 3
+
+
+def config(**run: Any) -> Config:
+    return Config(
+        run=RunSection(trials=("all",), **{"max_iterations": 12, "evaluate_every": 5} | run),
+        job=JobSection(workers=WORKERS, collective="ring"),
+        model=ModelSection(hidden=(8,), compute_ms=0.0),
+    )
+
+
+def ring(rank: int, port: int) -> Ring:
+    return Ring(rank, [f"{address(31, rank)}:{port}" for rank in range(WORKERS)], timeout_s=10.0)
+
+
+def train(rank: int, port: int, path: Path, config: Config) -> tuple[Training, list[kofn_pb2.Report]]:
+    """One worker's whole training, but for its controller."""
+    training, reports = Training(config, rank), list[kofn_pb2.Report]()
+    direct = PeerToPeer(lambda: ring(rank, port), training.coding.planner.first())
+    asyncio.run(direct.join_first(1, 77, Nobody()))
+    training.replica.start(0)
+    with Metrics(path / f"worker-{rank}.jsonl") as metrics:
+        try:
+            assert training.run(direct, metrics, reports.append) == "iterations"
+        finally:
+            asyncio.run(direct.close())
+        assert (direct.generation, direct.iteration, direct.totals()) == (77, 13, None)
+        metrics.write(summary=direct.statistics())
+        metrics.close(direct.totals(), training.replica.results)
+    return training, reports
+
+
+def test_all_replicas_are_the_same_and_nothing_is_booked(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        trained = list(pool.map(lambda rank: train(rank, 19401, tmp_path, config()), range(WORKERS)))
+    first = trained[0][0].replica
+    assert first.results.size == 0
+    state = first.state()
+    assert state is not None and state.iteration == 12
+    written = [
+        [json.loads(line) for line in (tmp_path / f"worker-{rank}.jsonl").read_text().splitlines()]
+        for rank in range(WORKERS)
+    ]
+    assert len({json.dumps([line["params"] for line in lines[:-1]]) for lines in written}) == 1
+    for *lines, last in written:
+        assert [line["iteration"] for line in lines] == list(range(1, 13))
+        assert [line["accuracy"] is None for line in lines] == [i not in (5, 10, 12) for i in range(1, 13)]
+        assert all(
+            (line["k"], line["count"], line["members"], line["late"]) == (3, 3, [0, 1, 2], False) for line in lines
+        )
+        assert last["summary"]["bytes_sent"] > 12 * 4 * trained[0][0].parameters
+    for _, reports in trained:
+        assert [report.iteration for report in reports] == list(range(1, 13))
+        assert {(report.k_least, report.gradients, report.contributors, report.late) for report in reports} == {
+            (3, 3.0, 3.0, False)
+        }
+    assert not list(tmp_path.glob("*.npz"))
+
+
+class Alone:
+    """A collective of one, which says how far it is."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def all_reduce(self, arrays, *, progress):
+        progress(0.5)
+        raise AssertionError("it went on")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_worker_that_is_told_to_fail_does_so_in_mid_call() -> None:
+    alone = Alone()
+    direct = PeerToPeer(lambda: alone, Training(config(), 0).coding.planner.first())  # type: ignore[arg-type, return-value]
+    asyncio.run(direct.join_first(1, 1, Nobody()))
+    direct.fail(AgentError("another one has come"))
+    with pytest.raises(AgentError, match="another one has come"):
+        direct.all_reduce(np.ones(3, np.float32))
+    asyncio.run(direct.close())
+    assert alone.closed
+
+
+def test_nobody_joins_a_job_that_runs() -> None:
+    def connect() -> Collective:
+        raise AssertionError
+
+    direct = PeerToPeer(connect, Training(config(), 0).coding.planner.first())
+
+    async def join() -> None:
+        async def ask() -> None:
+            raise AssertionError("no replica is asked for")
+
+        await direct.join_running(7, Nobody(), ask)  # type: ignore[arg-type]
+
+    with pytest.raises(AgentError, match="runs already: its collective needs every worker from the beginning"):
+        asyncio.run(join())
+    with pytest.raises(AgentError, match="needs every worker: none can leave it out"):
+        direct.skip()
+
+
+def test_who_is_gone_is_named(tmp_path: Path) -> None:
+    """By both neighbours, in mid-training."""
+
+    def leave(rank: int) -> str:
+        if rank == 1:
+            collective = ring(rank, 19402)
+            collective.all_reduce([np.zeros(Training(config(), 0).parameters, np.float32)])
+            collective.close()
+            return "worker 1 is gone"
+        try:
+            train(rank, 19402, tmp_path, config())
+        except CollectiveError as error:
+            return str(error)
+        return "nothing happened"
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        assert all("worker 1 is gone" in said for said in pool.map(leave, range(WORKERS)))

@@ -1,0 +1,136 @@
+"""Many packets in one call: the same bytes as one by one, the same errors, and who could not be reached."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kofn.config.schema import JobSection
+from kofn.host.errors import ChecksumError
+from kofn.host.transport.datagrams import BATCH, Datagrams, Packet, _library, datagrams
+from kofn.host.transport.udp import Transport, udp_socket
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader
+
+ONE, OTHER, PORT = "127.0.79.1", "127.0.79.2", 19311
+
+
+def place(address: str) -> int:
+    return int.from_bytes(socket.inet_aton(address))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = udp_socket(ONE, PORT), udp_socket(OTHER, PORT)
+    one.connect((OTHER, PORT))
+    other.settimeout(0)
+    with one, other:
+        yield one, other
+
+
+def many(opened: socket.socket, **given: bool) -> Datagrams:
+    found = datagrams(opened, **given)
+    assert found is not None, "there is a compiler where this is tested"
+    return found
+
+
+def packet(number: int, words: int = 1, values: bytes | None = None) -> Packet:
+    content = np.random.default_rng(number).bytes(words * WORD_BYTES) if values is None else values
+    return KofnHeader(words=words, block=number, members=1 << 63 | number, scale=-number % 7 - 3), content
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> KofnHeader:
+    """Any, of up to three words."""
+    fields = {}
+    for name, bits in wire.HEADER_FIELDS:
+        below = 1 << bits - (name in wire.SIGNED_FIELDS)
+        fields[name] = draw(st.integers(-below if name in wire.SIGNED_FIELDS else 0, below - 1))
+    return KofnHeader(**fields | {"words": draw(st.integers(1, 3)), "checksum": 0})
+
+
+OCTETS = st.sampled_from([b"\0", b"\xff", b"\x01", b"\x80"])
+
+
+@given(packets=st.lists(st.tuples(headers(), OCTETS), min_size=1, max_size=12))
+def test_what_leaves_together_is_what_leaves_one_by_one(packets: list[tuple[KofnHeader, bytes]]) -> None:
+    made = [(header, octet * header.words * WORD_BYTES) for header, octet in packets]
+    with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
+        one.connect((OTHER, PORT))
+        assert many(one).send(made).left == [True] * len(made)
+        for header, values in made:
+            assert other.recv(1 << 16, socket.MSG_DONTWAIT) == wire.encode(header, values)
+
+
+def test_what_has_come_is_read_as_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:
+    one, other = ends
+    sent = [packet(number, 1 + number % 32) for number in range(BATCH + 10)]
+    for header, values in sent:
+        one.send(wire.encode(header, values))
+    reader = many(other)
+    first, second, nothing = reader.receive(), reader.receive(), reader.receive()
+    assert (len(first.packets), len(second.packets), nothing) == (BATCH, 10, ([], [], [], []))
+    for (header, values), (found, content) in zip(sent, first.packets + second.packets, strict=True):
+        assert found._replace(checksum=0) == header
+        assert content == values
+    assert first.sizes[:3] == [HEADER_BYTES + words * WORD_BYTES for words in (1, 2, 3)]
+
+
+def test_what_is_no_packet_is_told_apart(ends: tuple[socket.socket, socket.socket]) -> None:
+    one, other = ends
+    good = wire.encode(*packet(1))
+    damaged, longest = bytearray(good), wire.encode(*packet(2, 32))
+    damaged[-1] ^= 1
+    for datagram in (b"", b"x" * 37, good[:-2], good, damaged, b"\x10" + good[1:], longest + b"x", longest):
+        one.send(datagram)
+    received = many(other, senders=True).receive()
+    assert [header.block for header, _ in received.packets] == [1, 2]
+    assert received.senders == [place(ONE)] * 2
+    assert [type(error) is ChecksumError for error in received.errors] == [False, False, False, True, False, False]
+    assert [str(error)[:23] for error in received.errors][:2] == ["a datagram of 0 bytes: ", "a datagram of 37 bytes:"]
+    assert len(received.sizes) == 8
+
+
+def test_each_goes_to_its_place_and_what_cannot_is_passed_over() -> None:
+    with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
+        places = [place(address) for address in (OTHER, "255.255.255.255", ONE, OTHER)]
+        sent = many(one).send([packet(number) for number in range(4)], places, PORT)
+        assert sent.left == [True, False, True, True], "not without asking for broadcast"
+        assert sent.error
+        assert [wire.decode_header(other.recv(9000)).block for _ in range(2)] == [0, 3]
+        assert wire.decode_header(one.recv(9000)).block == 2
+
+
+def test_where_there_is_no_compiler_packets_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    _library.cache_clear()
+    try:
+        with udp_socket(ONE, PORT) as one:
+            assert datagrams(one) is None
+    finally:
+        monkeypatch.undo()
+        _library.cache_clear()
+
+
+@pytest.mark.root
+def test_a_window_of_the_largest_packets_may_wait_for_the_link() -> None:
+    """The kernel counts what waits at up to twice its size; what does not fit its buffer would be lost."""
+    transport = Transport("127.0.79.254", local="127.0.79.1")
+    with contextlib.closing(transport):
+        room = transport._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert room >= 2 * JobSection().window * 2 * PACKET_BYTES_MAX
+
+
+def test_a_socket_that_waits_for_room_loses_nothing() -> None:
+    """A pair of sockets of this machine holds a few datagrams only."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    packets = [(KofnHeader(block=block, words=1), bytes(WORD_BYTES)) for block in range(100)]
+    with ours, theirs, ThreadPoolExecutor() as pool:
+        read = pool.submit(lambda: [wire.decode_header(theirs.recv(4096)).block for _ in packets])
+        assert all(many(ours).send(packets).left)
+        assert read.result() == list(range(100))

@@ -1,0 +1,150 @@
+"""Injected faults: as often as asked for, the same again for the same seed, and only whom they are meant for."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config, FaultSection
+from kofn.host.transport.fault_injection import Copy, Faults
+from kofn.host.transport.udp import HELD_S, SendQueue
+
+
+def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: int = 1) -> Faults:
+    return Faults(rules, rank=rank, direction=direction, seed=seed)
+
+
+def fates(decider: Faults, count: int = 4000) -> list[list[Copy]]:
+    return [list(decider.fate(b"x", 0.0)) for _ in range(count)]
+
+
+def test_rates_are_those_asked_for() -> None:
+    numbers = [len(copies) for copies in fates(faults(FaultSection(drop=0.1, duplicate=0.2)))]
+    assert numbers.count(0) / len(numbers) == pytest.approx(0.1, abs=0.02)
+    assert numbers.count(2) / len(numbers) == pytest.approx(0.18, abs=0.03)
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    rule = FaultSection(drop=0.3, jitter_ms=5.0)
+    assert fates(faults(rule)) == fates(faults(rule))
+    for other in (faults(rule, seed=2), faults(rule, rank=1), faults(rule, direction="receive")):
+        assert fates(other) != fates(faults(rule))
+
+
+def test_delay_and_jitter_add_up() -> None:
+    delays = [copy.delay_s for copies in fates(faults(FaultSection(delay_ms=2.0, jitter_ms=3.0))) for copy in copies]
+    assert 0.002 <= min(delays) < 0.0022
+    assert 0.0048 < max(delays) <= 0.005
+    assert faults(FaultSection(delay_ms=2.0), FaultSection(delay_ms=3.0)).fate(b"x", 0.0) == [Copy(0.005, b"x")]
+
+
+def test_only_the_workers_direction_and_time_that_are_named() -> None:
+    rule = FaultSection(workers=(1,), direction="receive", drop=1.0, from_s=1.0, until_s=2.0)
+    assert not faults(rule)
+    assert not faults(rule, rank=1)
+    partition = faults(rule, rank=1, direction="receive")
+    assert partition
+    assert [len(partition.fate(b"x", elapsed_s)) for elapsed_s in (0.5, 1.0, 1.9, 2.0)] == [1, 0, 0, 1]
+
+
+def test_rules_of_the_switch_are_not_for_the_host() -> None:
+    assert not faults(FaultSection(where="switch", drop=1.0))
+
+
+def test_corruption_flips_one_bit_anywhere_as_often_as_asked_for() -> None:
+    sent = bytes(64)
+    decider = faults(FaultSection(corrupt=0.2))
+    got = [decider.fate(sent, 0.0)[0].datagram for _ in range(4000)]
+    flips = [int.from_bytes(datagram, "big") for datagram in got if datagram != sent]
+    assert len(flips) / len(got) == pytest.approx(0.2, abs=0.02)
+    assert {flip.bit_count() for flip in flips} == {1}
+    assert len({flip.bit_length() for flip in flips}) > 400  # of 512 places
+
+
+def test_a_script_is_for_the_datagrams_it_names() -> None:
+    decider = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
+    assert [len(decider.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
+
+
+class VirtualTime:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._loop = asyncio.new_event_loop()
+        self._loop.close()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._loop)
+        heapq.heappush(self._timers, (when, len(self._timers), handle))
+        return handle
+
+    def move(self, to: float) -> None:
+        while self._timers and self._timers[0][0] <= to:
+            self.now, _, handle = heapq.heappop(self._timers)
+            if not handle.cancelled():
+                handle._run()
+        self.now = to
+
+
+def carried(*rules: FaultSection, steps: int, step_s: float = 0.001) -> list[tuple[int, int]]:
+    """(millisecond, datagram) of the arrivals when datagram i is sent at step i."""
+    clock, arrived = VirtualTime(), list[tuple[int, int]]()
+    line = SendQueue(
+        faults(*rules), clock, lambda come: arrived.extend((round(clock.now * 1000), one[0]) for one in come)
+    )
+    for number in range(steps):
+        clock.move(number * step_s)
+        line.carry([bytes([number])])
+    clock.move(10.0)
+    return arrived
+
+
+def test_a_delayed_datagram_comes_later() -> None:
+    assert carried(FaultSection(delay_ms=5.0), steps=3) == [(5, 0), (6, 1), (7, 2)]
+
+
+def test_a_reordered_datagram_comes_after_the_next_one() -> None:
+    assert carried(FaultSection(packets=(2,), reorder=1.0), steps=4) == [(0, 0), (2, 2), (2, 1), (3, 3)]
+    assert carried(FaultSection(reorder=1.0), steps=4) == [(1, 1), (1, 0), (3, 3), (3, 2)]
+    late = carried(FaultSection(packets=(2,), reorder=1.0), FaultSection(delay_ms=5.0), steps=4)
+    assert late == [(5, 0), (7, 2), (7, 1), (8, 3)]
+
+
+def test_a_reordered_datagram_does_not_wait_for_ever() -> None:
+    assert carried(FaultSection(packets=(2,), reorder=1.0), FaultSection(packets=(3,), drop=1.0), steps=3) == [
+        (0, 0),
+        (round(1 + HELD_S * 1000), 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"fault does nothing: one or more of drop, duplicate, corrupt, reorder, delay_ms, jitter_ms above 0"),
+        ("packets = [1]", "fault does nothing"),
+        ("drop = 1\npackets = []", "fault.packets is empty: one or more numbers"),
+        ("drop = 1\npackets = [0]", r"fault\[0\].packets\[0\] is 0: 1 or more is allowed"),
+        ("drop = 1\nworkers = []", "fault.workers is empty"),
+        ("corrupt = 2", r"fault\[0\].corrupt is 2: 0 to 1 is allowed"),
+        ("drop = 1\nwhere = 'router'", r"fault\[0\].where is 'router': 'host' or 'switch' is allowed"),
+        ("drop = 1\nfrom_s = 2\nuntil_s = 2", "fault.until_s is 2.0: more than fault.from_s = 2.0 is allowed"),
+        (
+            "drop = 1\nwhere = 'switch'\n[network]\ntarget = 'bmv2'",
+            "BMv2's ports have no fault layer; where = 'host' is allowed",
+        ),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(f"[[fault]]\n{text}")
+    with pytest.raises(ConfigError, match=message):
+        Config.load(path)

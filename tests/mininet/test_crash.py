@@ -1,0 +1,229 @@
+"""What is left after the worst, and who is refused: records, kill -9, --clean, preconditions."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mininet.outer_machine import PATIENCE_S, Machine, alive, wait_until
+
+pytestmark = pytest.mark.root
+
+NOBODY_WHO_MAY_READ_THIS_CHECKOUT = ("unshare", "--user")  # wherever it is: in /root, too
+
+
+def namespaces() -> set[str]:
+    """The network namespaces that any process is in."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(os.readlink(path))
+        except OSError:
+            continue  # the process has ended meanwhile
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def test_kill_9_leaves_nothing(machine: Machine, driver: str) -> None:
+    with machine.boot("--hosts", "3", "--mbps", "100", "--driver", driver) as boot:
+        ready = boot.expect("ready")
+        for node in ("h1", "h2", "root"):
+            boot.send(do="start", id=node, node=node, argv=["sleep", "1000"])
+            boot.expect("started")
+        inside = [f"net:[{os.stat(host['namespace']).st_ino}]" for host in ready["hosts"].values()]
+        family = descendants(boot.pid)
+        assert len(family) >= 3
+        boot.process.kill()
+        boot.process.wait()
+        wait_until(lambda: not any(map(alive, family)), "all processes are gone")
+        wait_until(lambda: machine.interfaces() == {"lo"}, "all interfaces are gone")
+        assert namespaces().isdisjoint(inside)
+
+
+def test_the_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> None:
+    with machine.boot("--hosts", "2", "--driver", driver) as boot:
+        boot.expect("ready")
+        boot.process.kill()
+    with machine.boot("--hosts", "2", "--driver", driver) as boot:
+        boot.expect("ready")
+        assert [path.stem for path in machine.state.glob("*.json")] == [str(boot.pid)]
+
+
+def test_clean_removes_what_a_crash_left(machine: Machine) -> None:
+    with machine.boot("--hosts", "2", "--driver", "netns") as boot:
+        boot.expect("ready")
+        boot.process.kill()
+    for _ in range(2):
+        result = machine.clean()
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        assert machine.interfaces() == {"lo"}
+        assert not list(machine.state.glob("*.json"))
+
+
+def test_clean_ends_a_network_that_runs(machine: Machine) -> None:
+    with machine.boot("--hosts", "2", "--driver", "netns") as boot:
+        boot.expect("ready")
+        assert machine.clean().returncode == 0
+        boot.expect("stopped")
+        assert boot.process.wait(PATIENCE_S) == 0
+
+
+def test_clean_touches_only_what_is_recorded(machine: Machine) -> None:
+    """A pid and a name that were used again are somebody else's; so is what another namespace calls the same."""
+    machine.run("ip", "link", "add", "other", "type", "bridge")
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        machine.state.mkdir()
+        record = {"pid": stranger.pid, "started": 1, "stopping": False, "processes": {str(stranger.pid): 1}}
+        inode = int(machine.run("stat", "-Lc", "%i", "/proc/self/ns/net"))
+        for number, (namespace, index) in enumerate([(inode, 999), (1, None)]):
+            content = {**record, "namespace": namespace, "interfaces": {"other": index, "gone": 5}}
+            (machine.state / f"{number}.json").write_text(json.dumps(content))
+        assert machine.clean().returncode == 0
+        assert alive(stranger.pid)
+        stranger.kill()
+    assert machine.interfaces() == {"lo", "other"}
+    assert not list(machine.state.glob("*.json"))
+
+
+def test_clean_ends_recorded_processes(machine: Machine) -> None:
+    """As if the kernel had not: a network's process that outlived it."""
+    machine.state.mkdir()
+    with subprocess.Popen(["sleep", "1000"]) as left:
+        started = int(Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        content = {"pid": 1, "started": 7, "namespace": 0, "stopping": False, "interfaces": {}}
+        content["processes"] = {str(left.pid): started}
+        (machine.state / "1.json").write_text(json.dumps(content))
+        assert machine.clean().returncode == 0
+        assert left.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_an_unreadable_record_is_named(machine: Machine) -> None:
+    machine.state.mkdir()
+    (machine.state / "7.json").write_text("{}")
+    result = machine.clean()
+    assert result.returncode == 2
+    assert "7.json is not a record of kofn" in result.stderr
+
+
+def test_one_network_at_a_time(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", "--driver", "netns") as first:
+        first.expect("ready")
+        with machine.boot("--hosts", "1", "--driver", "netns") as second:
+            assert f"another kofn network is running (pid {first.pid})" in second.refuses()
+        first.send(do="stop")
+        first.expect("stopped")
+
+
+def test_a_network_that_is_stopping_is_waited_for(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", "--driver", "netns") as first:
+        first.expect("ready")
+        first.send(
+            do="start", id="slow", node="h1", argv=["sh", "-c", "trap 'sleep 1; exit' TERM; echo; sleep 60 & wait"]
+        )
+        first.expect("started")
+        first.send(do="stop")
+        wait_until(lambda: '"stopping": true' in next(machine.state.glob("*.json")).read_text(), "it is stopping")
+        with machine.boot("--hosts", "1", "--driver", "netns") as second:
+            second.expect("ready")
+            assert first.process.wait(PATIENCE_S) == 0
+
+
+def test_somebody_elses_interface_is_left_alone(machine: Machine) -> None:
+    machine.run("ip", "link", "add", "s1-eth2", "type", "bridge")
+    with machine.boot("--hosts", "3", "--driver", "netns") as boot:
+        assert "interface s1-eth2 exists already and is not kofn's: see `ip -d link show s1-eth2`" in boot.refuses()
+    assert machine.interfaces() == {"lo", "s1-eth2"}
+
+
+@pytest.mark.parametrize("route", ["172.30.255.128/25", "172.16.0.0/12", "172.30.255.7"])
+def test_a_management_network_that_is_in_use_is_refused(machine: Machine, route: str) -> None:
+    machine.run("ip", "link", "add", "lan", "type", "bridge")
+    machine.run("ip", "link", "set", "lan", "up")
+    machine.run("ip", "route", "add", route, "dev", "lan")
+    with machine.boot("--hosts", "1", "--driver", "netns") as boot:
+        assert f"network.management is 172.30.255.0/24: it collides with the route {route} dev lan" in boot.refuses()
+    assert machine.interfaces() == {"lo", "lan"}
+    with machine.boot("--hosts", "1", "--driver", "netns", "--management", "192.168.77.0/28") as boot:
+        assert boot.expect("ready")["hosts"]["h1"]["management"] == "192.168.77.2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--hosts", "65"), "--hosts is 65: 1 to 64 is allowed"),
+        (("--hosts", "2", "--mbps", "0"), "--mbps is 0.0: 0.1 to 100000 Mbit/s"),
+        (("--hosts", "2", "--mtu", "100"), "--mtu is 100: 1280 to 65535 is allowed"),
+        (("--hosts", "2", "--management", "172.30.255.1/24"), "--management is '172.30.255.1/24'"),
+        (("--hosts", "8", "--management", "172.30.255.0/29"), "network.management is 172.30.255.0/29: 11 addresses"),
+        (
+            ("--hosts", "2", "--management", "10.0.0.0/16"),
+            "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1",
+        ),
+        (("--topology", "/nowhere.json"), "/nowhere.json: No such file or directory"),
+        (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps is for --hosts"),
+    ],
+)
+def test_a_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...], message: str) -> None:
+    with machine.boot(*arguments) as boot:
+        assert message in boot.refuses()
+    assert machine.interfaces() == {"lo"}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("rubbish", "is not JSON"),
+        ({"do": "dance"}, "do must be one of start, signal, check, shape, stop"),
+        ({"do": "start", "id": "a", "node": "h1"}, "command start: argv is missing"),
+        ({"do": "start", "id": "a", "node": "h1", "argv": "ls"}, "command start: argv is 'ls'"),
+        ({"do": "start", "id": "a", "node": "h1", "argv": [1]}, "command start: argv is [1]"),
+        ({"do": "start", "id": "a", "node": "h1", "argv": []}, "command start: argv is []"),
+        (
+            {"do": "start", "id": "a", "node": "h9", "argv": ["ls"]},
+            "node 'h9' is unknown: root, s1, h1, h2 are allowed",
+        ),
+        ({"do": "start", "id": "a", "node": "h1", "argv": ["/no/ls"]}, "process 'a': /no/ls: No such file"),
+        ({"do": "signal", "id": "a", "signal": "TERM"}, "process 'a' was never started"),
+        ({"do": "signal", "id": "a", "signal": "BOO"}, "signal 'BOO' of process 'a' is unknown"),
+        ({"do": "shape", "host": "h7", "mbps": 1}, "host 'h7' is unknown: h1, h2 are allowed"),
+        ({"do": "shape", "host": "h1", "mbps": -1}, "shape: mbps is -1: 0.1 to 100000 Mbit/s"),
+        ({"do": "stop", "now": True}, "command stop: now is True: none is allowed"),
+    ],
+)
+def test_a_bad_command_ends_the_network(machine: Machine, command: str | dict[str, object], message: str) -> None:
+    with machine.boot("--hosts", "2", "--driver", "netns") as boot:
+        boot.expect("ready")
+        if isinstance(command, str):
+            boot.process.stdin.write(command.encode() + b"\n")
+        else:
+            boot.send(**command)
+        assert message in boot.refuses()
+    assert machine.interfaces() == {"lo"}
+
+
+def test_root_is_needed(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", before=NOBODY_WHO_MAY_READ_THIS_CHECKOUT) as boot:
+        assert boot.refuses().startswith("not root")
+
+
+def test_a_missing_tool_is_named_with_its_package(machine: Machine) -> None:
+    with machine.boot("--hosts", "1", before=("env", "PATH=/nowhere")) as boot:
+        assert boot.refuses() == "the command ip is missing: install the apt package iproute2"
+
+
+def test_mininet_that_is_missing_is_named_with_its_package(machine: Machine, tmp_path: Path) -> None:
+    for tool in ("ip", "tc"):
+        (tmp_path / tool).symlink_to(f"/usr/sbin/{tool}")
+    before = ("env", f"PATH={tmp_path}")
+    with machine.boot("--hosts", "1", "--driver", "mininet", before=before) as boot:
+        assert "apt package mininet" in boot.refuses()
+    with machine.boot("--hosts", "1", before=before) as boot:
+        ready = boot.expect("ready")
+        assert (ready["driver"], "apt package mininet" in ready["reason"]) == ("netns", True)

@@ -1,0 +1,27 @@
+"""Which of several measurements of a link's rate counts."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import checks
+import pytest
+from checks import Rates
+from namespaces import Namespace
+
+
+def host(name: str) -> checks.Host:
+    return checks.Host(name=name, ip="10.0.0.1", management="172.30.255.2", mbps=100.0, namespace=cast(Namespace, None))
+
+
+@pytest.mark.parametrize(
+    ("measured", "taken", "good"),
+    [([90.0], 90.0, True), ([30.0, 85.0], 85.0, True), ([30.0, 50.0, 40.0], 50.0, False), ([120.0], 120.0, False)],
+)
+def test_a_busy_machine_may_be_too_slow_twice(
+    monkeypatch: pytest.MonkeyPatch, measured: Sequence[float], taken: float, good: bool
+) -> None:
+    rates = iter(measured)
+    monkeypatch.setattr(checks, "measure", lambda *_: Rates(sent=(rate := next(rates)), received=rate))
+    check = checks.shaping(host("h1"), host("h2"), 1500, 0.2)
+    assert (check["measured_mbps"], check["ok"]) == (taken, good)
+    assert next(rates, None) is None

@@ -1,0 +1,89 @@
+"""The report is one file with everything in it."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Config
+from kofn.report.figures import running_mean
+from kofn.report.page import write_report
+from kofn.report.series import read_series
+from kofn.report.summarise import summarise
+from kofn.report.summary import RunSummary
+from kofn.results.folder import RunFolder
+from tests.run.fake_run import compress, simulate, two_trials, write
+
+
+def report(folder: RunFolder) -> Path:
+    return write_report(folder, [Config()], RunSummary(jobs=(summarise(folder.jobs[0], Config()),)))
+
+
+def test_report_is_self_contained(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    text = report(folder).read_text()
+    assert text.count("<svg") == 4
+    assert "all (baseline)" in text
+    assert "a factor of" in text
+    assert "name = &#34;fake&#34;" in text
+    assert "switch embedded, hosts by netns; trials throughput, all" in text
+    assert folder.started in text
+    assert "rto_ms = 50.0" in text
+    assert "<script" not in text
+    assert 'src="http' not in text
+    assert 'href="http' not in text
+
+
+def test_figures_are_well_formed(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    text = report(folder).read_text()
+    for part in text.split("<svg")[1:]:
+        ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
+
+
+def test_report_without_a_single_status(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    for entry in folder.jobs[0].trials:
+        entry.status.unlink()
+    assert report(folder).exists()
+
+
+def test_events_are_told_and_a_worker_that_never_came_is_drawn_empty(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    for entry in folder.jobs[0].trials:
+        entry.metrics(3).unlink()
+        entry.events.write_text(
+            '{"time": 1.0, "iteration": 9, "action": "start", "name": "worker-3", "missed": "no worker came so far"}\n'
+        )
+    text = report(folder).read_text()
+    assert "throughput: worker-3 not started: no worker came so far" in text
+    assert text.count("<svg") == 4
+
+
+def test_running_mean_follows_a_step() -> None:
+    values = np.array([1.0] * 20 + [5.0] * 20)
+    smooth = running_mean(values, 5)
+    assert len(smooth) == 40
+    assert (smooth[:18] == 1.0).all()
+    assert (smooth[22:] == 5.0).all()
+
+
+def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    series = read_series(folder.jobs[0].trials[0], 4)
+    assert series.predicted_ms.x.size == series.expected_ms.x.size > 0
+    np.testing.assert_allclose(series.predicted_ms.y, 1.1 * series.expected_ms.y + 3.0)
+
+
+def test_compression_is_drawn_where_there_is_any(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [compress(simulate())])
+    sent, left_over, pending = read_series(folder.jobs[0].trials[0], 4).compression
+    assert (sent.measured.y == 0.25).all()
+    assert (sent.planned.y == 0.5).all()
+    np.testing.assert_allclose(left_over.measured.y, 1 / left_over.measured.x)
+    assert (pending.measured.y == 2.5).all(), "the mean of the workers"
+    for config, drawn in ((Config(), 3), (Config(compress=CompressSection(codec="int8")), 4)):
+        summary = RunSummary(jobs=(summarise(folder.jobs[0], config),))
+        assert write_report(folder, [config], summary).read_text().count("<svg") == drawn

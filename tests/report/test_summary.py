@@ -1,0 +1,252 @@
+"""The comparison of trials: figures by hand, and every violation found and named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Config
+from kofn.report.summarise import summarise
+from kofn.report.summary import Summary, TrialSummary, stored_trials
+from kofn.results.errors import ResultsError
+from kofn.results.folder import RunFolder
+from kofn.results.worker_metrics import merge
+from tests.run.fake_run import FakeTrial, compress, simulate, two_trials, write
+
+
+def one_trial(path: Path, fake: FakeTrial) -> Summary:
+    folder = RunFolder.create(path, ["all"])
+    write(folder, [fake])
+    return summarise(folder.jobs[0], Config())
+
+
+def test_a_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
+    summary = summarise(two_trials(tmp_path).jobs[0], Config())
+    assert summary.failures == []
+    assert summary.speedup is not None
+    assert summary.speedup > 2
+    assert summary.to_dict()["ok"] is True
+
+
+def test_figures_of_a_pass(tmp_path: Path) -> None:
+    fake = simulate(iterations=150)
+    result = one_trial(tmp_path, fake).trials[0]
+    reached = next(line for line in fake.lines[0] if line["accuracy"] >= 0.95)
+    assert result.iterations_to_target == reached["iteration"]
+    assert result.time_to_target_s == pytest.approx(reached["time"] - 1000.0)
+    assert result.iterations == 150
+    assert (result.bytes_sent, result.packets_received, result.retransmissions) == (4000, 80, 6)
+    assert result.late_contributions == 0
+    assert result.k_iterations == {4: 150}
+
+
+def test_late_contributions_are_counted_for_each_worker(tmp_path: Path) -> None:
+    result = one_trial(tmp_path, simulate(k=lambda i: 3)).trials[0]
+    assert result.late_contributions == sum(result.late_by_worker) == 200
+
+
+def test_the_first_replica_that_differs_is_named(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2][41]["params"] = "dead"
+    fake.lines[3][90]["params"] = "beef"
+    assert one_trial(tmp_path, fake).failures == [
+        "trial all: replicas differ: first after iteration 42, workers 0 and 2"
+    ]
+
+
+def test_iterations_that_only_some_workers_have_are_compared_among_those(tmp_path: Path) -> None:
+    fake = simulate()
+    del fake.lines[0][41]
+    fake.lines[2][41]["params"] = "dead"
+    assert "iteration 42, workers 1 and 2" in one_trial(tmp_path, fake).failures[0]
+
+
+def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[1]["residual"][7] -= 1
+    failures = one_trial(tmp_path, fake).failures
+    assert failures == [
+        "trial all: worker 1: 1 elements, the first is 7, its gradients are not aggregated + residual + discarded"
+    ]
+
+
+def test_a_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[3]["results"][5] += fake.sums[1]["aggregated"][5]
+    assert "worker 3: 1 elements, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
+
+
+def test_missing_sums_are_a_failure(tmp_path: Path) -> None:
+    fake = simulate()
+    del fake.sums[0]["aggregated"]
+    assert "has no array aggregated" in one_trial(tmp_path, fake).failures[0]
+
+
+def test_a_missed_target_is_a_failure(tmp_path: Path) -> None:
+    failures = one_trial(tmp_path, simulate(iterations=20)).failures
+    assert len(failures) == 1
+    assert failures[0].startswith("trial all: accuracy 95.0% was not reached in 20 iterations (best ")
+
+
+def test_a_worker_without_iterations_is_named(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2] = []
+    with pytest.raises(ResultsError, match=r"worker 2 wrote no iteration; see .*worker-2.log"):
+        one_trial(tmp_path, fake)
+
+
+def test_a_damaged_line_names_its_file(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    folder.jobs[0].trials[1].metrics(2).write_text('{"iteration": "x"}\n')
+    with pytest.raises(ResultsError, match=r"all/worker-2.jsonl: not a line of worker metrics"):
+        summarise(folder.jobs[0], Config())
+
+
+KILLED = '{"time": 1.0, "iteration": 9, "action": "kill", "name": "worker-2"}\n'
+NOT_STARTED = (
+    '{"time": 1.0, "iteration": 9, "action": "start", "name": "worker-2", "missed": "no worker came so far"}\n'
+)
+
+
+def without_worker_2(path: Path, fake: FakeTrial, story: str) -> Summary:
+    folder = RunFolder.create(path, ["all"])
+    write(folder, [fake])
+    (entry,) = folder.jobs[0].trials
+    entry.sums(2).unlink()
+    entry.events.write_text(story)
+    return summarise(folder.jobs[0], Config())
+
+
+def test_a_worker_that_died_by_itself_is_missed(tmp_path: Path) -> None:
+    (failure,) = without_worker_2(tmp_path, simulate(), "").failures
+    assert "worker 2 died and did not come back; its ledger is in" in failure
+    assert "all/worker-2.ledger" in failure
+
+
+def test_when_all_were_killed_nothing_is_certain(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    (entry,) = folder.jobs[0].trials
+    for rank in range(4):
+        entry.sums(rank).unlink()
+    entry.events.write_text("".join(KILLED.replace("worker-2", f"worker-{rank}") for rank in range(4)))
+    assert "every worker was killed, for good" in summarise(folder.jobs[0], Config()).failures[0]
+
+
+def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path) -> None:
+    summary = without_worker_2(tmp_path, simulate(), KILLED)
+    assert summary.failures == []
+    assert summary.trials[0].conservation_unchecked == "what was aggregated of worker 2, killed"
+    assert ["gradients conserved", "as far as known"] in summary.rows()
+    assert summary.notes == ["trial all: not checked: what was aggregated of worker 2, killed"]
+
+
+def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.sums[3]["results"][5] += 1
+    assert without_worker_2(tmp_path / "one", fake, KILLED).failures == [
+        "trial all: workers 0 and 3: 1 elements, the first is 5, the results they applied differ"
+    ]
+    fake = simulate()
+    fake.sums[1]["residual"][7] -= 1
+    assert (
+        "worker 1: 1 elements, the first is 7, its gradients"
+        in without_worker_2(tmp_path / "two", fake, KILLED).failures[0]
+    )
+
+
+def test_a_worker_that_was_never_started_has_nothing_to_be_counted(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2] = []
+    for parts in fake.sums:
+        parts["results"] -= fake.sums[2]["aggregated"]
+    summary = without_worker_2(tmp_path, fake, NOT_STARTED)
+    assert summary.failures == []
+    assert summary.trials[0].conservation_unchecked is None
+    assert summary.trials[0].missed_events == ("worker-2 not started: no worker came so far",)
+
+
+def test_a_worker_that_came_back_is_one_worker(tmp_path: Path) -> None:
+    fake = simulate()
+    first = {"summary": {"retransmissions": 40, "checksum_errors": 2, "peer_fetches": 3, "reason": "stopped"}}
+    fake.lines[2] = [*fake.lines[2][:60], first, fake.lines[2][59], *fake.lines[2][70:]]
+    summary = one_trial(tmp_path, fake)
+    assert summary.failures == []
+    result = summary.trials[0]
+    assert (result.retransmissions, result.checksum_errors, result.peer_fetches) == (46, 2, 3)
+
+
+def test_a_worker_that_came_back_as_another_replica_is_found(tmp_path: Path) -> None:
+    fake = simulate()
+    fake.lines[2].insert(60, {**fake.lines[2][59], "params": "dead"})
+    assert "first after iteration 60" in one_trial(tmp_path, fake).failures[0]
+
+
+def test_the_longest_stall_is_from_the_last_to_the_next_finished_iteration(tmp_path: Path) -> None:
+    fake = simulate()
+    for worker in fake.lines:
+        for line in worker[100:]:
+            line["time"] += 7.0
+    stall_s = one_trial(tmp_path, fake).trials[0].longest_stall_s
+    assert 7.0 < stall_s < 7.2
+
+
+def test_the_table_shows_each_pass(tmp_path: Path) -> None:
+    console = Console(width=160, record=True, file=(tmp_path / "out").open("w"))
+    console.print(summarise(two_trials(tmp_path / "run").jobs[0], Config()).table())
+    console.file.close()
+    text = console.export_text()
+    for words in ("throughput", "all (baseline)", "time to 95.0% accuracy", "3 (193), 4 (7)", "exactly"):
+        assert words.split(", ")[0] in text
+
+
+def test_merged_metrics_know_pass_and_worker(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    lines = [json.loads(line) for line in merge(folder, [Config()]).read_text().splitlines()]
+    assert len(lines) == 2 * 4 * 201
+    assert (lines[0]["trial"], lines[0]["worker"], lines[0]["iteration"]) == ("throughput", 0, 1)
+    assert (lines[-1]["trial"], lines[-1]["worker"], lines[-1]["summary"]["reason"]) == ("all", 3, "target")
+
+
+def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [compress(simulate(iterations=100))])
+    plain = summarise(folder.jobs[0], Config())
+    compressing = summarise(folder.jobs[0], Config(compress=CompressSection(codec="int8")))
+    rows = {label: cell for label, cell in compressing.rows()}
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50"
+    assert rows["compression error"] == "0.0519, 3% of the gradient"
+    assert rows["residual"] == "2.5, 125% of the gradient"
+    assert {label for label, _ in plain.rows()} == rows.keys() - {"gradients sent", "compression error", "residual"}
+    assert plain.trials[0].compressed is not None
+    assert plain.trials[0].compressed.wire_bytes == 4 * 100 * 50
+    assert stored(compressing, tmp_path) == compressing.trials
+
+
+def test_narrower_lanes_that_were_refused_are_a_row_of_their_own(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    fake = compress(simulate(iterations=100))
+    for lines in fake.lines:
+        for line in lines[50:]:
+            line |= {"ratio": 0.1, "refused_width": 4, "refused_error": 0.76}
+    write(folder, [fake])
+    summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="auto", ratio_control="deliverable")))
+    rows = {label: cell for label, cell in summary.rows()}
+    assert rows["narrower lanes refused"] == "4 bits in 50% of iterations: error 76%"
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "all of it in the wider lanes"
+    assert stored(summary, tmp_path) == summary.trials
+
+
+def stored(summary: Summary, path: Path) -> tuple[TrialSummary, ...]:
+    (path / "summary.json").write_text(json.dumps(summary.to_dict()))
+    return stored_trials(path)
+
+
+def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="int8")))
+    assert summary.trials[0].compressed is None
+    assert ["gradients sent", "-"] in summary.rows()

@@ -1,0 +1,71 @@
+"""The whole system once more, with everything recorded: every block of every iteration against NumPy."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kofn.host.wire.packet import WEIGHT_UNIT
+from tests.run.real_run import RealRun
+from tests.targets import TARGETS
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
+]
+
+WORKERS = 4
+
+CONFIG = """
+[run]
+name = "recorded"
+trials = ["throughput"]
+target_accuracy = 0.92
+record = true
+[policy]
+late_gradient = "{rule}"
+age_weight = 1
+[model]
+learning_rate = 0.03
+compute_ms = 4
+[[straggler]]
+workers = [2]
+mean_ms = 20
+[[straggler]]
+workers = [0, 1, 3]
+mean_ms = 1
+[[event]]
+at_iteration = 25
+objective = "all"  # what was stashed until then is in a sum
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rule", ["stash", "merge"])
+def test_every_sum_is_numpys(tmp_path: Path, rule: str, target: str) -> None:
+    with RealRun(tmp_path, "--target", target, config=CONFIG.format(rule=rule)) as run:
+        assert run.wait() == 0, run.text()
+    records = [np.load(run.out / "throughput" / f"worker-{rank}-record.npz") for rank in range(WORKERS)]
+    reference = records[0]
+    iterations = len(reference["iterations"])
+    assert iterations > 30, iterations
+    assert np.array_equal(reference["iterations"], np.arange(1, iterations + 1))
+    for record in records:
+        for name in ("iterations", "sums", "scales", "counts", "weights", "members"):
+            assert np.array_equal(record[name], reference[name]), f"{name} differ between workers"
+    sent = np.stack([record["sent"].astype(np.int64) for record in records])
+    members = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
+    expected = (sent * members[..., None].astype(np.int64)).sum(axis=(0, 2))
+    inside = members[:, :, 0]
+    assert members[:, :, 1:].any() == (rule == "merge"), "late gradients are contributions of their own, or wait"
+    assert np.array_equal(reference["sums"], expected), "a sum is not what its members sent"
+    assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count is not the number of those in time"
+    gradients, contributions = reference["weights"] // WEIGHT_UNIT, members.sum(axis=(0, 2))
+    assert not np.any(reference["weights"] % WEIGHT_UNIT), "each gradient weighs 1, however old"
+    assert np.all(gradients >= contributions)
+    assert np.all(np.cumsum(gradients, axis=0) <= WORKERS * np.arange(1, iterations + 1)[:, None]), "one is in two sums"
+    assert rule == "merge" or np.any(gradients > contributions), "what was stashed is sent with the next gradient"
+    assert np.any(reference["sums"])
+    assert 0 < np.mean(inside[2]) < 1, "the straggler is sometimes left out, and sometimes in time"

@@ -1,0 +1,82 @@
+"""A whole run with somebody in it who should not get through: forged packets from a host, strangers at a gRPC port."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kofn.config.objectives import DEFAULT
+from tests.run.real_run import KOFN, NEVER, RealRun
+from tests.targets import TARGETS
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+FORGE = """
+import socket
+from kofn.host.wire import packet as wire
+
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.setsockopt(socket.SOL_SOCKET, 11, 1)  # SO_NO_CHECK
+line.connect(("10.0.0.254", wire.PORT))
+good = wire.KofnHeader(job=1, worker=1, iteration=1)
+damaged = bytearray(wire.encode(good, bytes(256)))
+damaged[100] ^= 1
+for datagram in (
+    wire.encode(good._replace(worker=0), bytes(256)),  # rank 0 does not speak from here
+    wire.encode(good._replace(job=9), bytes(256)),
+    wire.encode(good._replace(kind=wire.Kind.RESULT), bytes(256)),
+    wire.encode(good._replace(version=1), bytes(256)),
+    wire.encode(good._replace(words=2), bytes(256)),
+    wire.encode(good._replace(generation=7), bytes(256)),
+    bytes(damaged),
+):
+    for _ in range(3):
+        line.send(datagram)
+"""
+REASONS = ("WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH", "OLD_GENERATION", "BAD_CHECKSUM")
+
+STRANGER = """
+import grpc, sys
+from kofn.rpc import kofn_pb2 as pb, kofn_pb2_grpc
+from kofn.rpc.security import Credentials, CONTROLLER, channel
+from pathlib import Path
+
+with grpc.insecure_channel("127.0.0.1:50052") as line:
+    try:
+        print(kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=5))
+    except grpc.RpcError as error:
+        print("plaintext", error.code().name)
+folder = Path(sys.argv[1])
+read = lambda name: (folder / name).read_bytes()
+tls = grpc.ssl_channel_credentials(read("ca.pem"), read("operator.key"), read("operator.pem"))
+with grpc.secure_channel("127.0.0.1:50052", tls, [("grpc.ssl_target_name_override", "controller.kofn")]) as line:
+    try:
+        print(kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=5))
+    except grpc.RpcError as error:
+        print("no token", error.code().name)
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_forged_packets_and_strangers(target: str, tmp_path: Path) -> None:
+    with RealRun(tmp_path, "--target", target, "--trial", DEFAULT, target=NEVER) as run:
+        run.until_training()
+        worker = run.pid("kofn.host", "--rank", "1")
+        subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", FORGE], check=True)
+        inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c"]
+        status = [*inside, KOFN, "status"]
+
+        def dropped() -> str:
+            shown = subprocess.run(status, env=run.environment, capture_output=True, text=True, check=False)
+            assert shown.returncode == 0, shown.stderr + run.text()
+            lines = shown.stdout.splitlines()
+            start = next((at for at, line in enumerate(lines) if line.startswith("dropped:")), len(lines))
+            return " ".join(lines[start:])
+
+        run.until(lambda: all(f"{reason}=3" in dropped() for reason in REASONS), "the counts of what was dropped")
+        asked = [*inside, STRANGER, str(run.out / "certs")]
+        answers = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert answers.split("\n")[:2] == ["plaintext UNAVAILABLE", "no token UNAUTHENTICATED"]
+        before = run.lines()
+        run.until(lambda: run.lines() > before + 5, "training going on")

@@ -1,0 +1,166 @@
+"""The live view merges what workers wrote with what the controller says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kofn.results.folder import RunFolder
+from kofn.rpc import kofn_pb2
+from kofn.run.display import Display
+from kofn.run.live import TrialView
+from tests.run.fake_run import append, compress, simulate
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", ["throughput"])
+
+
+@pytest.fixture
+def live(folder: RunFolder) -> Iterator[TrialView]:
+    view = TrialView(folder.jobs[0].trials[0], 4, "round (1 of 1)", target=2.0)
+    yield view
+    view.close()
+
+
+def test_before_the_first_iteration(live: TrialView) -> None:
+    live.poll()
+    assert "waiting for the workers" in live.headline()
+    assert live.line().endswith("waiting for the workers' first iteration")
+
+
+def test_waiting_is_said_once(live: TrialView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.run.display.PLAIN_INTERVAL_S", 0.0)
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
+        display.show()
+        display.show()
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_lines_are_read_as_they_come_and_unfinished_ones_wait(live: TrialView, folder: RunFolder) -> None:
+    fake = simulate(k=lambda i: 3)
+    append(folder, 0, fake.lines[0][0], fake.lines[0][1])
+    append(folder, 1, fake.lines[1][0], end="")
+    live.poll()
+    assert live.newest is not None
+    assert live.newest.iteration == 2
+    assert live.workers[1].last is None
+    append(folder, 1)
+    live.poll()
+    assert live.workers[1].last is not None
+
+
+def test_who_is_absent_from_the_newest_sum(live: TrialView, folder: RunFolder) -> None:
+    line = simulate(k=lambda i: 3).lines[0][0]
+    append(folder, 0, {**line, "members": [0, 1, 3]})
+    live.poll()
+    assert live.absent() == [2]
+
+
+def test_estimates_stand_beside_the_injected_truth(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
+    for rank in range(4):
+        append(folder, rank, {**simulate().lines[rank][0], "injected_mean_s": 0.001 * rank, "k": 3})
+    live.poll()
+    worker = [
+        kofn_pb2.WorkerStatus(rank=3, live=True, lambda_s=0.0042, lambda_low_s=0.003, lambda_high_s=0.006, samples=9)
+    ]
+    expected = [kofn_pb2.Expected(k=3, iteration_s=0.0123)]
+    live.update(kofn_pb2.Status(k=3, worker=worker, expected=expected))
+    console = Console(width=120, record=True, quiet=False, file=(tmp_path / "out").open("w"))
+    console.print(live.table())
+    console.file.close()
+    text = console.export_text()
+    for words in ("4.2 ms", "3.0 to 6.0", "3.0 ms", "k 3 of 4", "E_k[T] 12.3 ms"):
+        assert words in text
+    assert "4.2/3" in live.line()
+
+
+def test_the_last_line_says_why_a_worker_ended(live: TrialView, folder: RunFolder) -> None:
+    append(folder, 0, simulate().lines[0][0], {"summary": {"reason": "target", "iterations": 1}})
+    live.poll()
+    assert live.workers[0].finished == "target"
+
+
+def test_without_a_terminal_plain_lines_come_out(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
+    append(folder, 0, simulate().lines[0][0])
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
+        live.poll()
+        display.show()
+    assert out.read_text().count("iteration    1") == 1, "once, though it is shown again at the end"
+    assert "\x1b" not in out.read_text()
+
+
+def test_quiet_shows_nothing(live: TrialView, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("w") as file, Display(Console(file=file), [live], quiet=True) as display:
+        display.show()
+    assert out.read_text() == ""
+
+
+def test_a_stall_is_explained_and_its_end_is_said(
+    live: TrialView, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("kofn.run.live.time.monotonic", lambda: clock[0])
+    live.begin()
+    for rank in range(4):
+        append(folder, rank, *simulate().lines[rank][: 2 if rank else 1])
+    live.poll()
+    live.workers[0].process = "killed"
+    live.happened("worker-0 killed at iteration 1")
+    clock[0] += 3.0
+    live.watch_stall(expected=True)
+    first, stall = live.news()
+    assert first.endswith("event: worker-0 killed at iteration 1")
+    assert "3.0 s  no iteration for 3 s: workers 1, 2, 3 at iteration 2 may wait for worker 0 (killed" in stall
+    assert stall.endswith("just before: worker-0 killed at iteration 1")
+    console = Console(width=250, record=True, file=(tmp_path / "out").open("w"))
+    console.print(live.table())
+    console.file.close()
+    assert "no iteration for 3 s: workers 1, 2, 3" in console.export_text()
+    append(folder, 1, simulate().lines[1][2])
+    live.poll()
+    live.watch_stall(expected=True)
+    assert live.news() == ["round (1 of 1)     3.0 s  goes on after 3.0 s"]
+
+
+def test_nothing_stalls_where_nothing_is_to_move(live: TrialView, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.begin()
+    monkeypatch.setattr("kofn.run.live.time.monotonic", lambda: live.last_news + 50.0)
+    live.watch_stall(expected=False)
+    assert live.news() == []
+
+
+def test_an_absent_controller_is_said_once(live: TrialView) -> None:
+    for status in (kofn_pb2.Status(), None, None, kofn_pb2.Status()):
+        live.update(status)
+    assert [line.partition(" s  ")[2] for line in live.news()] == [
+        "the controller is away",
+        "the controller is back",
+    ]
+
+
+def test_a_worker_that_trains_again_has_not_ended(live: TrialView, folder: RunFolder) -> None:
+    lines = simulate().lines[0]
+    append(folder, 0, lines[0], {"summary": {"reason": "stopped"}})
+    live.poll()
+    assert live.workers[0].state == "stopped"
+    append(folder, 0, lines[1])
+    live.poll()
+    assert live.workers[0].state == "training"
+
+
+def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: TrialView) -> None:
+    fake = compress(simulate())
+    for rank in range(4):
+        append(folder, rank, fake.lines[rank][1])
+    compressing = TrialView(folder.jobs[0].trials[0], 4, "throughput", target=2.0, compresses=True)
+    for view in (live, compressing):
+        view.poll()
+    compressing.close()
+    assert "ratio 0.25  error 0.5  residual 2.5" in compressing.headline()
+    assert "  ratio" not in live.headline()

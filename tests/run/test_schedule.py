@@ -1,0 +1,141 @@
+"""What is due when, in which order, what is left of it on paper, and stories that cannot be told."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import EventSection, JobSection, LinkSection
+from kofn.results.event_log import LoggedEvent, killed_for_good, never_started, read_event_log, restarts
+from kofn.run.schedule import Schedule, action, check_story, late_joiners
+
+KILL = EventSection(at_iteration=40, kill="worker-2")
+START = EventSection(at_iteration=40, start="worker-2", after_s=3.0)
+
+
+def event(what: str, name: str = "worker-2", missed: str = "") -> LoggedEvent:
+    return LoggedEvent(time=1.0, iteration=40, action=what, name=name, missed=missed)
+
+
+def test_nothing_is_due_before_its_iteration() -> None:
+    schedule = Schedule([KILL])
+    schedule.reached(39, 1.0)
+    assert schedule.due(1e9) == []
+    assert not schedule.starting
+    schedule.reached(41, 2.0)
+    assert schedule.due(2.0) == [KILL]
+    assert schedule.due(2.0) == [], "only once"
+    assert not schedule.waiting
+
+
+def test_a_delay_counts_from_the_first_worker_that_finished_the_iteration() -> None:
+    schedule = Schedule([START, KILL])
+    schedule.reached(40, 10.0)
+    schedule.reached(41, 11.0)
+    assert schedule.due(12.9) == [KILL]
+    assert schedule.starting, "it is certain to come"
+    assert schedule.due(13.0) == [START]
+    assert not schedule.starting
+
+
+def test_what_comes_due_together_is_done_in_order() -> None:
+    events = [EventSection(at_iteration=i, objective=f"fixed:{i}") for i in (3, 1, 2)]
+    schedule = Schedule(events)
+    schedule.reached(7, 1.0)
+    assert [action(event)[1] for event in schedule.due(1.0)] == ["fixed:1", "fixed:2", "fixed:3"]
+
+
+def test_links_change_in_their_turn_and_start_nobody() -> None:
+    slow, fast = (LinkSection(workers=(0, 2), mbps=mbps, at_iteration=40, after_s=mbps) for mbps in (2.5, 200.0))
+    schedule = Schedule([fast, KILL, slow])
+    schedule.reached(40, 10.0)
+    assert not schedule.starting
+    assert schedule.due(12.5) == [KILL, slow]
+    assert schedule.due(210.0) == [fast]
+    assert action(slow) == ("link", "worker-0, worker-2 (2.5 Mbit/s)")
+
+
+def test_equal_events_happen_each_once() -> None:
+    schedule = Schedule([KILL, KILL])
+    schedule.reached(40, 1.0)
+    assert schedule.due(1.0) == [KILL, KILL]
+    assert not schedule.waiting
+
+
+def test_who_is_started_first_joins_late() -> None:
+    events = [
+        EventSection(at_iteration=9, kill="worker-1"),
+        EventSection(at_iteration=5, start="worker-1"),
+        KILL,
+        START,
+    ]
+    assert late_joiners(events) == {"worker-1"}
+
+
+def test_the_fate_of_each_process() -> None:
+    story = [event("kill"), event("start"), event("kill", "switch"), event("objective", "all")]
+    assert killed_for_good(story) == {"switch"}
+    assert restarts(story) == 1
+    assert restarts([event("start", "worker-3")]) == 0, "a late start is no recovery"
+    assert killed_for_good([event("kill", missed="it has ended")]) == set()
+    assert never_started([event("start", missed="no worker finished iteration 9")]) == {"worker-2"}
+    assert never_started([event("start"), event("start", missed="it runs")]) == set()
+    late = event("late", missed="the training was over")
+    assert never_started([event("start"), late]) == {"worker-2"}
+    assert killed_for_good([event("start"), late]) == set()
+    assert killed_for_good([event("kill"), event("start"), late]) == {"worker-2"}
+    assert never_started([event("kill"), event("start"), late]) == set()
+    assert never_started([event("kill"), event("start", missed="the training was over")]) == set()
+
+
+def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert read_event_log(path) == []
+    story = [event("kill"), event("objective", "fixed:3")]
+    path.write_bytes(b"".join(msgspec.json.encode(entry) + b"\n" for entry in story))
+    assert read_event_log(path) == story
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (event("kill"), "worker-2 killed at iteration 40"),
+        (event("start", "switch"), "switch started at iteration 40"),
+        (event("objective", "fixed:3"), "objective fixed:3 set at iteration 40"),
+        (event("kill", missed="it has ended"), "worker-2 not killed: it has ended"),
+        (event("objective", "all", missed="away"), "objective all not set: away"),
+        (event("late", missed="it was over"), "worker-2 came too late: it was over"),
+    ],
+)
+def test_words(entry: LoggedEvent, words: str) -> None:
+    assert entry.words == words
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (
+            [KILL, EventSection(at_iteration=50, kill="worker-2")],
+            "event.kill is 'worker-2' at iteration 50: it does not run",
+        ),
+        ([KILL, START, START], "event.start is 'worker-2' at iteration 40: it runs already then"),
+        (
+            [EventSection(at_iteration=1, start="switch")],
+            "event.start is 'switch' at iteration 1: it runs already then",
+        ),
+        ([EventSection(at_iteration=1, start="worker-0")], "job.start_workers is 4, but worker-0 are started later"),
+        (
+            [EventSection(at_iteration=1, start=f"worker-{rank}") for rank in range(4)],
+            "one must be there from the beginning",
+        ),
+    ],
+)
+def test_impossible_stories(events: list[EventSection], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_story(events, JobSection())
+
+
+def test_possible_stories() -> None:
+    check_story([START, KILL, EventSection(at_iteration=9, kill="controller")], JobSection())
+    check_story([EventSection(at_iteration=1, start="worker-0")], JobSection(start_workers=3))

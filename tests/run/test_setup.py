@@ -1,0 +1,77 @@
+"""Set-up and Makefile: what is pinned, what is offered."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = (
+    *(
+        "help",
+        "run",
+        "chaos",
+        "compare",
+        "doctor",
+        "stop",
+        "clean",
+        "test",
+        "check",
+        "fuzz",
+        "soak",
+        "docs",
+        "reference",
+        "picture",
+        "header",
+        "p4",
+        "proto",
+        "shell",
+    ),
+)
+
+
+def normal(name: str) -> str:
+    return re.split(r"[<>=!\[;]", name)[0].strip().lower().replace("_", "-")
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [name for names in project["optional-dependencies"].values() for name in names]
+    wanted = {normal(name) for name in (*project["dependencies"], *extras)} - {"kofn"}
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line]
+    assert all("==" in line for line in pinned)
+    assert wanted <= {normal(line) for line in pinned}
+
+
+def test_help_is_the_default_and_names_every_target() -> None:
+    text = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True).stdout
+    assert tuple(line.split()[0] for line in text.splitlines() if line.startswith("  ")) == TARGETS
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_are_well_formed(target: str) -> None:
+    subprocess.run(["make", "-C", ROOT, "--dry-run", target], capture_output=True, check=True)
+
+
+def test_setup_refuses_what_it_does_not_know() -> None:
+    result = subprocess.run([ROOT / "run" / "setup.sh", "everything"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "unknown argument 'everything': none, 'dev', 'docs' or 'shell' is allowed" in result.stderr
+
+
+def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
+    """Not that versions conflict, which is what pip says last."""
+    (tmp_path / "run").mkdir()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "run/setup.sh"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "mn").touch(mode=0o755)  # nothing is to be installed on the machine
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
+    environment = own | nowhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    run = subprocess.run([tmp_path / "run" / "setup.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith("setup: the package index cannot be reached: no network, or a proxy")

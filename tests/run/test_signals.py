@@ -1,0 +1,86 @@
+"""Signals and terminals: what ends a run says so, and what is complete is not thrown away."""
+
+import asyncio
+import os
+import pty
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kofn.run.errors import InterruptedRun
+from kofn.run.network import Network
+from kofn.run.signals import deferred, interruptible
+from kofn.run.terminal import watched
+
+BOOT = """
+import json, pathlib, sys, time
+print(json.dumps({"event": "ready", "driver": "netns", "hosts": {}, "switch": {}}), flush=True)
+sys.stdin.readline()
+time.sleep(0.3)
+pathlib.Path(__file__).with_name("removed").touch()
+print(json.dumps({"event": "stopped"}), flush=True)
+"""
+"""A boot.py whose removal takes its time."""
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGINT, r"SIGINT \(Ctrl-C\)"), (signal.SIGTERM, r"SIGTERM \(kofn stop sends it\)")],
+)
+def test_a_signal_is_named(number: signal.Signals, words: str) -> None:
+    with pytest.raises(InterruptedRun, match=f"stopped by {words}"), interruptible():
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+
+def test_complete_results_are_compared_in_spite_of_a_signal() -> None:
+    with interruptible():
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(InterruptedRun):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_terminal_that_is_closed_is_a_hang_up(monkeypatch: pytest.MonkeyPatch, close: bool) -> None:
+    master, slave = pty.openpty()
+    hangups: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
+    monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 0)
+    monkeypatch.setattr(os, "dup", lambda descriptor: slave)
+    monkeypatch.setattr("kofn.run.terminal.PERIOD_S", 0.02)
+    try:
+        with watched():
+            os.write(master, b"typed\n")
+            if close:
+                os.close(master)
+            deadline = time.monotonic() + (5.0 if close else 0.2)
+            while not hangups and time.monotonic() < deadline:
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert hangups == ([signal.SIGHUP] if close else [])
+    if not close:
+        os.close(master)
+
+
+def test_a_signal_does_not_interrupt_the_removal_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot.py"
+    boot.write_text(BOOT)
+    monkeypatch.setattr("kofn.run.network.BOOT", boot)
+
+    async def run() -> None:
+        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        task = asyncio.create_task(network.stop())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (tmp_path / "removed").exists()
+
+    asyncio.run(run())

@@ -1,0 +1,72 @@
+"""A stall is explained: who waits for whom, what has just happened, once, and again when the reason changes."""
+
+from kofn.run.stall import Scene, StalledWorker, Watch, explain
+
+
+def members(*states: tuple[int, str]) -> list[StalledWorker]:
+    return [
+        StalledWorker(rank=rank, iteration=iteration, state=state) for rank, (iteration, state) in enumerate(states)
+    ]
+
+
+def test_a_killed_worker_is_named_with_what_happened() -> None:
+    scene = Scene(
+        members=members((41, "training"), (41, "training"), (40, "killed")),
+        waiting="k = 3 of 2 live workers",
+        recent=["worker-2 killed at iteration 40"],
+    )
+    assert explain(scene) == (
+        "workers 0, 1 at iteration 41 may wait for worker 2 (killed, at iteration 40); "
+        "the controller says: k = 3 of 2 live workers; just before: worker-2 killed at iteration 40"
+    )
+
+
+def test_a_worker_that_is_behind_or_silent_is_named() -> None:
+    slow = StalledWorker(rank=1, iteration=7, state="training", silent_s=3.6)
+    text = explain(Scene(members=[StalledWorker(rank=0, iteration=7, state="training"), slow]))
+    assert text == "worker 0 at iteration 7 may wait for worker 1 (at iteration 7, silent for 4 s)"
+
+
+def test_an_absent_controller_is_named_and_its_old_words_are_not_repeated() -> None:
+    scene = Scene(members=members((9, "training"), (9, "training")), waiting="old", controller_away=True)
+    text = explain(scene)
+    assert text.startswith("all workers have finished iteration 9 and wait for sums of 10; the controller is away")
+    assert "old" not in text
+
+
+def test_a_lost_switch_is_named() -> None:
+    scene = Scene(members=members((9, "training")), switch_connected=False)
+    assert explain(scene).endswith("the controller says: it has no connection to the switch")
+
+
+def test_nobody_is_there() -> None:
+    assert explain(Scene(members=members((0, "starting"), (0, "attached")))) == (
+        "nobody can go on: worker 0 (starting), worker 1 (attached)"
+    )
+
+
+def test_said_once_then_when_the_reason_changes_then_now_and_then() -> None:
+    watch = Watch()
+    assert watch.lines(1.9, 2.0, "a") == []
+    assert watch.lines(2.0, 2.0, "a") == ["no iteration for 2 s: a"]
+    assert watch.lines(3.0, 2.0, "a") == []
+    assert watch.stall == "no iteration for 3 s: a"
+    assert watch.lines(4.0, 2.0, "b") == ["no iteration for 4 s: b"]
+    assert watch.lines(14.0, 2.0, "b") == ["no iteration for 14 s: b"]
+    assert watch.lines(0.1, 2.0, "b") == ["goes on after 14.0 s"]
+    assert watch.stall == ""
+    assert watch.lines(0.1, 2.0, "b") == []
+
+
+def test_passing_time_is_no_new_reason() -> None:
+    watch = Watch()
+    assert len(watch.lines(2.0, 2.0, "waiting for worker 2 since 1 s, silent for 2.5 s")) == 1
+    assert watch.lines(3.0, 2.0, "waiting for worker 2 since 2 s, silent for 3.5 s") == []
+    assert len(watch.lines(3.1, 2.0, "waiting for worker 3 since 2 s, silent for 3.5 s")) == 1
+
+
+def test_who_has_ended_waits_for_nobody() -> None:
+    ended = [StalledWorker(rank=rank, iteration=9, state="target", done=True) for rank in (0, 2)]
+    back = StalledWorker(rank=1, iteration=4, state="joining")
+    text = explain(Scene(members=[ended[0], back, ended[1]]))
+    assert text == "workers 0, 2 ended at iteration 9, worker 1 (joining, at iteration 4) did not"

@@ -1,0 +1,106 @@
+"""`python -m kofn.switch` as a process: how it starts, how it fails to, how it ends."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.ports import own_port
+from tests.switch.p4runtime.harness import DEVICE_ID, PROGRAM, Target, primary
+from tests.targets import COMMANDS
+
+END_S = 1.0
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A free one."""
+    with own_port() as port:
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """The switch; whatever the test leaves of it is killed."""
+    command = [*COMMANDS["embedded"], *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.Signals) -> None:
+    with start("--no-p4", "--", "--grpc-server-addr", address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"Server listening on {address}\n"
+        asked_s = time.monotonic()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=10)
+        assert (process.returncode, output, errors) == (0, "", "")
+        assert time.monotonic() - asked_s < END_S
+
+
+def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
+    async def scenario(process: "subprocess.Popen[str]") -> None:
+        async with primary(Target(name="embedded", address=address, log=tmp_path)) as client:
+            process.terminate()
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                assert await client.stream.read() is grpc.aio.EOF
+
+    with start("--no-p4", "--device-id", str(DEVICE_ID), "--", "--grpc-server-addr", address) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        asyncio.run(scenario(process))
+        asked_s = time.monotonic()
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+        assert time.monotonic() - asked_s < END_S
+
+
+def test_it_starts_with_a_program(address: str) -> None:
+    with start(str(PROGRAM), "--", "--grpc-server-addr", address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"Server listening on {address}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--no-p4", "-i", "1@nonesuch0"], "switch: port 1: no interface is named nonesuch0; there are "),
+        (["--bogus"], "switch: unrecognized arguments: --bogus; see --help"),
+        ([str(Path(__file__))], "switch: "),
+    ],
+)
+def test_it_fails_to_start_with_one_line_and_exit_code_2(address: str, arguments: list[str], words: str) -> None:
+    with start(*arguments, "--", "--grpc-server-addr", address) as process:
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert output == ""
+    assert errors.startswith(words)
+    assert errors.count("\n") == 1
+
+
+def test_a_second_switch_at_an_address_is_refused(address: str) -> None:
+    with start("--no-p4", "--", "--grpc-server-addr", address) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with start("--no-p4", "--", "--grpc-server-addr", address) as second:
+            _, errors = second.communicate(timeout=30)
+        assert (second.returncode, errors) == (
+            2,
+            f"switch: --grpc-server-addr {address}: cannot listen: another process listens there\n",
+        )
+
+
+def test_help_is_help() -> None:
+    run = subprocess.run([sys.executable, "-m", "kofn.switch", "--help"], capture_output=True, text=True, check=True)
+    assert "examples:" in run.stdout

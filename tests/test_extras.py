@@ -1,0 +1,87 @@
+"""What works without the packages of the extras, and what is said where one is needed."""
+
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from kofn.cli.main import LAZY
+from kofn.extras import EXTRAS, remedy
+
+MODULES = ("kofn.host.__main__", "kofn.switch.__main__", "kofn.controller.__main__", "kofn.cli.main", "kofn.sim.runner")
+
+HIDE = f"import sys, runpy; sys.modules.update(dict.fromkeys({list(EXTRAS)})); "
+"""Each import of one of these packages raises ModuleNotFoundError, as if it was not installed."""
+
+
+def without_extras(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", HIDE + code], capture_output=True, text=True, check=False)
+
+
+def command(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    """`kofn` with these words."""
+    return without_extras(f"sys.argv = {['kofn', *map(str, words)]}; from kofn.cli.start import main; main()")
+
+
+@pytest.mark.parametrize("module", [*MODULES, *(module for module, _ in LAZY.values())])
+def test_it_is_imported_without_them(module: str) -> None:
+    run = without_extras(f"import {module}")
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_an_extra_brings_what_it_is_said_to_bring(package: str) -> None:
+    wanted = [line.replace('"', "'") for line in requires("kofn") or ()]
+    assert any(line.startswith(package) and f"extra == '{EXTRAS[package]}'" in line for line in wanted)
+
+
+def test_the_help_names_every_command() -> None:
+    text = command("--help").stdout
+    assert all(f"  {name} " in text for name in LAZY)
+
+
+def test_a_command_says_what_to_install(tmp_path: Path) -> None:
+    run = command("certs", tmp_path / "certs")
+    assert (run.returncode, run.stderr) == (
+        1,
+        "kofn: cryptography is not installed: pip install 'kofn[certs]'\n",
+    )
+
+
+def test_a_worker_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[job]\npackets = 'scapy'")
+    argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", "127.0.0.1"]
+    argv = ["worker", *argv, "--service", "127.0.0.1", "--metrics", str(tmp_path / "worker-0.jsonl")]
+    run = without_extras(
+        f"import os; os.chdir({str(tmp_path)!r}); sys.argv = {argv}; runpy.run_module('kofn.host', run_name='__main__')"
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1] == "kofn worker 0: scapy is not installed: pip install 'kofn[scapy]'"
+    assert "Traceback" not in run.stderr
+
+
+def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
+    code = (
+        "import logging; from pathlib import Path; logging.basicConfig(level='INFO', format='%(message)s'); "
+        "from kofn.rpc.security import Credentials; "
+        f"print(Credentials.load(Path({str(tmp_path / 'certs')!r}), 'operator').name)"
+    )
+    subprocess.run([Path(sys.executable).with_name("kofn"), "certs", tmp_path / "certs"], check=True)
+    run = without_extras(code)
+    assert run.stdout == "operator\n"
+    assert "operator.pem is not checked before its use: cryptography is not installed" in run.stderr
+
+
+def test_a_simulation_ends_without_a_report(tmp_path: Path) -> None:
+    (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget_accuracy = 0.1\nmax_iterations = 8\n")
+    run = command("simulate", tmp_path / "few.toml", "--out", tmp_path / "out")
+    assert run.returncode == 0, run.stderr
+    assert "no report: jinja2 is not installed: pip install 'kofn[plots]'" in run.stdout
+    assert (tmp_path / "out" / "summary.json").exists()
+
+
+def test_other_missing_modules_are_errors() -> None:
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        remedy(ModuleNotFoundError("no numpy", name="numpy"))

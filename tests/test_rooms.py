@@ -1,0 +1,122 @@
+"""The rooms of docs/explanation/architecture.md: who may import whom, and what an installation adds."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = (
+    {"config", "nativebuild", "rpc"},
+    {"switch", "results"},
+    {"host"},
+    {"controller"},
+    {"report"},
+    {"run"},
+    {"sim", "doctor"},
+    {"experiments"},
+    {"cli"},
+)
+"""A room imports rooms of lower floors."""
+
+FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+
+Arrow = tuple[str, str]
+"""From module to module, as paths below the root without .py."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted name without "kofn." -> file."""
+    paths = (path for room in FLOOR for path in sorted((ROOT / room).rglob("*.py")))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever that is."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def arrows() -> list[Arrow]:
+    """From each module to those of ours that it imports."""
+    found = []
+    for name, path in modules().items():
+        for target in imported(path):
+            ours = target.removeprefix("kofn.")
+            if ours != target:
+                found += [(name, each) for each in (ours, ours.rpartition(".")[0]) if each in modules()][:1]
+    return found
+
+
+def test_all_of_our_imports_begin_with_kofn() -> None:
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()} - {"kofn", "mininet"}
+    wrong = {
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in modules().values()
+        for target in imported(path)
+        if target.split(".")[0] in folders
+    }
+    assert not wrong
+
+
+def test_no_arrow_runs_up() -> None:
+    wrong = {
+        f"{source} -> {target}"
+        for source, target in arrows()
+        if (here := source.split(".")[0]) != (there := target.split(".")[0]) and FLOOR[there] >= FLOOR[here]
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(FLOOR))
+def test_no_circle_of_folders(room: str) -> None:
+    """Within a room: its folders, and the files beside them, import each other in one direction."""
+
+    def box(module: str) -> str:
+        parts = module.split(".")
+        return ".".join(parts[:2]) if len(parts) > 1 else module
+
+    graph: dict[str, set[str]] = defaultdict(set)
+    for source, target in arrows():
+        if source.split(".")[0] == target.split(".")[0] == room and box(source) != box(target):
+            graph[box(source)].add(box(target))
+    while leaves := {node for node in {*graph, *(n for nodes in graph.values() for n in nodes)} if not graph[node]}:
+        graph = defaultdict(set, {node: targets - leaves for node, targets in graph.items() if node not in leaves})
+    assert not graph, "a circle is among these"
+
+
+def test_the_switch_imports_nothing_of_ours_but_the_native_build() -> None:
+    others = {target.split(".")[0] for source, target in arrows() if source.split(".")[0] == "switch"}
+    assert others == {"switch", "nativebuild"}
+
+
+def test_every_room_is_a_link_in_the_package() -> None:
+    links = {path.name for path in (ROOT / "kofn").iterdir() if path.is_symlink()}
+    assert links == {*FLOOR, "mininet", "p4src"}
+    assert all((ROOT / "kofn" / name).resolve() == ROOT / name for name in links)
+
+
+SHARED = {
+    "Member": "of a job, and of a P4Runtime action profile",
+    "Replica": "of a model, and of a P4Runtime multicast group",
+}
+"""Class names of two rooms, and why."""
+
+
+def test_a_class_name_is_used_in_one_room() -> None:
+    rooms = defaultdict[str, set[str]](set)
+    for name, path in modules().items():
+        if "_pb2" not in name:
+            classes = (node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+            for each in classes:
+                rooms[each].add(name.split(".")[0])
+    assert {each for each, where in rooms.items() if len(where) > 1} == set(SHARED)
