@@ -216,7 +216,7 @@ class Agent:
         coroutine = self._exchange(gradient, since, batch, stay=stay, meanwhile=meanwhile)
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
-            progress(self.protocol.share)
+            progress(self._share(self.iteration))
         exchanged = exchange.result()
         watch.turn("decode")
         updates = self._updates(exchanged.ended)
@@ -238,6 +238,11 @@ class Agent:
     def account(self) -> Account:
         """What became of this worker's gradients so far."""
         return self.ledger.account()
+
+    def _share(self, iteration: int) -> float:
+        """How much of an iteration is done, 0 to 1, for another thread: the loop may go on to the next meanwhile."""
+        share = self.protocol.share
+        return share if self.protocol.iteration == iteration else 1.0
 
     def _updates(self, ended: list[Ended]) -> list[Aggregate | ReplicaState]:
         """What training applies, in order."""
