@@ -11,7 +11,7 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test check fuzz soak docs reference picture header p4 proto shell \
+.PHONY: help run chaos compare doctor stop clean test check explore fuzz soak docs reference picture header p4 proto shell \
     setup setup-dev setup-docs
 
 help: ## this text
@@ -45,6 +45,9 @@ check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+explore: setup-dev ## the protocol and random P4 programs by many more steps and interleavings than `make test`: an hour
+	@KOFN_NIGHTLY=1 exec .venv/bin/python -m pytest -s tests/host/protocol tests/switch/suite/test_random_programs.py $(ARGS)
 
 fuzz: setup-dev ## random frames, P4Runtime messages and programs through the switch under sanitizers, FUZZ_S seconds
 	@exec .venv/bin/python -m tests.switch.fuzz --seconds $(FUZZ_S) $(ARGS)
