@@ -27,6 +27,7 @@ from kofn.rpc.document import document
 LAZY = {
     "run": ("kofn.run.runner", "command"),
     "simulate": ("kofn.sim.runner", "command"),
+    "report": ("kofn.cli.report", "command"),
     "stop": ("kofn.run.clean", "stop"),
     "clean": ("kofn.run.clean", "command"),
     "doctor": ("kofn.doctor.command", "command"),

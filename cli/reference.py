@@ -30,7 +30,7 @@ from kofn.report.summary import TrialSummary
 from kofn.results import folder
 from kofn.results.account import Account
 from kofn.results.event_log import LoggedEvent
-from kofn.results.folder import RunRecord
+from kofn.results.record import RunRecord
 from kofn.results.worker_metrics import Iteration, Totals
 
 ROOT = Path(__file__).resolve().parents[1]

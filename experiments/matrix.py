@@ -27,11 +27,13 @@ from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
 from kofn.report.summary import TrialSummary, stored_trials
+from kofn.results.errors import ResultsError
 from kofn.results.folder import JobFolder, RunFolder
+from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.jobs import overridden
-from kofn.run.runner import RunPlan, make_plan, summarised
+from kofn.run.runner import RunPlan, make_plan
 from kofn.run.signals import deferred
 
 FOLDER = Path(__file__).parent
@@ -114,7 +116,7 @@ class Cell:
         try:
             effective = self.job().effective.read_text()
             trials = stored_trials(self.folder)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, ResultsError):
             return None
         if effective != to_toml(self.config):
             raise ConfigError(
@@ -215,7 +217,7 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
     try:
         folder = carry_out(plan, console)
         with deferred():
-            (job,) = summarised(plan, folder).jobs
+            (job,) = summarised(folder, plan.configs).jobs
     except (InterruptedRun, LeftoversError, ConfigError):
         raise
     except KofnError as error:

@@ -16,6 +16,7 @@ from kofn.experiments.tables import TextTable
 from kofn.report.figures import TrialSeries
 from kofn.report.page import render
 from kofn.report.series import read_series
+from kofn.results.worker_metrics import read_trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +72,4 @@ def configuration(result: CellResult) -> Folded:
 def series(result: CellResult) -> TrialSeries:
     """What is drawn of a run's only trial; RunError if a worker's file is missing."""
     (folder,) = result.cell.job().trials
-    return read_series(folder, result.cell.config.job.workers)
+    return read_series(folder, read_trial(folder, result.cell.config.job.workers), folder.objective)

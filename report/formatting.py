@@ -18,9 +18,9 @@ def integer(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def ratio(baseline_s: float | None, own_s: float | None) -> str:
+def ratio(value: float | None) -> str:
     """Of two times, where both are known."""
-    return "-" if baseline_s is None or own_s is None else f"{baseline_s / own_s:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
 def counts(by_k: Mapping[int, int]) -> str:

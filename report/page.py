@@ -19,6 +19,7 @@ from kofn.report.series import read_series
 from kofn.report.summary import RunSummary, Summary
 from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder
+from kofn.results.worker_metrics import read_begun
 
 TEMPLATES = "kofn.report"
 """The package whose templates all pages extend."""
@@ -68,7 +69,11 @@ def svg(figure: Figure) -> Markup:
 
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
     """What run.html shows of a job."""
-    trials = [read_series(entry, config.job.workers) for entry in folder.trials]
+    begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
+    trials = [
+        read_series(entry, read, summarised.name)
+        for (entry, read), summarised in zip(begun, summary.trials, strict=True)
+    ]
     return {
         "id": folder.id,
         "workers": config.job.workers,
@@ -84,6 +89,8 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
 
 def figures(trials: Sequence[TrialSeries], target: float, *, compresses: bool) -> list[Figure]:
     """Accuracy and compression, where there are such, and iteration time of all trials; blocking and k of each."""
+    if not trials:
+        return []
     compression = [compression_figure(trials)] if compresses and any(entry.compression for entry in trials) else []
     accuracy = [accuracy_figure(trials, target)] if any(entry.accuracy.x.size for entry in trials) else []
     return [*accuracy, iteration_figure(trials), *compression, *map(lambda_figure, trials)]

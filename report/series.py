@@ -12,18 +12,17 @@ from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import first_finishes, start
 from kofn.results.folder import TrialFolder
-from kofn.results.worker_metrics import Iteration, WorkerMetrics, read_trial
+from kofn.results.worker_metrics import Iteration, WorkerMetrics
 
 
-def read_series(folder: TrialFolder, workers: int) -> TrialSeries:
-    """Everything that is drawn of one trial; RunError if a worker's file is missing."""
-    metrics = read_trial(folder, workers)
+def read_series(folder: TrialFolder, metrics: Sequence[WorkerMetrics], name: str) -> TrialSeries:
+    """Everything that is drawn of one trial, of which the workers' files are read already."""
     statuses = read_lines(folder.status)
     finished = first_finishes(metrics)
     iterations = _floats([line.iteration for line in finished])
     times = _floats([start(metrics), *(line.time for line in finished)])
     return TrialSeries(
-        name=folder.objective,
+        name=name,
         k=Series(x=iterations, y=_floats([line.k for line in finished])),
         accuracy=_accuracy(metrics),
         iteration_ms=Series(x=iterations, y=1e3 * np.diff(times)),

@@ -12,24 +12,48 @@ from kofn.host.workload.workload import workload_class
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import courses
+from kofn.report.interventions import read_interventions
 from kofn.report.prediction import predicted_iteration_s
 from kofn.report.recoveries import read_lines, recoveries
 from kofn.report.shares import WorkerShares
-from kofn.report.summary import Summary, TrialSummary
+from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.results.event_log import read_event_log
-from kofn.results.folder import JobFolder, TrialFolder
+from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
-from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics, read_trial
+from kofn.results.objective_notes import read_objective_notes
+from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics, read_begun, read_trial
 
 
-def summarise(folder: JobFolder, config: Config) -> Summary:
-    """Read every trial's files and compute everything; RunError if a file is missing or damaged."""
-    trials = tuple(summarise_trial(entry, read_trial(entry, config.job.workers), config) for entry in folder.trials)
+def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
+    """Of every job, as far as its trials came; `early_end`: why some did not end, empty where all did."""
+    record = folder.record()
+    finished = record.finished if early_end else len(record.trials)
+    jobs = (
+        summarise(job, config, finished=finished, early_end=early_end)
+        for job, config in zip(folder.jobs, configs, strict=True)
+    )
+    return RunSummary(jobs=tuple(jobs), provenance=record.provenance)
+
+
+def summarise(folder: JobFolder, config: Config, *, finished: int | None = None, early_end: str = "") -> Summary:
+    """Read every trial's files and compute everything; ResultsError if a file is missing or damaged.
+
+    With `finished`, only so many trials, from the first one on, came to their end: of the others is read what there is.
+    """
+    count = len(folder.trials) if finished is None else finished
+    read = [(entry, read_trial(entry, config.job.workers), "") for entry in folder.trials[:count]]
+    begun = [(entry, read_begun(entry, config.job.workers), early_end) for entry in folder.trials[count:]]
     return Summary(
         job=folder.id,
         target_accuracy=target_of(config),
-        trials=trials,
+        trials=tuple(
+            summarise_trial(entry, workers, config, job=folder.id, early_end=reason)
+            for entry, workers, reason in [*read, *begun]
+            if workers
+        ),
         compresses=config.compress.compresses,
+        early_end=early_end,
+        not_run=tuple(entry.objective for entry, workers, _ in begun if not workers),
     )
 
 
@@ -38,8 +62,10 @@ def target_of(config: Config) -> float | None:
     return config.run.target_accuracy if workload_class(config).trains else None
 
 
-def summarise_trial(folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config) -> TrialSummary:
-    """One trial from its workers' lines and sums."""
+def summarise_trial(
+    folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
+) -> TrialSummary:
+    """One trial from its workers' lines and sums; `early_end`: why it ended before they did."""
     lines = [line for worker in workers for line in worker.iterations]
     begin = start(workers)
     target = config.run.target_accuracy
@@ -53,7 +79,7 @@ def summarise_trial(folder: TrialFolder, workers: Sequence[WorkerMetrics], confi
     recovered = recoveries(statuses, events)
     ledger = load_collective(config.job.collective).ledger
     shares = WorkerShares.of(workers)
-    conserved = conservation(folder, len(workers)) if ledger else Conservation()
+    conserved = _conserved(folder, len(workers), early_end) if ledger else Conservation()
     return TrialSummary(
         objective=folder.objective,
         time_to_target_s=None if reached is None else reached.time - begin,
@@ -97,7 +123,17 @@ def summarise_trial(folder: TrialFolder, workers: Sequence[WorkerMetrics], confi
         ledger=ledger,
         times_s=mean_times(workers),
         link_bytes=read_links(folder.links),
+        interventions=read_interventions(folder, job),
+        objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
+        early_end=early_end,
     )
+
+
+def _conserved(folder: TrialFolder, workers: int, early_end: str) -> Conservation:
+    """Workers write their sums at their end: of a trial that ended early there are none, unless it was over."""
+    if early_end and not all(folder.sums(rank).exists() for rank in range(workers)):
+        return Conservation(unchecked="the ledgers, as the trial did not end")
+    return conservation(folder, workers)
 
 
 def mean_times(workers: Sequence[WorkerMetrics]) -> dict[str, float]:

@@ -22,8 +22,11 @@ from kofn.report.formatting import (
     weights,
 )
 from kofn.report.in_force import InForce
+from kofn.report.interventions import Intervention
 from kofn.report.table import plain_table
 from kofn.results.account import STARVED
+from kofn.results.errors import ResultsError
+from kofn.results.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,26 @@ class TrialSummary:
     workers' iterations but their first."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of Ethernet frames in the whole trial, by host: to the switch and from it, as the kernel has counted them."""
+    interventions: tuple[Intervention, ...] = ()
+    """What an event of the configuration or an operator changed while it went on, in the order of time."""
+    objective_faults: tuple[str, ...] = ()
+    """What an objective did in place of giving costs, and when: k stayed as it was then."""
+    early_end: str = ""
+    """Why it ended before its training did; empty: it did not."""
+
+    @property
+    def name(self) -> str:
+        """The objective, and what was changed under it."""
+        changes = [f"{one.words} ({one.iteration})" for one in self.interventions]
+        if len(changes) > 1:
+            by_hand = sum(one.by_hand for one in self.interventions)
+            changes = [f"{len(changes)} changes" + (f", {by_hand} by hand" if by_hand else "")]
+        return ", ".join([self.objective, *changes])
+
+    @property
+    def by_hand(self) -> list[str]:
+        """What an operator changed: then it is not the trial that the configuration describes, and is not compared."""
+        return [str(one) for one in self.interventions if one.by_hand]
 
     @property
     def broken(self) -> list[str]:
@@ -108,8 +131,10 @@ class TrialSummary:
 
     def failures(self, target: float | None) -> list[str]:
         """Why this trial does not count, one sentence each; without a target only what is wrong."""
-        reasons = self.broken
-        if target is not None and self.time_to_target_s is None:
+        reasons = [*self.broken, *self.objective_faults[:1]]
+        if self.early_end:
+            reasons.append(f"did not end: {self.early_end}")
+        elif target is not None and self.time_to_target_s is None:
             reasons.append(
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
             )
@@ -120,16 +145,21 @@ class _Stored(msgspec.Struct, frozen=True):
     """What is read of the summary.json of a run of one job."""
 
     trials: tuple[TrialSummary, ...]
+    early_end: str = ""
 
 
 def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
-    """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content."""
-    return msgspec.json.decode((folder / "summary.json").read_bytes(), type=_Stored).trials
+    """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content,
+    ResultsError where it ended early."""
+    stored = msgspec.json.decode((folder / "summary.json").read_bytes(), type=_Stored)
+    if stored.early_end:
+        raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
+    return stored.trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One job's whole run; the last trial is the baseline."""
+    """One job's whole run, as far as it came; the last trial is the baseline."""
 
     job: int
     target_accuracy: float | None
@@ -137,43 +167,78 @@ class Summary:
     trials: tuple[TrialSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
+    early_end: str = ""
+    """Why the run ended before its last trial did; empty: it did not."""
+    not_run: tuple[str, ...] = ()
+    """Objectives of the trials that did not come to an iteration."""
 
     @property
     def failures(self) -> list[str]:
         """Every reason why the run failed; empty if it did not."""
-        return [reason for entry in self.trials for reason in entry.failures(self.target_accuracy)]
+        reasons = [reason for entry in self.trials for reason in entry.failures(self.target_accuracy)]
+        return [*reasons, *(f"trial {objective}: not run: {self.early_end}" for objective in self.not_run)]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every trial is what the configuration asks for, and none failed."""
+        return not self.failures and not self.not_compared
 
     @property
     def notes(self) -> list[str]:
-        """What was not checked, although nothing failed."""
-        return [
+        """What was not compared or checked, although nothing failed."""
+        unchecked = [
             f"trial {entry.objective}: not checked: {entry.conservation_unchecked}"
             for entry in self.trials
             if entry.conservation_unchecked
         ]
+        return [*self.not_compared, *unchecked]
+
+    @property
+    def not_compared(self) -> list[str]:
+        """Why a trial is not compared with the others, one sentence each."""
+        return [
+            f"trial {entry.objective} was changed by hand ({', '.join(entry.by_hand)}): it is not compared"
+            for entry in self.trials
+            if entry.by_hand
+        ]
+
+    @property
+    def baseline(self) -> TrialSummary | None:
+        """What the others are compared with: the last trial, where it was run and not changed by hand."""
+        if len(self.trials) < 2 or self.not_run or self.trials[-1].by_hand:
+            return None
+        return self.trials[-1]
+
+    def against(self, entry: TrialSummary) -> float | None:
+        """The baseline's time to the target divided by this trial's; None where these cannot be compared."""
+        baseline_s = self.baseline.time_to_target_s if self.baseline else None
+        if entry.by_hand or entry.time_to_target_s is None or baseline_s is None:
+            return None
+        return baseline_s / entry.time_to_target_s
 
     @property
     def speedup(self) -> float | None:
-        """The baseline's time to the target divided by the first trial's; None without two times."""
-        first, baseline = self.trials[0], self.trials[-1]
-        if len(self.trials) < 2 or first.time_to_target_s is None or baseline.time_to_target_s is None:
-            return None
-        return baseline.time_to_target_s / first.time_to_target_s
+        """As against() of the first trial."""
+        return self.against(self.trials[0]) if self.trials else None
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "ok": not self.failures,
+            "ok": self.ok,
             "failures": self.failures,
             "job": self.job,
             "target_accuracy": self.target_accuracy,
             "speedup": self.speedup,
-            "trials": [asdict(entry) for entry in self.trials],
+            "not_compared": self.not_compared,
+            "early_end": self.early_end,
+            "not_run": list(self.not_run),
+            "trials": [{"name": entry.name} | asdict(entry) for entry in self.trials],
         }
 
     def rows(self) -> list[list[str]]:
         """The table: a label and a cell for each trial."""
         return [
             *self._target(),
+            *self._interventions(),
             ["iterations in all", *(integer(entry.iterations) for entry in self.trials)],
             ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.trials)],
             ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.trials)],
@@ -201,11 +266,18 @@ class Summary:
         if self.target_accuracy is None:
             return []
         target = f"time to {self.target_accuracy:.1%} accuracy"
+        against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
         return [
             [target, *(seconds(entry.time_to_target_s) for entry in self.trials)],
-            ["baseline / this", *(_against(self.trials[-1], entry) for entry in self.trials)],
+            *(against if len(self.trials) > 1 else []),
             ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
         ]
+
+    def _interventions(self) -> list[list[str]]:
+        """A row where anything was changed."""
+        if not any(entry.interventions for entry in self.trials):
+            return []
+        return [["changed in mid-run", *("\n".join(map(str, entry.interventions)) or "-" for entry in self.trials)]]
 
     def _times(self) -> list[list[str]]:
         """A row where the workers say where their time went."""
@@ -234,9 +306,13 @@ class Summary:
         ]
 
     def headings(self) -> list[str]:
-        """The table's first row: the objectives, the baseline marked."""
-        names = [entry.objective for entry in self.trials]
-        return names if len(names) < 2 else [*names[:-1], f"{names[-1]} (baseline)"]
+        """The table's first row: the trials' names, the baseline and what did not end marked."""
+        return [f"{entry.name}{self._mark(entry)}" for entry in self.trials]
+
+    def _mark(self, entry: TrialSummary) -> str:
+        if entry.early_end:
+            return " (did not end)"
+        return " (baseline)" if entry is self.baseline else ""
 
     def table(self, heading: str = "") -> Table:
         return plain_table([heading, *self.headings()], self.rows())
@@ -247,6 +323,8 @@ class RunSummary:
     """All jobs of a run."""
 
     jobs: tuple[Summary, ...]
+    provenance: Provenance | None = None
+    """What made the run."""
 
     @property
     def failures(self) -> list[str]:
@@ -257,25 +335,22 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the one job's own document, or one of all jobs."""
+        provenance = {"provenance": msgspec.to_builtins(self.provenance)} if self.provenance else {}
         if len(self.jobs) == 1:
-            return self.jobs[0].to_dict()
+            return self.jobs[0].to_dict() | provenance
         documents = [job.to_dict() for job in self.jobs]
-        return {"ok": not self.failures, "failures": self.failures, "jobs": documents}
+        ok = all(job.ok for job in self.jobs)
+        return {"ok": ok, "failures": self.failures, "jobs": documents, **provenance}
 
     @property
     def notes(self) -> list[str]:
-        """What was not checked, although nothing failed."""
+        """What was not compared or checked, although nothing failed."""
         return [note for job in self.jobs for note in job.notes]
 
     def parts(self) -> list[Table]:
-        """For the terminal: a table a job."""
-        if len(self.jobs) == 1:
-            return [self.jobs[0].table()]
-        return [job.table(f"job {job.job}") for job in self.jobs]
-
-
-def _against(baseline: TrialSummary, entry: TrialSummary) -> str:
-    return ratio(baseline.time_to_target_s, entry.time_to_target_s)
+        """For the terminal: a table for each job that has come to an iteration."""
+        alone = len(self.jobs) == 1
+        return [job.table("" if alone else f"job {job.job}") for job in self.jobs if job.trials]
 
 
 def _traffic(entry: TrialSummary, size: int, packets: int) -> str:

@@ -21,9 +21,18 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
         """For a person: "worker-2 killed at iteration 40"."""
         if self.action == "late":
             return f"{self.name} came too late: {self.missed}"
-        done = {"kill": "killed", "start": "started"}.get(self.action, "set")
-        what = {"objective": f"objective {self.name}", "link": f"link of {self.name}"}.get(self.action, self.name)
+        what, done = self._what
         return f"{what} not {done}: {self.missed}" if self.missed else f"{what} {done} at iteration {self.iteration}"
+
+    @property
+    def done(self) -> str:
+        """What was done, without when: "worker-2 killed"."""
+        return " ".join(self._what)
+
+    @property
+    def _what(self) -> tuple[str, str]:
+        what = {"objective": f"objective {self.name}", "link": f"link of {self.name}"}.get(self.action, self.name)
+        return what, {"kill": "killed", "start": "started"}.get(self.action, "set")
 
 
 def read_event_log(path: Path) -> list[LoggedEvent]:

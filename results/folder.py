@@ -3,7 +3,7 @@
 runs/NAME-YYYYmmdd-HHMMSS/
   config.toml topology.json     what was run, as it was given
   effective.toml                the same with every default and the command line's choices: what every process reads
-  run.json                      the command line's choices, jobs, trials and their folders
+  run.json                      jobs, trials and their folders; how far it came and why it ended; what made it
   costs.json                    of a simulation: CPU times of a worker's steps
   boot.log                      the network's own log
   certs/                        certificates and tokens, while the run goes on
@@ -14,6 +14,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
+  figures/NAME.svg, .pdf, .csv   the report's figures, and what they show as numbers
 
 Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a trial's folder holds a folder
 job-ID with the job's files; what all jobs share (the controller's journal, logs of switch and controller) stays above.
@@ -27,11 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import msgspec
+from msgspec.structs import replace
 
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
+from kofn.results.provenance import Provenance
+from kofn.results.record import RunRecord, read_record
 
 CERTIFICATES = "certs"
 """The folder of certificates in a run's folder."""
@@ -104,16 +107,6 @@ class JobFolder:
         return self.path / f"{self.stem}{'-' if self.stem else ''}effective.toml"
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What run.json holds: enough to read a run folder again."""
-
-    started: str  # local time
-    target: str
-    driver: str  # the one in use once the network is up
-    jobs: tuple[tuple[int, int], ...]  # (id, workers)
-    trials: tuple[tuple[str, str], ...]  # (objective, folder)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
     """One run's results."""
@@ -136,6 +129,13 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
         return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A run that was begun, as its record says; ConfigError where there is none."""
+        record = read_record(path)
+        objectives, jobs = [objective for objective, _ in record.trials], [job for job, _ in record.jobs]
+        return cls(path=path, jobs=cls.at(path, objectives, jobs).jobs, started=record.started)
 
     @classmethod
     def at(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
@@ -162,15 +162,20 @@ class RunFolder:
         return self.path / CERTIFICATES
 
     def write_record(self, configs: Sequence[Config], *, driver: str) -> None:
-        """Note what is run; again when more is known."""
+        """Note what is run, and what runs it."""
         record = RunRecord(
             started=self.started,
             target=configs[0].network.target,
             driver=driver,
             jobs=tuple((config.job.id, config.job.workers) for config in configs),
             trials=tuple((entry.objective, entry.shared.name) for entry, *_ in self.trials),
+            provenance=Provenance.here(),
         )
-        (self.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        record.write(self.path)
+
+    def update_record(self, **known: str | int) -> None:
+        """Give fields of the record other values."""
+        replace(self.record(), **known).write(self.path)
 
     def write_effective(self, configs: Sequence[Config]) -> None:
         """Every job's configuration as its processes read it."""
@@ -178,7 +183,11 @@ class RunFolder:
             job.effective.write_text(to_toml(config))
 
     def record(self) -> RunRecord:
-        return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunRecord)
+        return read_record(self.path)
+
+    def configs(self) -> list[Config]:
+        """Every job's, as its processes read it; ConfigError where that cannot be read."""
+        return [Config.load(job.effective) for job in self.jobs]
 
 
 def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool) -> JobFolder:

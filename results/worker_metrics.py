@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -18,6 +18,7 @@ from kofn.results.account import Account
 from kofn.results.errors import ResultsError
 from kofn.results.event_log import killed_for_good, never_started, read_event_log
 from kofn.results.folder import RunFolder, TrialFolder
+from kofn.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
 """Fields of an iteration that its time is split into."""
@@ -124,32 +125,13 @@ class WorkerMetrics:
     """Of all its processes that came to their end; zeros where none did."""
 
 
-class Tail:
+class Tail(LineTail):
     """Reads what was appended to a metrics file since the last time; the file may not exist yet."""
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is opened before the first read."""
-        self.path = path
-        self._file: BinaryIO | None = None
-        self._rest = b""
 
     def read(self) -> Iterator[Iteration | Totals]:
         """Every complete new line; an unfinished one waits for the next read."""
-        for line in self._lines():
+        for line in self.lines():
             yield parse(line, self.path)
-
-    def _lines(self) -> list[bytes]:
-        if self._file is None:
-            if not self.path.exists():
-                return []
-            self._file = self.path.open("rb")
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        return [line for line in lines if line.strip()]
-
-    def close(self) -> None:
-        """Close the file if it was opened."""
-        if self._file is not None:
-            self._file.close()
 
 
 def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:
@@ -180,6 +162,12 @@ def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
     if not any(worker.iterations for worker in metrics):
         raise ResultsError(f"{folder.path}: no worker wrote an iteration; see {folder.path / 'logs'}")
     return metrics
+
+
+def read_begun(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
+    """As read_trial() of a trial that did not end; empty where no worker had begun and ended an iteration."""
+    metrics = tuple(read_worker(folder, rank) for rank in range(workers))
+    return metrics if any(line.started for worker in metrics for line in worker.iterations) else ()
 
 
 def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:

@@ -1012,19 +1012,23 @@ class Objective(_message.Message):
 
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
+    PLANNED_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
     """"throughput", "all", "fixed:K", or a plug-in's name"""
     job: _builtins.int
     """0: the controller's first job"""
+    planned: _builtins.bool
+    """an event of the configuration sets it; false: an operator does"""
     def __init__(
         self,
         *,
         objective: _builtins.str = ...,
         job: _builtins.int = ...,
+        planned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "objective", b"objective"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "objective", b"objective", "planned", b"planned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -61,8 +61,8 @@ class ControllerClient:
             await asyncio.sleep(RETRY_S)
 
     async def set_objective(self, job: int, objective: str) -> str | None:
-        """Do what `kofn set-k` does; why not, if the controller is away.  RunError if it refuses."""
-        request = kofn_pb2.Objective(objective=objective, job=job)
+        """Do what `kofn set-k` does, for an event; why not, if the controller is away.  RunError if it refuses."""
+        request = kofn_pb2.Objective(objective=objective, job=job, planned=True)
         try:
             await self._stub.SetObjective(request, timeout=SET_S, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:

@@ -13,6 +13,8 @@ from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
 from kofn.results.link_bytes import LinkBytes, write_links
 from kofn.results.logs import tail
+from kofn.results.objective_notes import objective_notes
+from kofn.results.tail import LineTail
 from kofn.rpc.document import document
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.controller_client import ControllerClient
@@ -66,6 +68,7 @@ class JobTrial:
         self._processes, self._network = processes, network
         self._hosts, self._server = hosts, server
         self._schedule = Schedule([*config.event, *config.link])
+        self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
         self._prefix = prefix
         self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
@@ -162,6 +165,7 @@ class JobTrial:
     async def step(self, client: ControllerClient) -> None:
         """Read what the workers have written, do what is due, notice when nothing moves; RunError if for too long."""
         self.view.poll()
+        self._tell_objectives()
         self._schedule.reached(self._iteration, time.monotonic())
         for event in self._schedule.due(time.monotonic()):
             self._note(event, await self._carry_out(event, client))
@@ -173,8 +177,16 @@ class JobTrial:
         if running:
             self._check_progress()
 
+    def _tell_objectives(self) -> None:
+        """What an operator has set, and what an objective did in place of giving costs; events are told of already."""
+        for note in objective_notes(self._journal.lines(), self.config.job.id):
+            if not note.planned:
+                self.view.happened(note.words)
+
     def conclude(self) -> None:
         """Note every event that never came."""
+        self._tell_objectives()
+        self._journal.close()
         for event in self._schedule.waiting:
             never = f"no worker finished iteration {event.at_iteration}"
             self._note(event, "the training was over" if event.at_iteration <= self._iteration else never)

@@ -144,7 +144,7 @@ class Network:
     def died(self, name: str, code: int) -> RunError:
         """What to tell the user about a process that should not have ended."""
         log = self._programs[name].log
-        return RunError(f"{name} ended with exit code {code}; the last lines of {log}:\n{tail(log)}")
+        return RunError(f"{name} ended with exit code {code} (log: {log}):\n{tail(log)}")
 
     async def kill(self, name: str) -> None:
         """Send SIGKILL; nothing happens where the process has ended already."""
@@ -252,9 +252,7 @@ class Network:
             self._process.stdin.write(msgspec.json.encode(command) + b"\n")
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
-            raise RunError(
-                f"the network process has ended; the last lines of {self._log}:\n{tail(self._log)}"
-            ) from None
+            raise RunError(f"the network process has ended (log: {self._log}):\n{tail(self._log)}") from None
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -264,7 +262,7 @@ class Network:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             self._fail(f"the network process wrote something that is no event: {error}; see {self._log}")
         if not self._stopped:
-            self._fail(f"the network process has ended; the last lines of {self._log}:\n{tail(self._log)}")
+            self._fail(f"the network process has ended (log: {self._log}):\n{tail(self._log)}")
 
     def _handle(self, event: dict[str, Any]) -> None:
         match event:

@@ -6,7 +6,6 @@ network, compare the trials.  Whatever happens in between, the network and every
 
 import asyncio
 import contextlib
-import json
 import shutil
 import sys
 import time
@@ -20,14 +19,12 @@ from rich.console import Console
 from kofn.config.errors import KofnError
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
-from kofn.report.summarise import summarise
-from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder, default_path, point_latest
-from kofn.results.worker_metrics import merge
 from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
 from kofn.run.commands import Commands
-from kofn.run.display import report_line, say
+from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
+from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
 from kofn.run.jobs import JobPlan, plan_jobs
@@ -153,12 +150,12 @@ def make_plan(
 
 def carry_out(plan: RunPlan, console: Console) -> int:
     """The whole run; its exit code."""
-    folder = execute(plan, console)
+    folder = execute(plan, console, conclude_early(console, as_json=plan.as_json))
     with deferred():
-        return conclude(plan, folder, console)
+        return conclude(folder, plan.configs, console, as_json=plan.as_json)
 
 
-def execute(plan: RunPlan, console: Console) -> RunFolder:
+def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = None) -> RunFolder:
     """Everything up to the last worker's end; the results as files."""
     check_machine(plan.shared.network.target)
     for config in plan.configs:
@@ -174,7 +171,7 @@ def execute(plan: RunPlan, console: Console) -> RunFolder:
         check_ports(plan.shared.network)
         folder = prepare(plan, topology)
         try:
-            with certificates(plan, folder) as certs:
+            with noted_end(folder, at_early_end), certificates(plan, folder) as certs:
                 asyncio.run(train(plan, folder, certs, console))
         except LeftoversError:
             raise
@@ -232,7 +229,7 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
         folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
     )
     try:
-        folder.write_record(plan.configs, driver=network.ready.driver)
+        folder.update_record(driver=network.ready.driver)
         hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
         if not plan.quiet:
             say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
@@ -245,39 +242,9 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
                 )
             one = Trial(network, commands, folder, plan.configs, number=number, console=console)
             await one.run(check=plan.check and number == 0, quiet=plan.quiet)
+            folder.update_record(finished=number + 1)
     finally:
         await network.stop()
-
-
-def conclude(plan: RunPlan, folder: RunFolder, console: Console) -> int:
-    """Merge the metrics, compare the trials, write the report; the exit code."""
-    merge(folder, plan.configs)
-    summary = summarised(plan, folder)
-    for part in summary.parts():
-        console.print(part)
-    for note in summary.notes:
-        say(console, note)
-    say(console, report_line(lambda: _write_report(plan, folder, summary)))
-    for reason in summary.failures:
-        say(Console(stderr=True), f"kofn run: {reason}", style="red")
-    if plan.as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
-    return 1 if summary.failures else 0
-
-
-def _write_report(plan: RunPlan, folder: RunFolder, summary: RunSummary) -> Path:
-    from kofn.report.page import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
-
-    return write_report(folder, plan.configs, summary)
-
-
-def summarised(plan: RunPlan, folder: RunFolder) -> RunSummary:
-    """What every job achieved, written to summary.json as well."""
-    summary = RunSummary(
-        jobs=tuple(summarise(job, config) for job, config in zip(folder.jobs, plan.configs, strict=True))
-    )
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
-    return summary
 
 
 def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:

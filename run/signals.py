@@ -1,7 +1,7 @@
 """What ends a run from outside, and when it may.
 
-Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; while results that are complete
-are being compared it waits.
+Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; while results are
+being compared it waits.
 """
 
 import asyncio

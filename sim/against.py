@@ -10,6 +10,7 @@ from rich.table import Table
 
 from kofn.config.errors import ConfigError
 from kofn.report.summary import TrialSummary, stored_trials
+from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
 
 
@@ -43,7 +44,7 @@ def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
     try:
         effective = RunFolder.at(path, ()).jobs[0].effective
         trials = stored_trials(path)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, ResultsError) as error:
         raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
     if not effective.exists():
         raise ConfigError(f"--against {path}: {effective.name} is missing: the folder of a run of one job is needed")

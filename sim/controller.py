@@ -93,10 +93,13 @@ class Controller:
     def _set_objective(self, event: EventSection) -> None:
         """As `kofn set-k` would."""
         assert event.objective is not None  # nothing else happens to virtual processes
-        self._apply(self.decider.set_objective(event.objective, self.clock.time()))
+        change = self.decider.set_objective(event.objective, self.clock.time())
+        self.journal.objective(self.job, self.decider, planned=True)
+        self._apply(change)
 
     def _apply(self, change: Change | None) -> None:
         """Note a change, and bring it to the switch."""
+        self.journal.fault(self.job, self.decider)
         if change is not None:
             self.changes += 1
             self.journal.decision(self.job, self.decider, change)

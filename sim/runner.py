@@ -26,10 +26,11 @@ from kofn.host.workload.workload import workload_class
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import RunFolder, TrialFolder
 from kofn.rpc.document import document
+from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.options import set_option
-from kofn.run.runner import RunPlan, conclude, make_plan, prepare, summarised
+from kofn.run.runner import RunPlan, make_plan, prepare
 from kofn.run.topology import wanted_topology
 from kofn.sim.against import Pair, pairs, real_run
 from kofn.sim.against import table as compared
@@ -116,25 +117,28 @@ def command(
             results = simulate_times(plan.shared, measured, console)
             _show(results, table(results), as_json=as_json)
             return
-        folder = execute(plan, console, measured)
+        folder = execute(plan, console, measured, conclude_early(Console(stderr=as_json), as_json=as_json))
         if against is not None:
-            found = pairs(real, summarised(plan, folder).jobs[0].trials)
+            found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
             return
-        sys.exit(conclude(plan, folder, Console(stderr=as_json)))
+        sys.exit(conclude(folder, plan.configs, Console(stderr=as_json), as_json=as_json))
 
 
-def execute(plan: RunPlan, console: Console, costs: Costs | None = None) -> RunFolder:
+def execute(
+    plan: RunPlan, console: Console, costs: Costs | None = None, at_early_end: AtEarlyEnd | None = None
+) -> RunFolder:
     """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated."""
     config = plan.shared
     check(config)
     costs = costs or measure(config)
     folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
-    folder.write_record([config], driver="simulated")
+    folder.update_record(driver="simulated")
     costs.save(folder.costs)
-    with threadpoolctl.threadpool_limits(1):  # matrices are small: more threads only wait for each other
-        for (entry,) in folder.trials:
+    with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
+        for number, (entry,) in enumerate(folder.trials, 1):
             _simulate_trial(config, entry, costs, console)
+            folder.update_record(finished=number)
     return folder
 
 

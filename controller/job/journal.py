@@ -21,12 +21,15 @@ class Journal:
     overhead_s, which only the last has.
     Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
     block is known to have closed under it), certain_from (the first of which all blocks do).
+    Every objective that is set: time, job, iteration, objective, planned (by an event of the configuration; else by an
+    operator). Every objective that fails: time, job, iteration, objective, fault (what it did).
     Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
         """Open the file, line by line."""
         self._now = now
+        self._faults: dict[int, str] = {}  # by job: the objective's latest
         try:
             self._file = None if path is None else path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
@@ -87,6 +90,22 @@ class Journal:
                 "certain_from": agreement.certain,
             }
         )
+
+    def objective(self, job: int, decider: Decider, *, planned: bool) -> None:
+        """It follows another one from now on."""
+        self._note(job, decider, planned=planned)
+
+    def fault(self, job: int, decider: Decider) -> None:
+        """What the objective did in place of giving costs, if it is not what it did before."""
+        fault, before = decider.chooser.fault, self._faults.get(job, "")
+        self._faults[job] = fault
+        if fault not in ("", before):
+            self._note(job, decider, fault=fault)
+
+    def _note(self, job: int, decider: Decider, **what: bool | str) -> None:
+        """An ObjectiveNote (results/objective_notes.py)."""
+        place = {"time": self._now(), "job": job, "iteration": decider.iteration}
+        self._write({**place, "objective": decider.goal.name, **what})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:

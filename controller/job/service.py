@@ -115,7 +115,7 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
         """Follow another objective at once."""
         session = await self._session(request.job, context)
         try:
-            session.set_objective(request.objective)
+            session.set_objective(request.objective, planned=request.planned)
         except ConfigError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return self._status(session)

@@ -167,8 +167,11 @@ class JobSession:
         self._pacer.decided(begin_s, time.monotonic())
         self.version += 1
 
-    def set_objective(self, text: str) -> None:
-        """Follow another objective; ConfigError names what is allowed: nobody has a module imported from afar."""
+    def set_objective(self, text: str, *, planned: bool = False) -> None:
+        """Follow another objective, as an event has it (planned) or an operator; ConfigError names what is allowed.
+
+        Nobody has a module imported from afar.
+        """
         check_objective(text, self.job.workers, "objective")
         if MODULE.fullmatch(text) and text not in self.objectives:
             raise ConfigError(
@@ -177,6 +180,7 @@ class JobSession:
             )
         change = self.decider.set_objective(text, time.monotonic())
         _LOG.info("job %d: objective: %s", self.job.id, text)
+        self.journal.objective(self.job.id, self.decider, planned=planned)
         self.version += 1
         self._apply(change)
 
@@ -241,6 +245,7 @@ class JobSession:
 
     def _apply(self, change: Change | None) -> None:
         """Log a change, note it, have it carried out."""
+        self.journal.fault(self.job.id, self.decider)
         if change is None:
             return
         _LOG.info(

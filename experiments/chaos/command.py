@@ -23,10 +23,11 @@ from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
 from kofn.experiments.tables import table_console
 from kofn.experiments.trials import frame, write
 from kofn.results.folder import default_path
+from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun, LeftoversError
-from kofn.run.runner import execute, make_plan, summarised
+from kofn.run.runner import execute, make_plan
 from kofn.run.state import another_run, running
 
 SCENARIO_S = 20
@@ -146,7 +147,7 @@ def _run(
     plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, quiet=True)
     try:
         results = execute(replace(plan, check=check), console)
-        summary = summarised(plan, results)
+        summary = summarised(results, plan.configs)
     except (InterruptedRun, LeftoversError):
         raise
     except KofnError as error:

@@ -7,17 +7,23 @@ import numpy as np
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Config
-from kofn.report.figures import running_mean
+from kofn.report.figures import TrialSeries, running_mean
 from kofn.report.page import write_report
 from kofn.report.series import read_series
 from kofn.report.summarise import summarise
 from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder
+from kofn.results.worker_metrics import read_trial
 from tests.run.fake_run import compress, simulate, two_trials, write
 
 
 def report(folder: RunFolder) -> Path:
     return write_report(folder, [Config()], RunSummary(jobs=(summarise(folder.jobs[0], Config()),)))
+
+
+def first_trial(folder: RunFolder) -> TrialSeries:
+    entry = folder.jobs[0].trials[0]
+    return read_series(entry, read_trial(entry, 4), entry.objective)
 
 
 def test_report_is_self_contained(tmp_path: Path) -> None:
@@ -71,7 +77,7 @@ def test_running_mean_follows_a_step() -> None:
 
 def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
-    series = read_series(folder.jobs[0].trials[0], 4)
+    series = first_trial(folder)
     assert series.predicted_ms.x.size == series.expected_ms.x.size > 0
     np.testing.assert_allclose(series.predicted_ms.y, 1.1 * series.expected_ms.y + 3.0)
 
@@ -79,7 +85,7 @@ def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Pa
 def test_compression_is_drawn_where_there_is_any(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [compress(simulate())])
-    sent, left_over, pending = read_series(folder.jobs[0].trials[0], 4).compression
+    sent, left_over, pending = first_trial(folder).compression
     assert (sent.measured.y == 0.25).all()
     assert (sent.planned.y == 0.5).all()
     np.testing.assert_allclose(left_over.measured.y, 1 / left_over.measured.x)

@@ -128,6 +128,7 @@ def write(folder: RunFolder, trials: list[FakeTrial]) -> None:
     """All files of all trials, and the configuration."""
     (job,) = folder.jobs
     folder.write_record([Config()], driver="netns")
+    folder.update_record(finished=len(trials))
     folder.write_effective([Config()])
     write_job(job, trials)
 

@@ -1,6 +1,7 @@
 """Whose end is a failure and whose is not; an event is carried out once, by the right process, and noted."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,7 +49,7 @@ class FakeNetwork:
         self._exits[name].set_result(code)
 
     def died(self, name: str, code: int) -> RunError:
-        return RunError(f"{name} ended with exit code {code}; the last lines of its log")
+        return RunError(f"{name} ended with exit code {code} (its log)")
 
 
 class FakeInspector:
@@ -89,7 +90,7 @@ def test_a_good_end_is_no_failure_and_a_bad_one_is() -> None:
         assert processes.state("worker-1") is ProcessState.DONE
         network.exit("worker-0", -9)
         await asyncio.sleep(0)
-        with pytest.raises(RunError, match="worker-0 ended with exit code -9; the last lines"):
+        with pytest.raises(RunError, match="worker-0 ended with exit code -9"):
             await processes.ended(1.0)
 
     in_loop(test)
@@ -192,6 +193,24 @@ def test_a_story_is_carried_out(tmp_path: Path) -> None:
             "worker-1 not killed: no worker finished iteration 900",
         ]
         assert len(training.view.news()) == 5
+
+    in_loop(test)
+
+
+def test_what_the_controller_notes_of_objectives_is_told(tmp_path: Path) -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        folder, training = await started(tmp_path, network, processes)
+        note = {"time": 1.0, "job": 1, "iteration": 7, "objective": "fixed:2"}
+        lines = [note | {"planned": False}, note | {"planned": True}, note | {"job": 2, "planned": False}]
+        folder.jobs[0].trials[0].decisions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        await training.step(cast(ControllerClient, FakeInspector()))
+        with folder.jobs[0].trials[0].decisions.open("a") as journal:
+            journal.write(json.dumps(note | {"fault": "objective 'fixed:2' failed"}) + "\n")
+        training.conclude()
+        assert [line.partition("event: ")[2] for line in training.view.news()] == [
+            "objective fixed:2 set by hand at iteration 7",
+            "objective 'fixed:2' failed at iteration 7; k stays as it is",
+        ]
 
     in_loop(test)
 

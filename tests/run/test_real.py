@@ -64,6 +64,10 @@ def test_a_signal_in_training_ends_everything(tmp_path: Path, number: signal.Sig
         if number != signal.SIGHUP:  # after a hang-up nobody reads what is said
             assert f"kofn run: stopped by {number.name}" in run.text()
             assert f"kept in {run.out}: logs and" in run.text()
+        summary = json.loads((run.out / "summary.json").read_text())
+        assert summary["early_end"].startswith(f"stopped by {number.name}")
+        assert summary["trials"][0]["iterations"] > 3
+        assert "<svg" in (run.out / "report.html").read_text()
 
 
 def test_a_signal_while_the_network_is_made(tmp_path: Path) -> None:
@@ -86,6 +90,11 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
         assert run.leftovers() == certificates, "files are left, which the next run removes, or kofn clean"
         assert run.kofn("clean").returncode == 0
         assert run.leftovers() == []
+        assert not (run.out / "summary.json").exists()
+        reported = run.kofn("report", str(run.out))
+        assert reported.returncode == 1
+        assert f"trial {DEFAULT}: did not end: kofn run was killed (SIGKILL)" in reported.stderr
+        assert (run.out / "report.html").exists()
 
 
 def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path) -> None:
@@ -127,7 +136,9 @@ def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[st
         run.until_training()
         os.kill(run.pid(*words), signal.SIGKILL)
         assert run.wait(3 * GRACE_S) == 1, run.text()
-        assert f"kofn run: {name} ended with exit code -9; the last lines of" in run.text()
+        assert f"kofn run: {name} ended with exit code -9 (log: " in run.text()
+        early = json.loads((run.out / "summary.json").read_text())["early_end"]
+        assert early.startswith(f"{name} ended with exit code -9 (log: ")
         assert run.leftovers() == []
 
 

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from kofn.results.objective_notes import read_objective_notes
 from kofn.rpc import kofn_pb2 as pb
 from tests.controller.harness import controller, until
 
@@ -252,6 +253,45 @@ def test_a_worker_that_was_stopped_is_not_waited_for() -> None:
             assert not running.session.stopped
 
     asyncio.run(scenario())
+
+
+def test_the_journal_has_who_sets_an_objective(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    async def scenario() -> None:
+        async with controller(4, journal=path) as running:
+            await running.start_all()
+            await running.inspector.SetObjective(pb.Objective(objective="fixed:2"))
+            await running.inspector.SetObjective(pb.Objective(objective="all", planned=True))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await running.inspector.SetObjective(pb.Objective(objective="fixed:9"))
+
+    asyncio.run(scenario())
+    notes = read_objective_notes(path, 1)
+    assert [(note.objective, note.planned, note.by_hand) for note in notes] == [
+        ("fixed:2", False, True),
+        ("all", True, False),
+    ]
+    assert notes[0].words == "objective fixed:2 set by hand at iteration 0"
+    assert read_objective_notes(path, 2) == []
+
+
+def test_the_journal_has_what_an_objective_does_in_place_of_costs(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    async def scenario() -> None:
+        async with controller(4, journal=path, objective="tests.controller.failing:costs") as running:
+            workers = await running.start_all()
+            for iteration in range(1, 5):
+                for worker in workers:
+                    await worker.report(iteration, 0.010)
+                await until(lambda iteration=iteration: running.session.decider.iteration >= iteration)
+                await until(lambda: running.session.decider.chooser.fault)
+
+    asyncio.run(scenario())
+    (note,) = read_objective_notes(path, 1)
+    assert note.fault == "objective 'tests.controller.failing:costs' failed: ZeroDivisionError: no data"
+    assert not note.by_hand
 
 
 def test_objectives_take_effect_at_once_or_say_what_is_allowed() -> None:

@@ -1,0 +1,37 @@
+"""`kofn report`: the summary and the report of a run again, from the files in its folder."""
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kofn.results.folder import RunFolder
+from kofn.run.conclusion import conclude
+from kofn.run.ending import ending
+from kofn.run.state import running
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs/latest"))
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, the rest on stderr.")
+def command(*, folder: Path, as_json: bool) -> None:
+    """Write summary.json and report.html of a run again, from what its folder holds, and show the summary.
+
+    FOLDER is a run's; without one runs/latest. Also of a run that was stopped or killed, or that goes on: of a trial
+    that did not end there is what its workers wrote.
+
+    \b
+    Examples:
+      kofn report                        the latest run
+      kofn report runs/mine --json | jq .trials
+
+    \b
+    Exit codes: as those of the run (kofn run --help), 1 where it did not end; 2 it is no run's folder.
+    """
+    with ending("report"):
+        found = RunFolder.open(folder)
+        goes_on = "it goes on" if (run := running()) and Path(run.folder) == folder.resolve() else ""
+        early_end = goes_on or found.record().early_end
+        code = conclude(found, found.configs(), Console(stderr=as_json), as_json=as_json, early_end=early_end)
+    sys.exit(code)

@@ -1,0 +1,42 @@
+"""What was changed in a trial while it went on, by an event of the configuration or by hand."""
+
+from dataclasses import dataclass
+
+from kofn.results.event_log import read_event_log
+from kofn.results.folder import TrialFolder
+from kofn.results.objective_notes import read_objective_notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """One change; `by_hand`: an operator's (kofn set-k), which nothing in the configuration explains."""
+
+    time: float
+    """Unix."""
+    iteration: int
+    """The newest one that had ended."""
+    what: str
+    """"worker-2 killed", "objective fixed:2"."""
+    by_hand: bool
+
+    @property
+    def words(self) -> str:
+        return f"{self.what}{' by hand' if self.by_hand else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.words} at iteration {self.iteration}"
+
+
+def read_interventions(folder: TrialFolder, job: int) -> tuple[Intervention, ...]:
+    """A job's in one trial, in the order of time; what was to happen and did not is none."""
+    events = [
+        Intervention(time=entry.time, iteration=entry.iteration, what=entry.done, by_hand=False)
+        for entry in read_event_log(folder.events)
+        if not entry.missed and entry.action != "objective"  # which the controller notes, whoever sets it
+    ]
+    set_objectives = [
+        Intervention(time=note.time, iteration=note.iteration, what=f"objective {note.objective}", by_hand=note.by_hand)
+        for note in read_objective_notes(folder.decisions, job)
+        if not note.fault
+    ]
+    return tuple(sorted([*events, *set_objectives], key=lambda one: one.time))

@@ -1,0 +1,82 @@
+"""The end of a run, however it ended: what its trials achieved, compared, written down, and shown."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kofn.config.errors import KofnError
+from kofn.config.plugins import in_words
+from kofn.config.schema import Config
+from kofn.report.summarise import summarise_run
+from kofn.report.summary import RunSummary
+from kofn.results.folder import RunFolder
+from kofn.results.worker_metrics import merge
+from kofn.run.display import report_line, say
+from kofn.run.signals import deferred
+
+AtEarlyEnd = Callable[[RunFolder], None]
+"""What is done with the folder of a run that was ended: nothing of it goes on."""
+
+
+@contextlib.contextmanager
+def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iterator[None]:
+    """Inside, an exception ends the run: why is noted in its record, and then something done with what there is."""
+    try:
+        yield
+    except Exception as error:
+        with deferred():
+            first, _, _ = (str(error) if isinstance(error, KofnError) else in_words(error)).partition("\n")
+            folder.update_record(ended=first.rstrip(":"))
+            if at_early_end is not None:
+                at_early_end(folder)
+        raise
+
+
+def conclude_early(console: Console, *, as_json: bool) -> AtEarlyEnd:
+    """Conclude what there is; say why that cannot be done, as the reason of the early end is still to be said."""
+
+    def conclude_rest(folder: RunFolder) -> None:
+        try:
+            conclude(folder, folder.configs(), console, as_json=as_json, early_end=folder.record().early_end)
+        except KofnError as error:
+            say(console, f"no summary: {error}")
+
+    return conclude_rest
+
+
+def conclude(
+    folder: RunFolder, configs: Sequence[Config], console: Console, *, as_json: bool, early_end: str = ""
+) -> int:
+    """Merge the metrics, compare the trials, write the report; the exit code.
+
+    `early_end`: why not all trials came to their end.
+    """
+    merge(folder, configs)
+    summary = summarised(folder, configs, early_end)
+    for part in summary.parts():
+        console.print(part)
+    for note in summary.notes:
+        say(console, note)
+    say(console, report_line(lambda: _write_report(folder, configs, summary)))
+    for reason in summary.failures:
+        say(Console(stderr=True), f"kofn run: {reason}", style="red")
+    if as_json:
+        click.echo(json.dumps(summary.to_dict(), indent=2))
+    return 1 if summary.failures else 0
+
+
+def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = "") -> RunSummary:
+    """What every job achieved, written to summary.json as well."""
+    summary = summarise_run(folder, configs, early_end)
+    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    return summary
+
+
+def _write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
+    from kofn.report.page import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+
+    return write_report(folder, configs, summary)

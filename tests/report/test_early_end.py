@@ -1,0 +1,136 @@
+"""A run that ended early has a summary and a report of what there is, and says why it ended."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from kofn.cli.main import main
+from kofn.config.schema import Config
+from kofn.experiments.matrix import Cell, Scenario
+from kofn.report.summary import stored_trials
+from kofn.results.errors import ResultsError
+from kofn.results.folder import RunFolder
+from kofn.run.conclusion import conclude_early, noted_end
+from kofn.run.errors import InterruptedRun, RunError
+from tests.run.fake_run import two_trials
+
+STOPPED = "stopped by SIGINT (Ctrl-C)"
+
+
+def stopped(path: Path, *, why: str = STOPPED) -> RunFolder:
+    """A run of two trials that was ended in the second one; its workers were killed."""
+    folder = two_trials(path)
+    cut = folder.jobs[0].trials[1]
+    for rank in range(4):
+        text = cut.metrics(rank).read_text().splitlines(keepends=True)
+        cut.metrics(rank).write_text("".join(text[: 60 + rank]) + '{"iteration": 9')
+        cut.sums(rank).unlink()
+    folder.update_record(finished=1, ended=why)
+    return folder
+
+
+def report(folder: RunFolder, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["report", str(folder.path), *arguments], env={"KOFN_STATE_DIR": "/nowhere"})
+
+
+def test_a_stopped_run_shows_what_there_is(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    done = report(folder, "--json")
+    assert done.exit_code == 1, done.output
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "summary.json").read_text())
+    assert (document["ok"], document["early_end"], document["speedup"]) == (False, STOPPED, None)
+    assert document["failures"] == [f"trial all: did not end: {STOPPED}"]
+    finished, cut = document["trials"]
+    assert (finished["iterations"], finished["early_end"], cut["iterations"], cut["early_end"]) == (
+        200,
+        "",
+        63,
+        STOPPED,
+    )
+    assert cut["conservation_unchecked"] == "the ledgers, as the trial did not end"
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert f"did not end: {STOPPED}" in page
+    assert "all (did not end)" in page
+
+
+def test_a_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    for rank in range(4):
+        folder.jobs[0].trials[1].metrics(rank).unlink()
+    document = json.loads(report(folder, "--json").stdout)
+    assert document["not_run"] == ["all"]
+    assert document["failures"] == [f"trial all: not run: {STOPPED}"]
+    assert [entry["objective"] for entry in document["trials"]] == ["throughput"]
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    folder.write_record([Config()], driver="netns")
+    folder.write_effective([Config()])
+    folder.jobs[0].config.write_text("")
+    folder.update_record(ended=STOPPED)
+    done = report(folder)
+    assert done.exit_code == 1
+    assert f"trial all: not run: {STOPPED}" in done.output
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_killed_run_can_say_that_much(tmp_path: Path) -> None:
+    folder = stopped(tmp_path, why="")
+    assert json.loads(report(folder, "--json").stdout)["early_end"] == "kofn run was killed (SIGKILL)"
+
+
+def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    done = report(folder, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["early_end"] == ""
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert done.exit_code == 2
+    assert f"kofn report: {tmp_path} is no run's folder: run.json: No such file or directory" in done.output
+
+
+def test_replicas_that_differ_are_found_in_what_there_is(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    path = folder.jobs[0].trials[1].metrics(2)
+    path.write_text(path.read_text().replace('"params": "00000005"', '"params": "dead"'))
+    assert "first after iteration 5, workers 0 and 2" in report(folder).output
+
+
+@pytest.mark.parametrize("error", [InterruptedRun(STOPPED), RunError("worker-1 ended (log: x):\n  its last words")])
+def test_an_error_is_noted_and_what_there_is_concluded(tmp_path: Path, error: Exception) -> None:
+    folder = stopped(tmp_path, why="")
+    with pytest.raises(type(error)), noted_end(folder, conclude_early(Console(quiet=True), as_json=False)):
+        raise error
+    why = str(error).partition(":\n")[0]
+    assert folder.record().ended == why
+    assert json.loads((tmp_path / "summary.json").read_text())["early_end"] == why
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
+    folder = stopped(tmp_path, why="")
+    folder.jobs[0].trials[0].metrics(0).write_text("{}\n")
+    console = Console(record=True, width=200, file=io.StringIO())
+    with pytest.raises(InterruptedRun, match="SIGINT"), noted_end(folder, conclude_early(console, as_json=False)):
+        raise InterruptedRun(STOPPED)
+    assert "no summary:" in console.export_text()
+
+
+def test_an_experiment_takes_no_cell_that_did_not_end(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "one" / "seed-1")
+    report(folder)
+    with pytest.raises(ResultsError, match="the run did not end"):
+        stored_trials(folder.path)
+    config = Config()
+    cell = Cell(scenario=Scenario(name="one", config=config), seed=1, folder=folder.path)
+    assert cell.stored() is None
