@@ -54,7 +54,7 @@ def joined(loop: EventLoop, member: Member) -> Iterator[None]:
 
 
 def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | None = None) -> str:
-    """Run one worker to its end; returns why it ended ("target" or "iterations").
+    """Run one worker to its end; returns why it ended ("target", "iterations" or "diverged").
 
     Killed and started again with the same arguments it goes on where it was: its ledger is in metrics_path's .ledger
     file until it ends well, and lines are added to its metrics.

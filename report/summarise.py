@@ -8,6 +8,7 @@ import numpy as np
 
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.training.divergence import DIVERGED
 from kofn.host.workload.workload import workload_class
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
@@ -126,6 +127,7 @@ def summarise_trial(
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
         early_end=early_end,
+        diverged=any(entry.reason == DIVERGED for entry in totals),
     )
 
 

@@ -103,6 +103,8 @@ class TrialSummary:
     """What an objective did in place of giving costs, and when: k stayed as it was then."""
     early_end: str = ""
     """Why it ended before its training did; empty: it did not."""
+    diverged: bool = False
+    """Whether its workers ended because their parameters were not finite any more, or had grown beyond use."""
 
     @property
     def name(self) -> str:
@@ -134,6 +136,8 @@ class TrialSummary:
         reasons = [*self.broken, *self.objective_faults[:1]]
         if self.early_end:
             reasons.append(f"did not end: {self.early_end}")
+        elif self.diverged:
+            reasons.append(f"diverged: ended after iteration {self.iterations} (model.learning_rate is too large?)")
         elif target is not None and self.time_to_target_s is None:
             reasons.append(
                 f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
@@ -268,7 +272,7 @@ class Summary:
         target = f"time to {self.target_accuracy:.1%} accuracy"
         against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
         return [
-            [target, *(seconds(entry.time_to_target_s) for entry in self.trials)],
+            [target, *("diverged" if entry.diverged else seconds(entry.time_to_target_s) for entry in self.trials)],
             *(against if len(self.trials) > 1 else []),
             ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
         ]

@@ -167,7 +167,7 @@ def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
 def read_begun(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
     """As read_trial() of a trial that did not end; empty where no worker had begun and ended an iteration."""
     metrics = tuple(read_worker(folder, rank) for rank in range(workers))
-    return metrics if any(line.started for worker in metrics for line in worker.iterations) else ()
+    return metrics if any(line.started is not None for worker in metrics for line in worker.iterations) else ()
 
 
 def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:

@@ -11,6 +11,7 @@ from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction, agreement
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.sample import sample
+from kofn.host.training.divergence import Divergence
 from kofn.host.workload.evaluation import Evaluation
 from kofn.host.workload.model import Momentum
 from kofn.host.workload.replica import Replica
@@ -24,6 +25,7 @@ class After:
     evaluation: Evaluation
     direction: Direction  # of the iteration's aggregate
     looked_at: Floats  # a sample of that
+    diverged: bool
 
 
 class Learning:
@@ -35,6 +37,7 @@ class Learning:
         self._workers = [load_workload(config, rank) for rank in range(job.workers)]
         all_alike = load_workload(config, 0)
         self._newest = parameters = all_alike.parameters
+        self._divergence = Divergence(parameters) if all_alike.trains else None
         self.elements = len(parameters)
         optimizer = Momentum(parameters, rate=model.learning_rate, momentum=model.momentum)
         self.coding = JobCoding.of(job, config.compress, self.elements)
@@ -65,7 +68,8 @@ class Learning:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
             looked_at = sample(aggregate.mean).copy()
-            after = After(evaluation=evaluation, direction=direction, looked_at=looked_at)
+            diverged = self._divergence is not None and self._divergence.seen()
+            after = After(evaluation=evaluation, direction=direction, looked_at=looked_at, diverged=diverged)
             self._after[aggregate.iteration] = after
             self._parameters[aggregate.iteration] = self._newest.copy()
         return self._after[aggregate.iteration]

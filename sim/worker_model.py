@@ -18,6 +18,7 @@ from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.history import Result
 from kofn.host.protocol.instructions import Deliver, Packed
+from kofn.host.training.divergence import DIVERGED
 from kofn.host.training.loop import Step, Work, iteration_line
 from kofn.host.training.metrics import Metrics
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
@@ -99,6 +100,8 @@ class Student:
             **iteration_line(done, step, now, after.direction, after.evaluation),
             injected_mean_s=self._blocking.mean_s(done.iteration),
         )
+        if after.diverged:
+            return DIVERGED
         if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
             return "target"
         return "iterations" if done.iteration >= run.max_iterations else None

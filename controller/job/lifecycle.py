@@ -18,7 +18,7 @@ from kofn.rpc import kofn_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
-GOALS_REACHED = ("target", "iterations")
+GOALS_REACHED = ("target", "iterations", "diverged")
 """Reasons of Finished that all workers come to by themselves: no one has to go on without the others."""
 
 

@@ -22,6 +22,7 @@ from kofn.host.compression.alignment import Alignment, Direction
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.sample import norm2
 from kofn.host.stopwatch import Times
+from kofn.host.training.divergence import DIVERGED, Divergence
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
 from kofn.host.wire import packet as wire
@@ -112,6 +113,7 @@ class Training:
         self._workload = workload = load_workload(config, rank)
         optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(workload.parameters)
+        self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.coding = JobCoding.of(config.job, config.compress, self.parameters)
@@ -119,7 +121,7 @@ class Training:
         self.replica = Replica(workload.parameters, optimizer, workload.evaluator, results, self.coding.planner.first())
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
-        """Train to the target accuracy ("target") or the last iteration ("iterations")."""
+        """Train to the target accuracy ("target"), the last iteration ("iterations"), or till it has "diverged"."""
         self._begun_s = self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
@@ -208,7 +210,9 @@ class Training:
         return self._reason(iteration, self._workload.evaluator.accuracy(iteration))
 
     def _reason(self, iteration: int, accuracy: float | None) -> str | None:
-        """The goal that is reached."""
+        """The goal that is reached, or that none can be any more."""
+        if self._workload.trains and self._divergence.seen():
+            return DIVERGED
         if accuracy is not None and accuracy >= self._config.run.target_accuracy:
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None

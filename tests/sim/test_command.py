@@ -162,3 +162,27 @@ def test_costs_of_this_machine_are_all_there(tmp_path: Path) -> None:
     assert all(0 < time_s < 1 for time_s in times_s)
     found.save(tmp_path / "costs.json")
     assert Costs.load(tmp_path / "costs.json") == found
+
+
+def test_a_training_that_diverges_ends_and_says_so(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, target=0.94, iterations=300)
+    out = tmp_path / "out"
+    settings = ("--set", "model.learning_rate=1000", "--trial", "all")
+    result = simulate(path, *settings, "--out", out, "--costs", costs, "--json")
+    assert result.exit_code == 1
+    (trial,) = _trials(json.loads(result.stdout))
+    assert trial["diverged"] is True
+    assert trial["iterations"] < 10
+    assert trial["conservation_error"] is None and trial["identity_error"] is None
+    assert f"trial all: diverged: ended after iteration {trial['iterations']}" in result.stderr
+    assert "diverged" in (out / "report.html").read_text()
+
+
+def test_an_objective_that_fails_is_no_success(tmp_path: Path, costs: Path) -> None:
+    path = written(tmp_path, target=0.94, iterations=300)
+    result = simulate(
+        path, "--trial", "tests.controller.failing:costs", "--out", tmp_path / "out", "--costs", costs, "--json"
+    )
+    assert result.exit_code == 1
+    (failure,) = json.loads(result.stdout)["failures"]
+    assert "failed: ZeroDivisionError: no data at iteration" in failure
