@@ -28,6 +28,7 @@ LAZY = {
     "run": ("kofn.run.runner", "command"),
     "simulate": ("kofn.sim.runner", "command"),
     "report": ("kofn.cli.report", "command"),
+    "runs": ("kofn.cli.runs", "command"),
     "stop": ("kofn.run.clean", "stop"),
     "clean": ("kofn.run.clean", "command"),
     "doctor": ("kofn.doctor.command", "command"),

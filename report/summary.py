@@ -145,17 +145,27 @@ class TrialSummary:
         return [f"trial {self.objective}: {reason}" for reason in reasons]
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    """What is read of the summary.json of a run of one job."""
+class StoredSummary(msgspec.Struct, frozen=True):
+    """What is read of a summary.json; of a run of several jobs the jobs have the trials."""
 
-    trials: tuple[TrialSummary, ...]
+    ok: bool = False
+    failures: tuple[str, ...] = ()
     early_end: str = ""
+    not_compared: tuple[str, ...] = ()
+    target_accuracy: float | None = None
+    trials: tuple[TrialSummary, ...] = ()
+    jobs: "tuple[StoredSummary, ...]" = ()
+
+
+def stored_summary(folder: Path) -> StoredSummary:
+    """OSError without a file, msgspec.DecodeError for another content."""
+    return msgspec.json.decode((folder / "summary.json").read_bytes(), type=StoredSummary)
 
 
 def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
     """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content,
     ResultsError where it ended early."""
-    stored = msgspec.json.decode((folder / "summary.json").read_bytes(), type=_Stored)
+    stored = stored_summary(folder)
     if stored.early_end:
         raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
     return stored.trials

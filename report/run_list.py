@@ -1,0 +1,157 @@
+"""The runs in a folder: what each one was and came to, how large it is, and which may be removed."""
+
+import difflib
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kofn.config.errors import ConfigError
+from kofn.report.summary import StoredSummary, stored_summary
+from kofn.results.errors import ResultsError
+from kofn.results.record import read_record
+
+EXPERIMENT_FILES = ("experiment.json", "compare.json", "chaos.json")
+"""Of a folder that holds many runs."""
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """A run, or an experiment, by its folder."""
+
+    path: Path
+    when: str
+    """Local time of its start; of an experiment of its latest result."""
+    command: str
+    trials: tuple[str, ...]
+    result: str
+    size_bytes: int
+    latest: bool
+    """`latest` points to it."""
+    goes_on: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "when": self.when,
+            "command": self.command,
+            "trials": list(self.trials),
+            "result": self.result,
+            "size_bytes": self.size_bytes,
+            "latest": self.latest,
+            "goes_on": self.goes_on,
+        }
+
+    @property
+    def cells(self) -> list[str]:
+        """For HEADINGS."""
+        size = f"{self.size_bytes / 1e6:,.1f} MB"
+        name = f"{self.path.name} (latest)" if self.latest else self.path.name
+        return [name, self.when, self.command, ", ".join(self.trials), self.result, size]
+
+
+HEADINGS = ("run", "when", "command", "trials", "result", "size")
+TEXTS = ("command", "trials", "result")
+
+
+def list_runs(folder: Path, active: Path | None) -> list[ListedRun]:
+    """What is there, the oldest first; `active`: the folder of the run that goes on.  Other folders are left out."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder: kofn run makes runs/, --folder names another one")
+    latest = (folder / LATEST).resolve()
+    found = [
+        listed
+        for path in folder.iterdir()
+        if path.is_dir() and not path.is_symlink() and (listed := _listed(path, latest, active))
+    ]
+    return sorted(found, key=lambda run: (run.when, run.path.name))
+
+
+def prunable(runs: Sequence[ListedRun], keep: int) -> list[ListedRun]:
+    """All but the newest `keep`, the latest one, and one that goes on."""
+    return [run for run in runs[: max(0, len(runs) - keep)] if not (run.latest or run.goes_on)]
+
+
+def remove(run: ListedRun) -> None:
+    shutil.rmtree(run.path)
+
+
+def find_run(name: str, folder: Path) -> Path:
+    """A run by its path, or by its name in `folder`; ConfigError says which names are alike."""
+    for path in (Path(name), folder / name):
+        if path.is_dir():
+            return path
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    alike = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(alike)}?" if alike else "kofn runs lists them"
+    raise ConfigError(f"{name} is no run, neither here nor in {folder}: {hint}")
+
+
+def _listed(path: Path, latest: Path, active: Path | None) -> ListedRun | None:
+    resolved = path.resolve()
+    goes_on = active is not None and (active == resolved or resolved in active.parents)
+    trials: tuple[str, ...] = ()
+    command = ""
+    try:
+        record = read_record(path)
+    except ConfigError:
+        made = [file for name in EXPERIMENT_FILES if (file := path / name).exists()]
+        if not made:
+            return None
+        when = _clock(made[0].stat().st_mtime)
+        result = f"experiment, {sum(1 for _ in path.rglob('run.json'))} runs"
+    except ResultsError as error:
+        when, result = _clock(path.stat().st_mtime), str(error)
+    else:
+        when, command = record.started, _short(record.provenance.command)
+        trials = tuple(objective for objective, _ in record.trials)
+        result = _result(path, record.early_end)
+    return ListedRun(
+        path=path,
+        when=when,
+        command=command,
+        trials=trials,
+        result="goes on" if goes_on else result,
+        size_bytes=sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir()),
+        latest=resolved == latest,
+        goes_on=goes_on,
+    )
+
+
+def _clock(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+
+
+def _short(command: str) -> str:
+    """Without the folder of the results, which is listed already."""
+    words = shlex.split(command)
+    if "--out" in words[:-1]:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return shlex.join(words)
+
+
+def _result(path: Path, early_end: str) -> str:
+    """Of a run, in a few words."""
+    if early_end:
+        return early_end
+    try:
+        summary = stored_summary(path)
+    except (OSError, msgspec.DecodeError):
+        return f"no summary; kofn report {path} makes it"
+    return outcome(summary)
+
+
+def outcome(summary: StoredSummary) -> str:
+    """ "ok", or the first thing that is not."""
+    if summary.failures:
+        more = len(summary.failures) - 1
+        return f"failed: {summary.failures[0]}" + (f" (and {more} more)" if more else "")
+    return "ok" if summary.ok else "changed by hand"
