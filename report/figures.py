@@ -6,7 +6,9 @@ dashed is the injected truth or a prediction.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -29,7 +31,8 @@ STYLE: dict[Any, Any] = {  # matplotlib's own key type is a literal of every opt
     "font.size": 10.0,
     "grid.alpha": 0.3,
     "legend.frameon": False,
-    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
     "svg.hashsalt": "kofn",
 }
 
@@ -64,6 +67,17 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that changed in a trial."""
+
+    words: str
+    iteration: float
+    """The newest one that had ended."""
+    time_s: float
+    """Since the first iteration began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSeries:
     """One trial."""
 
@@ -75,6 +89,7 @@ class TrialSeries:
     predicted_ms: Series  # iteration time as it predicts it, likewise
     workers: tuple[WorkerSeries, ...]
     compression: tuple[Panel, ...] = ()  # over the iterations; empty where nothing is known of it
+    marks: tuple[Mark, ...] = ()
 
 
 def lambda_figure(entry: TrialSeries) -> Figure:
@@ -91,6 +106,7 @@ def lambda_figure(entry: TrialSeries) -> Figure:
         bottom.step(entry.k.x, entry.k.y, where="post", color="#333333", linewidth=1.6)
         bottom.set(xlabel="iteration", ylabel="k", ylim=(0.5, len(entry.workers) + 0.5))
         bottom.yaxis.get_major_locator().set_params(integer=True)
+        _draw_marks((top, bottom), [entry], over="iteration")
         return figure
 
 
@@ -110,6 +126,7 @@ def accuracy_figure(trials: Sequence[TrialSeries], target: float) -> Figure:
         axes.set(title="Held-out accuracy", xlabel="time since the first iteration began [s]", ylabel="accuracy [%]")
         axes.set_xlim(left=0)
         axes.legend(loc="lower right")
+        _draw_marks([axes], trials, over="time_s")
         return figure
 
 
@@ -134,6 +151,7 @@ def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
                     axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
         axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(trials)))
         axes.legend(loc="upper right", ncols=len(trials))
+        _draw_marks([axes], trials, over="iteration")
         return figure
 
 
@@ -152,7 +170,14 @@ def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
                 axes.set_ylim(bottom=0)
         several[0].legend(loc="upper right", ncols=max(1, len(known)))
         several[-1].set_xlabel("iteration")
+        _draw_marks([*several], trials, over="iteration")
         return figure
+
+
+def mark_numbers(trials: Sequence[TrialSeries]) -> dict[str, int]:
+    """Of what changed, from 1, in the order of the first trial that it changed in: figures show the numbers."""
+    words = dict.fromkeys(mark.words for entry in trials for mark in entry.marks)
+    return {each: number for number, each in enumerate(words, 1)}
 
 
 def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
@@ -160,6 +185,21 @@ def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
     return np.array([np.mean(window) for window in windows])
+
+
+def _draw_marks(
+    several: Sequence[Axes], trials: Sequence[TrialSeries], *, over: Literal["iteration", "time_s"]
+) -> None:
+    """A line in each trial's colour where something changed in it, with its number above the first axes."""
+    numbers = mark_numbers(trials)
+    for entry, colour in zip(trials, _colours(trials), strict=True):
+        shade = colour if len(trials) > 1 else "#555555"
+        above = several[0].get_xaxis_transform()
+        for at, together in groupby(entry.marks, attrgetter(over)):
+            for axes in several:
+                axes.axvline(at, color=shade, linestyle=(0, (1, 2)), linewidth=1.0)
+            words = ",".join(str(numbers[mark.words]) for mark in together)
+            several[0].text(at, 1.0, words, color=shade, fontsize=8.0, ha="center", transform=above)
 
 
 def _draw_worker(axes: Axes, worker: WorkerSeries) -> None:

@@ -1,28 +1,32 @@
-"""RUNDIR/report.html: summary, figures and configuration in one file that needs nothing else.
+"""RUNDIR/report.html: summary, figures and configuration in one file that needs nothing else; RUNDIR/figures/.
 
 Pages are Jinja2 templates, in templates/ of the package whose page it is; what is put into them is escaped.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from kofn.config.schema import Config
-from kofn.report.figures import TrialSeries, accuracy_figure, compression_figure, iteration_figure, lambda_figure
+from kofn.report.costs_figure import CostBar
+from kofn.report.drawings import drawings
+from kofn.report.explained import explained
+from kofn.report.iteration_costs import LinkMeans
+from kofn.report.marks import read_marks
 from kofn.report.series import read_series
-from kofn.report.summary import RunSummary, Summary
+from kofn.report.summary import RunSummary, Summary, TrialSummary
+from kofn.report.svg import svg
 from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder
 from kofn.results.worker_metrics import read_begun
 
 TEMPLATES = "kofn.report"
 """The package whose templates all pages extend."""
+
+FIGURES = "figures"
+"""The folder of figures, in a run's folder."""
 
 
 def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
@@ -37,6 +41,8 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
         record=record,
         trials=[objective for objective, _ in record.trials],
         results=folder.path.resolve(),
+        seed=configs[0].run.seed,
+        provenance=record.provenance.rows(),
         jobs=[_job(*one) for one in zip(folder.jobs, configs, summary.jobs, strict=True)],
     )
     path = folder.path / "report.html"
@@ -58,39 +64,39 @@ def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def svg(figure: Figure) -> Markup:
-    """A figure as an inline element."""
-    text = io.StringIO()
-    FigureCanvasAgg(figure)
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    _, start, rest = text.getvalue().partition("<svg")
-    return Markup(start + rest)
-
-
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
-    """What run.html shows of a job."""
+    """What run.html shows of a job; its figures are written beside the page."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
-        read_series(entry, read, summarised.name)
-        for (entry, read), summarised in zip(begun, summary.trials, strict=True)
+        read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
+        for (entry, read), trial in zip(begun, summary.trials, strict=True)
     ]
+    bars = [_bar(trial, config.job.workers) for trial in summary.trials]
+    several = drawings(trials, bars, config.run.target_accuracy, compresses=summary.compresses)
+    into = folder.path / FIGURES / folder.stem
+    rows = summary.rows()
     return {
         "id": folder.id,
         "workers": config.job.workers,
+        "seed": config.run.seed,
         "summary": summary,
+        "rows": rows,
+        "explained": explained([label for label, *_ in rows]),
         "events": [
             f"{entry.objective}: {line.words}" for entry in folder.trials for line in read_event_log(entry.events)
         ],
-        "figures": figures(trials, config.run.target_accuracy, compresses=summary.compresses),
+        "figures": [
+            {"svg": one.write(into), "caption": one.caption, "file": (into / one.name).relative_to(folder.path)}
+            for one in several
+        ],
         "effective": folder.effective.read_text(),
         "given": folder.config.read_text(),
     }
 
 
-def figures(trials: Sequence[TrialSeries], target: float, *, compresses: bool) -> list[Figure]:
-    """Accuracy and compression, where there are such, and iteration time of all trials; blocking and k of each."""
-    if not trials:
-        return []
-    compression = [compression_figure(trials)] if compresses and any(entry.compression for entry in trials) else []
-    accuracy = [accuracy_figure(trials, target)] if any(entry.accuracy.x.size for entry in trials) else []
-    return [*accuracy, iteration_figure(trials), *compression, *map(lambda_figure, trials)]
+def _bar(trial: TrialSummary, workers: int) -> CostBar:
+    return CostBar(
+        name=trial.name,
+        parts_s={f"{part}_s": time_s for part, time_s in trial.times_s.items()},
+        links=LinkMeans.of(trial.link_bytes, workers, trial.iterations),
+    )

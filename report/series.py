@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kofn.report.compressed import planned_ratio
-from kofn.report.figures import Floats, Panel, Series, TrialSeries, WorkerSeries
+from kofn.report.figures import Floats, Mark, Panel, Series, TrialSeries, WorkerSeries
 from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import first_finishes, start
@@ -15,7 +15,9 @@ from kofn.results.folder import TrialFolder
 from kofn.results.worker_metrics import Iteration, WorkerMetrics
 
 
-def read_series(folder: TrialFolder, metrics: Sequence[WorkerMetrics], name: str) -> TrialSeries:
+def read_series(
+    folder: TrialFolder, metrics: Sequence[WorkerMetrics], name: str, marks: tuple[Mark, ...] = ()
+) -> TrialSeries:
     """Everything that is drawn of one trial, of which the workers' files are read already."""
     statuses = read_lines(folder.status)
     finished = first_finishes(metrics)
@@ -30,6 +32,7 @@ def read_series(folder: TrialFolder, metrics: Sequence[WorkerMetrics], name: str
         predicted_ms=_predicted(statuses),
         workers=tuple(_worker(worker, statuses) for worker in metrics),
         compression=_compression(metrics),
+        marks=marks,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import courses
 from kofn.report.interventions import read_interventions
+from kofn.report.iteration_costs import mean_parts_s
 from kofn.report.prediction import predicted_iteration_s
 from kofn.report.recoveries import read_lines, recoveries
 from kofn.report.shares import WorkerShares
@@ -22,7 +22,7 @@ from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
 from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics, read_begun, read_trial
+from kofn.results.worker_metrics import Iteration, WorkerMetrics, read_begun, read_trial
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -122,7 +122,7 @@ def summarise_trial(
         compressed=Compressed.of(lines),
         collective=config.job.collective,
         ledger=ledger,
-        times_s=mean_times(workers),
+        times_s={part.removesuffix("_s"): time_s for part, time_s in mean_parts_s(workers).items()},
         link_bytes=read_links(folder.links),
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
@@ -136,14 +136,6 @@ def _conserved(folder: TrialFolder, workers: int, early_end: str) -> Conservatio
     if early_end and not all(folder.sums(rank).exists() for rank in range(workers)):
         return Conservation(unchecked="the ledgers, as the trial did not end")
     return conservation(folder, workers)
-
-
-def mean_times(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
-    """Where an iteration's time went, seconds: means over what all workers say but their first; empty if nothing."""
-    lines = [line for worker in workers for line in worker.iterations[1:] if line.compute_s is not None]
-    return (
-        {name.removesuffix("_s"): fmean(getattr(line, name) for line in lines) for name in TIME_PARTS} if lines else {}
-    )
 
 
 def start(workers: Sequence[WorkerMetrics]) -> float:

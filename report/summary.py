@@ -94,7 +94,7 @@ class TrialSummary:
     """Whether its workers kept a ledger: where they sum among themselves nothing can be left over."""
     times_s: dict[str, float] = field(default_factory=dict)
     """Where an iteration's time went (results.worker_metrics.Iteration: compute, encode, ... step): means over all
-    workers' iterations but their first."""
+    workers' iterations but the first, which add up to their mean iteration time."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of Ethernet frames in the whole trial, by host: to the switch and from it, as the kernel has counted them."""
     interventions: tuple[Intervention, ...] = ()

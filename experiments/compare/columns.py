@@ -5,22 +5,22 @@ Times are those of iterations and workers, the first iteration left out: it find
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, median
+from dataclasses import asdict, fields
+from statistics import median
 
 import numpy as np
 
 from kofn.experiments.compare.points import Point
 from kofn.experiments.trials import FinishedTrial, Row
+from kofn.report.iteration_costs import LinkMeans, mean_parts_s, measured_lines, part_s, worker_iteration_s
 from kofn.report.summarise import first_finishes
 from kofn.report.summary import TrialSummary
-from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
+from kofn.results.worker_metrics import TIME_PARTS, WorkerMetrics
 
 REDUCE = TIME_PARTS[1:-1]
 """Those of PARTS that an all-reduce consists of."""
 
-LINKS = ("worker_up_bytes", "worker_down_bytes", "server_up_bytes", "server_down_bytes")
-"""Bytes of Ethernet frames in an iteration, over a worker's link to the switch (the workers' mean) and from it; then
-over the server's."""
+LINKS = tuple(field.name for field in fields(LinkMeans))
 
 
 def own_columns(point: Point, trial: FinishedTrial) -> Row:
@@ -48,10 +48,10 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
     `reduce_s`: median time of an all-reduce, over all iterations of all workers; PARTS: where an iteration's time went,
     on average; `worker_iteration_s`: mean time of an iteration by the workers' clocks, which the parts add up to, less
     `parts_off` of it; `times_limit`: iteration time over the link's limit."""
-    mean_s = _mean_s(workers)
+    mean_s = worker_iteration_s(workers)
     ends = [line.time for line in first_finishes(workers)]
     iteration_s = median(np.diff(ends).tolist() or [mean_s])
-    parts_s = {part: math.fsum(_part(line, part) for line in _lines(workers)) / _steps(workers) for part in TIME_PARTS}
+    parts_s = mean_parts_s(workers) or dict.fromkeys(TIME_PARTS, 0.0)
     times_limit = iteration_s / point.limit_s
     return {
         "iteration_s": iteration_s,
@@ -66,31 +66,10 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
 
 def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
     """Median time of an all-reduce, over all iterations of all workers."""
-    known = [line for line in _lines(workers) if line.compute_s is not None]
-    return median([math.fsum(_part(line, part) for part in REDUCE) for line in known] or [_mean_s(workers)])
+    known = [line for line in measured_lines(workers) if line.compute_s is not None]
+    return median([math.fsum(part_s(line, part) for part in REDUCE) for line in known] or [worker_iteration_s(workers)])
 
 
 def link_columns(point: Point, summary: TrialSummary) -> Row:
     """LINKS; nothing without a link."""
-    each = [[size / summary.iterations for size in both] for both in summary.link_bytes.values()]
-    workers, server = each[: point.setting.workers], each[point.setting.workers :]
-    means = [fmean(link[way] for link in links) if links else 0.0 for links in (workers, server) for way in (0, 1)]
-    return dict(zip(LINKS, means, strict=True))
-
-
-def _lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
-    return [line for worker in workers for line in worker.iterations if line.iteration > 1]
-
-
-def _part(line: Iteration, part: str) -> float:
-    return getattr(line, part) or 0.0
-
-
-def _steps(workers: Sequence[WorkerMetrics]) -> int:
-    return max(sum(len(worker.iterations) - 1 for worker in workers), 1)
-
-
-def _mean_s(workers: Sequence[WorkerMetrics]) -> float:
-    """From the end of each worker's first iteration to that of its last, over the iterations between."""
-    spans = [(worker.iterations[0].time, worker.iterations[-1].time) for worker in workers if worker.iterations]
-    return math.fsum(end - begin for begin, end in spans) / _steps(workers)
+    return asdict(LinkMeans.of(summary.link_bytes, point.setting.workers, summary.iterations))

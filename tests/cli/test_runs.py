@@ -26,7 +26,7 @@ def finished(path: Path, started: str) -> RunFolder:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Five runs, of which the last one failed early and the first is the latest; something of the user's; an experiment."""
+    """Five runs: the first is the latest, the last one ended early; an experiment; something of the user's."""
     folder = tmp_path / "runs"
     for number, name in enumerate(NAMES):
         finished(folder / name, f"2026-01-0{number + 1} 00:00:00")

@@ -1,0 +1,158 @@
+"""The figures of a run's report, each with its caption and its numbers, and their files."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from kofn.report.costs_figure import LINK_LABELS, CostBar, costs_figure
+from kofn.report.figures import (
+    Series,
+    TrialSeries,
+    accuracy_figure,
+    compression_figure,
+    iteration_figure,
+    lambda_figure,
+    mark_numbers,
+)
+from kofn.report.svg import svg
+
+Row = tuple[str | float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure; `rows` are what it shows, under `headings`."""
+
+    name: str
+    """Of its files."""
+    caption: str
+    figure: Figure
+    headings: Sequence[str]
+    rows: Sequence[Row]
+
+    def write(self, folder: Path) -> Markup:
+        """NAME.svg, NAME.pdf and NAME.csv; the picture as an element of a page."""
+        folder.mkdir(parents=True, exist_ok=True)
+        element = svg(self.figure)
+        (folder / f"{self.name}.svg").write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{element}')
+        self.figure.savefig(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
+        with (folder / f"{self.name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([self.headings, *self.rows])
+        return element
+
+
+def drawings(
+    trials: Sequence[TrialSeries], bars: Sequence[CostBar], target: float, *, compresses: bool
+) -> Iterator[Drawing]:
+    """Accuracy, costs and compression, where there are such, and iteration time of all trials; blocking and k of
+    each.  Nothing without a trial."""
+    if any(entry.accuracy.x.size for entry in trials):
+        yield Drawing(
+            name="accuracy",
+            caption="Held-out accuracy against the time since the first worker began its first iteration. A dot is"
+            f" where a trial reached the target.{_marked(trials)}",
+            figure=accuracy_figure(trials, target),
+            headings=("trial", "time_s", "accuracy"),
+            rows=[(entry.name, x, y) for entry in trials for x, y in _points(entry.accuracy)],
+        )
+    if trials:
+        yield _iteration_time(trials)
+    if any(bar.parts_s for bar in bars):
+        yield _costs(bars)
+    if compresses and any(entry.compression for entry in trials):
+        yield _compression(trials)
+    for number, entry in enumerate(trials, 1):
+        yield _blocking(entry, number)
+
+
+def _iteration_time(trials: Sequence[TrialSeries]) -> Drawing:
+    quantities = ("iteration_ms", "predicted_ms", "expected_ms")
+    return Drawing(
+        name="iteration-time",
+        caption="Time from one iteration's first finish to the next one's. Dots are iterations, solid lines running"
+        " means; dashed is what the controller predicted for the k in force, dotted E_k[T], the expected time of the"
+        f" k-th first block alone.{_marked(trials)}",
+        figure=iteration_figure(trials),
+        headings=("trial", "quantity", "iteration", "value"),
+        rows=[
+            (entry.name, quantity, x, y)
+            for entry in trials
+            for quantity in quantities
+            for x, y in _points(getattr(entry, quantity))
+        ],
+    )
+
+
+def _costs(bars: Sequence[CostBar]) -> Drawing:
+    parts = [
+        (bar.name, f"{part.removesuffix('_s')} [s]", time_s) for bar in bars for part, time_s in bar.parts_s.items()
+    ]
+    links = [
+        (bar.name, f"{label} [bytes]", size)
+        for bar in bars
+        for label, size in zip(LINK_LABELS, astuple(bar.links), strict=True)
+    ]
+    return Drawing(
+        name="costs",
+        caption="Left: where an iteration's time went, the mean over all workers and all iterations but the first; the"
+        " parts add up to the iteration. Right: bytes of Ethernet frames in an iteration over a worker's link to the"
+        " switch (up) and from it, and over a parameter server's.",
+        figure=costs_figure(bars),
+        headings=("trial", "part", "value"),
+        rows=[*parts, *links],
+    )
+
+
+def _compression(trials: Sequence[TrialSeries]) -> Drawing:
+    return Drawing(
+        name="compression",
+        caption="What was sent of a gradient, what its encoding left over, and what was pending after the iteration:"
+        f" means over the workers. Dashed is what was planned.{_marked(trials)}",
+        figure=compression_figure(trials),
+        headings=("trial", "panel", "quantity", "iteration", "value"),
+        rows=[
+            (entry.name, panel.title, quantity, x, y)
+            for entry in trials
+            for panel in entry.compression
+            for quantity in ("measured", "planned")
+            for x, y in _points(getattr(panel, quantity))
+        ],
+    )
+
+
+def _blocking(entry: TrialSeries, number: int) -> Drawing:
+    rows: list[Row] = [("k", "", x, y) for x, y in _points(entry.k)]
+    for worker in entry.workers:
+        estimated = worker.estimated
+        several = {
+            "injected_ms": worker.injected,
+            "estimated_ms": estimated,
+            "low_ms": Series(x=estimated.x, y=worker.low),
+            "high_ms": Series(x=estimated.x, y=worker.high),
+        }
+        rows += [(name, worker.rank, x, y) for name, series in several.items() for x, y in _points(series)]
+    return Drawing(
+        name=f"blocking-{number}",
+        caption=f"Trial {entry.name}. Above: each worker's mean blocking time as it was injected (dashed) and as the"
+        " controller estimated it (solid, its 95 % interval shaded). Below: the k that closed the iteration."
+        f"{_marked([entry])}",
+        figure=lambda_figure(entry),
+        headings=("quantity", "worker", "iteration", "value"),
+        rows=rows,
+    )
+
+
+def _points(series: Series) -> Iterator[tuple[float, float]]:
+    return zip(series.x.tolist(), series.y.tolist(), strict=True)
+
+
+def _marked(trials: Sequence[TrialSeries]) -> str:
+    """What the numbers above the vertical lines stand for."""
+    numbers = mark_numbers(trials)
+    return (
+        f" Vertical lines: {'; '.join(f'{number}: {words}' for words, number in numbers.items())}." if numbers else ""
+    )

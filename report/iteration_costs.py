@@ -1,0 +1,58 @@
+"""What an iteration costs: where a worker's time went, and what went over the links; means over a whole trial."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Self
+
+from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
+
+
+def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
+    """All lines but those of the first iteration: it finds cold caches and unknown links."""
+    return [line for worker in workers for line in worker.iterations if line.iteration > 1]
+
+
+def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
+    """TIME_PARTS of an iteration, which add up to worker_iteration_s(); empty where nobody says."""
+    lines = measured_lines(workers)
+    if not any(line.compute_s is not None for line in lines):
+        return {}
+    return {part: math.fsum(part_s(line, part) for line in lines) / _steps(workers) for part in TIME_PARTS}
+
+
+def worker_iteration_s(workers: Sequence[WorkerMetrics]) -> float:
+    """From the end of each worker's first iteration to that of its last, over the iterations between."""
+    spans = [(worker.iterations[0].time, worker.iterations[-1].time) for worker in workers if worker.iterations]
+    return math.fsum(end - begin for begin, end in spans) / _steps(workers)
+
+
+def part_s(line: Iteration, part: str) -> float:
+    return getattr(line, part) or 0.0
+
+
+def _steps(workers: Sequence[WorkerMetrics]) -> int:
+    return max(sum(max(len(worker.iterations) - 1, 0) for worker in workers), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkMeans:
+    """Bytes of Ethernet frames in an iteration over a worker's link to the switch (the workers' mean) and from it; then
+    over the server's."""
+
+    worker_up_bytes: float = 0.0
+    worker_down_bytes: float = 0.0
+    server_up_bytes: float = 0.0
+    server_down_bytes: float = 0.0
+
+    @classmethod
+    def of(cls, link_bytes: Mapping[str, tuple[int, int]], workers: int, iterations: int) -> Self:
+        """Of a trial's bytes by host, the workers' first; zeros without a link."""
+        each = [[size / iterations for size in both] for both in link_bytes.values()]
+        up, down, server_up, server_down = (
+            fmean(link[way] for link in links) if links else 0.0
+            for links in (each[:workers], each[workers:])
+            for way in (0, 1)
+        )
+        return cls(worker_up_bytes=up, worker_down_bytes=down, server_up_bytes=server_up, server_down_bytes=server_down)

@@ -1,0 +1,20 @@
+"""A matplotlib figure as an element of a page."""
+
+import io
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from kofn.report.figures import STYLE
+
+
+def svg(figure: Figure) -> Markup:
+    """Inline SVG, with text as text, and without a background."""
+    text = io.StringIO()
+    FigureCanvasAgg(figure)
+    with mpl.rc_context(STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    _, start, rest = text.getvalue().partition("<svg")
+    return Markup(start + rest)
