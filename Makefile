@@ -39,7 +39,7 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
 test: setup-dev ## all tests, a file on each of up to four cores; ARGS='-k wire' for some
-	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .

@@ -74,6 +74,7 @@ def test_commands_ignore_the_users_files(installed: Path, users_folder: Path) ->
         assert "Usage" in command(installed, users_folder, str(installed / "bin" / script), "--help").stdout.title()
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)")
 def test_a_run_from_the_wheel(installed: Path, users_folder: Path) -> None:

@@ -231,6 +231,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert conclude("experiment codecs", tmp_path, [], find, Console(quiet=True), as_json=False) == 0
 
 
+@pytest.mark.slow
 def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A codec and links that slow down, trained, found and claimed upon."""
     scenarios = matrix.FOLDER / "codecs"

@@ -58,6 +58,7 @@ def slow_workers(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarr
     return lines[:-1], dict(np.load(folder / "worker-1.npz")), status["worker"][1]
 
 
+@pytest.mark.slow
 def test_every_rule_conserves_gradients_and_starves_nobody(tmp_path: Path) -> None:
     first, *others = (JOB.format(id=number, rule=rule) for number, rule in enumerate(RULES, 1))
     with RealRun(tmp_path, *TARGET, config=first, others=others) as run:

@@ -55,6 +55,7 @@ async def k_in_switch(controller: fy.Switch) -> list[int]:
     return [int(entry.action.args["k"]) for entry in entries]
 
 
+@pytest.mark.slow
 def test_a_person_reads_beside_a_controller(shell: Path, switch: Target) -> None:
     async def scenario() -> None:
         async with switch.client(**options()) as controller:

@@ -90,6 +90,7 @@ def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
     assert gives_up.mean_iteration_s == pytest.approx(0.040 + float(np.mean(second)), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_rules_take_the_time_that_their_gradients_take(tmp_path: Path) -> None:
     """Who finishes what is late begins late, who gives up begins with the others."""
     config = blocked(tmp_path, [20.0, 40.0, 80.0, 80.0], objective="fixed:3", iterations=400)

@@ -7,6 +7,7 @@ and every block must end.  `make explore` makes many more steps and says how man
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -185,6 +186,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             STEPS["gradients"] += self.world.flush()
 
 
+@pytest.mark.slow
 def test_whatever_the_network_does():
     STEPS.clear()
     ProtocolMachine.TestCase.settings = settings(max_examples=max(250, settings().max_examples))

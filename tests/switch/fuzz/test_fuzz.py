@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.switch.fuzz.sanitized import environment
 
 FAULTY = "#include <stdlib.h>\nchar read_beyond(int at) { char *two = calloc(2, 1); return two[at]; }\n"
@@ -27,6 +29,7 @@ def test_a_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     assert "faulty.c:2" in found.stderr
 
 
+@pytest.mark.slow
 def test_every_part_finds_nothing() -> None:
     command = [sys.executable, "-m", "tests.switch.fuzz", "--seconds", "4", "--seed", "1", "--program", "truncated"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
