@@ -9,6 +9,7 @@ from rich.console import Console
 from kofn.results.folder import RunFolder
 from kofn.run.conclusion import conclude
 from kofn.run.ending import ending
+from kofn.run.seeds import conclude_seeds
 from kofn.run.state import running
 
 
@@ -33,5 +34,7 @@ def command(*, folder: Path, as_json: bool) -> None:
         found = RunFolder.open(folder)
         goes_on = "it goes on" if (run := running()) and Path(run.folder) == folder.resolve() else ""
         early_end = goes_on or found.record().early_end
+        if found.record().seeds:
+            sys.exit(conclude_seeds(found, Console(stderr=as_json), as_json=as_json, early_end=early_end))
         code = conclude(found, found.configs(), Console(stderr=as_json), as_json=as_json, early_end=early_end)
     sys.exit(code)

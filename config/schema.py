@@ -281,6 +281,7 @@ class RunSection(Section, frozen=True):
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
+    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # every trial with so many, from run.seed on; 3 or more for a claim
     trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
     # that where job.collective is not "switch"
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95

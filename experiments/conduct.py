@@ -23,8 +23,9 @@ from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun
 from kofn.run.options import set_option
+from kofn.run.plan import RunPlan
 from kofn.run.preconditions import check_machine
-from kofn.run.runner import RunPlan, execute
+from kofn.run.runner import execute
 from kofn.run.state import another_run, running
 
 

@@ -33,7 +33,8 @@ from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.jobs import overridden
-from kofn.run.runner import RunPlan, make_plan
+from kofn.run.plan import RunPlan
+from kofn.run.runner import make_plan
 from kofn.run.signals import deferred
 
 FOLDER = Path(__file__).parent
@@ -89,7 +90,9 @@ class Cell:
     @property
     def config(self) -> Config:
         """The scenario's, with this seed."""
-        run = structs.replace(self.scenario.config.run, name=f"{self.scenario.name}-{self.seed}", seed=self.seed)
+        run = structs.replace(
+            self.scenario.config.run, name=f"{self.scenario.name}-{self.seed}", seed=self.seed, seeds=1
+        )
         return structs.replace(self.scenario.config, run=run)
 
     def plan(self) -> RunPlan:

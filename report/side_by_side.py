@@ -35,6 +35,11 @@ class RunSide:
     def read(cls, path: Path) -> Self:
         """ConfigError where it has no summary, or several jobs."""
         folder = RunFolder.open(path)
+        if seeds := folder.record().seeds:
+            one = path / f"seed-{seeds[0]}"
+            raise ConfigError(
+                f"{path} is {len(seeds)} runs with a seed each: one of them is compared, {one} for example"
+            )
         try:
             summary = stored_summary(path)
         except (OSError, msgspec.DecodeError) as error:

@@ -14,6 +14,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
+  seed-N/                        with run.seeds, a whole run each; summary.json and report.html above are over them all
   figures/NAME.svg, .pdf, .csv   the report's figures, and what they show as numbers
 
 Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a trial's folder holds a folder
@@ -173,7 +174,7 @@ class RunFolder:
         )
         record.write(self.path)
 
-    def update_record(self, **known: str | int) -> None:
+    def update_record(self, **known: object) -> None:
         """Give fields of the record other values."""
         replace(self.record(), **known).write(self.path)
 

@@ -24,6 +24,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[tuple[str, str], ...]  # (objective, folder)
     finished: int = 0  # so many of them, from the first one on, came to their end
     ended: str = ""  # why it ended before the others did; empty: it did not, or was killed with SIGKILL, or goes on
+    seeds: tuple[int, ...] = ()  # of as many runs in folders seed-N, which have the trials; empty: it is one run
     provenance: Provenance = Provenance()
 
     @property

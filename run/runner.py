@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -27,10 +26,12 @@ from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
-from kofn.run.jobs import JobPlan, plan_jobs
+from kofn.run.jobs import plan_jobs
 from kofn.run.network import Network
 from kofn.run.options import set_option
+from kofn.run.plan import RunPlan, copy_given
 from kofn.run.preconditions import check_machine, check_needs, check_ports
+from kofn.run.seeds import run_seeds
 from kofn.run.signals import cancel_on_signal, deferred, stopped_by
 from kofn.run.state import hold
 from kofn.run.topology import wanted_topology
@@ -53,29 +54,6 @@ Examples:
 Exit codes: 0 every trial reached its target and is consistent (with model.replay: is consistent),
 1 not so or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What the command line and the configuration together ask for."""
-
-    jobs: tuple[JobPlan, ...]
-    folder: Path
-    as_json: bool
-    quiet: bool
-    """Nothing but what happens and why nothing moves."""
-    check: bool = True
-    """Measure the network before the first trial."""
-
-    @property
-    def configs(self) -> list[Config]:
-        """Every job's, with what all share."""
-        return [job.config for job in self.jobs]
-
-    @property
-    def shared(self) -> Config:
-        """The first job's: its run and network sections are everyone's."""
-        return self.jobs[0].config
 
 
 @click.command(epilog=EXAMPLES)
@@ -150,6 +128,9 @@ def make_plan(
 
 def carry_out(plan: RunPlan, console: Console) -> int:
     """The whole run; its exit code."""
+    check(plan)
+    if plan.shared.run.seeds > 1:
+        return run_seeds(plan, console, execute)
     folder = execute(plan, console, conclude_early(console, as_json=plan.as_json))
     with deferred():
         return conclude(folder, plan.configs, console, as_json=plan.as_json)
@@ -157,9 +138,7 @@ def carry_out(plan: RunPlan, console: Console) -> int:
 
 def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = None) -> RunFolder:
     """Everything up to the last worker's end; the results as files."""
-    check_machine(plan.shared.network.target)
-    for config in plan.configs:
-        check_needs(config)
+    check(plan)
     topology = wanted_topology(
         plan.shared,
         plan.jobs[0].source,
@@ -180,13 +159,18 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     return folder
 
 
+def check(plan: RunPlan) -> None:
+    """That the machine has what the run needs; RunError or ConfigError says what is missing."""
+    check_machine(plan.shared.network.target)
+    for config in plan.configs:
+        check_needs(config)
+
+
 def prepare(plan: RunPlan, topology: str) -> RunFolder:
     """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
     folder = RunFolder.create(plan.folder, plan.shared.run.trials, [config.job.id for config in plan.configs])
-    for job, planned in zip(folder.jobs, plan.jobs, strict=True):
-        shutil.copyfile(planned.source, job.config)
+    copy_given(plan, folder)
     folder.topology.write_text(topology)
-    folder.write_effective(plan.configs)
     folder.write_record(plan.configs, driver=plan.shared.network.driver)
     point_latest(plan.folder)
     return folder

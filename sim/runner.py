@@ -30,7 +30,9 @@ from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end,
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.options import set_option
-from kofn.run.runner import RunPlan, make_plan, prepare
+from kofn.run.plan import RunPlan
+from kofn.run.runner import make_plan, prepare
+from kofn.run.seeds import run_seeds
 from kofn.run.topology import wanted_topology
 from kofn.sim.against import Pair, pairs, real_run
 from kofn.sim.against import table as compared
@@ -117,6 +119,8 @@ def command(
             results = simulate_times(plan.shared, measured, console)
             _show(results, table(results), as_json=as_json)
             return
+        if plan.shared.run.seeds > 1 and against is None:
+            sys.exit(run_seeds(plan, Console(stderr=as_json), lambda one, _: execute(one, console, measured)))
         folder = execute(plan, console, measured, conclude_early(Console(stderr=as_json), as_json=as_json))
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)

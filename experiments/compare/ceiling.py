@@ -25,7 +25,7 @@ from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import read_trial
 from kofn.run.display import say
 from kofn.run.errors import RunError
-from kofn.run.runner import RunPlan
+from kofn.run.plan import RunPlan
 
 VALUES = 2048
 """Of a largest packet."""

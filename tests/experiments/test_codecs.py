@@ -29,7 +29,8 @@ from kofn.host.compression.registry import load_codecs
 from kofn.report.compressed import Compressed
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import RunFolder
-from kofn.run.runner import RunPlan, prepare
+from kofn.run.plan import RunPlan
+from kofn.run.runner import prepare
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

@@ -1,0 +1,137 @@
+"""The runs of one configuration with several seeds: each trial's means and intervals, compared seed by seed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from kofn.report.interval import Interval
+from kofn.report.summary import RunSummary, Summary, TrialSummary
+from kofn.report.table import plain_table
+from kofn.results.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOverSeeds:
+    """One objective; None where no seed has the figure."""
+
+    objective: str
+    runs: int
+    """That came to the trial's end, and that nobody changed by hand: what follows is of these."""
+    reached: int
+    """Of them, how many reached the target."""
+    time_to_target_s: Interval | None
+    iterations_to_target: Interval | None
+    mean_iteration_s: Interval | None
+    bytes_sent: Interval | None
+    against_baseline: Interval | None
+    """The baseline's time to the target over this trial's of the same seed: geometric mean of the pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSeeds:
+    """One job, by trial."""
+
+    job: int
+    target_accuracy: float | None
+    compared: bool
+    """Whether the last trial is a baseline."""
+    trials: tuple[TrialOverSeeds, ...]
+
+    def rows(self) -> list[list[str]]:
+        return [
+            ["runs (reached the target)", *(f"{entry.runs} ({entry.reached})" for entry in self.trials)],
+            ["time to the target", *_cells(self.trials, "time_to_target_s", "{:.1f} s")],
+            ["baseline / this, by seed", *_cells(self.trials, "against_baseline", "{:.2f}")],
+            ["iterations to target", *_cells(self.trials, "iterations_to_target", "{:.0f}")],
+            ["mean iteration time", *_cells(self.trials, "mean_iteration_s", "{:.1f} ms", 1e3)],
+            ["sent", *_cells(self.trials, "bytes_sent", "{:.1f} MB", 1e-6)],
+        ]
+
+    def headings(self) -> list[str]:
+        names = [entry.objective for entry in self.trials]
+        return [*names[:-1], f"{names[-1]} (baseline)"] if self.compared else names
+
+    def table(self, heading: str) -> Table:
+        return plain_table([heading, *self.headings()], self.rows())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsSummary:
+    """All seeds of a run; `summaries` by seed, of those that were begun."""
+
+    seeds: tuple[int, ...]
+    summaries: dict[int, RunSummary]
+    jobs: tuple[OverSeeds, ...]
+    early_end: str
+    provenance: Provenance
+
+    @property
+    def failures(self) -> list[str]:
+        begun = [f"seed {seed}: {reason}" for seed, one in self.summaries.items() for reason in one.failures]
+        left = [seed for seed in self.seeds if seed not in self.summaries]
+        return [*begun, *(f"seed {seed}: not run: {self.early_end}" for seed in left)]
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"seed {seed}: {note}" for seed, one in self.summaries.items() for note in one.notes]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": not self.failures and all(one.to_dict()["ok"] for one in self.summaries.values()),
+            "failures": self.failures,
+            "early_end": self.early_end,
+            "seeds": list(self.seeds),
+            "over_seeds": [asdict(job) for job in self.jobs],
+            "provenance": msgspec.to_builtins(self.provenance),
+        }
+
+    def parts(self) -> list[Table]:
+        """For the terminal: a table a job."""
+        heading = f"mean (95 % interval), n = {len(self.summaries)}"
+        return [job.table(heading if len(self.jobs) == 1 else f"job {job.job}, {heading}") for job in self.jobs]
+
+
+def over_seeds(several: Sequence[Summary]) -> OverSeeds:
+    """Of one job's summaries, seed by seed."""
+    first, longest = several[0], max(several, key=lambda one: len(one.trials))
+    return OverSeeds(
+        job=first.job,
+        target_accuracy=first.target_accuracy,
+        compared=any(one.baseline for one in several),
+        trials=tuple(_trial(several, place, entry.objective) for place, entry in enumerate(longest.trials)),
+    )
+
+
+def _trial(several: Sequence[Summary], place: int, objective: str) -> TrialOverSeeds:
+    """The trial at this place of each run."""
+    found = [(one, one.trials[place]) for one in several if place < len(one.trials)]
+    whole = [(one, entry) for one, entry in found if not entry.early_end and not entry.by_hand]
+    entries = [entry for _, entry in whole]
+    ratios = [ratio for one, entry in whole if (ratio := one.against(entry)) is not None]
+    return TrialOverSeeds(
+        objective=objective,
+        runs=len(entries),
+        reached=sum(entry.time_to_target_s is not None for entry in entries),
+        time_to_target_s=_interval(entries, lambda entry: entry.time_to_target_s),
+        iterations_to_target=_interval(entries, lambda entry: entry.iterations_to_target),
+        mean_iteration_s=_interval(entries, lambda entry: entry.mean_iteration_s),
+        bytes_sent=_interval(entries, lambda entry: entry.bytes_sent),
+        against_baseline=Interval.of_ratios(ratios),
+    )
+
+
+def _interval(entries: Sequence[TrialSummary], value: Callable[[TrialSummary], float | None]) -> Interval | None:
+    return Interval.of([float(number) for entry in entries if (number := value(entry)) is not None])
+
+
+def _cells(trials: Sequence[TrialOverSeeds], name: str, form: str, scale: float = 1.0) -> list[str]:
+    """An interval's text, and of how many where that is not all."""
+    cells = []
+    for entry in trials:
+        interval: Interval | None = getattr(entry, name)
+        fewer = f", n = {interval.n}" if interval and interval.n < entry.runs else ""
+        cells.append("-" if interval is None else interval.text(form, scale) + fewer)
+    return cells

@@ -1,0 +1,106 @@
+"""`run.seeds`: the same run with several seeds, one after another, and what comes of them together."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+
+import click
+from msgspec import structs
+from rich.console import Console
+
+from kofn.report.over_seeds import SeedsSummary, over_seeds
+from kofn.report.summarise import summarise_run
+from kofn.report.summary import RunSummary
+from kofn.results.folder import RunFolder, point_latest
+from kofn.results.record import read_record
+from kofn.run.conclusion import conclude, noted_end
+from kofn.run.display import report_line, say
+from kofn.run.plan import RunPlan, copy_given
+from kofn.run.signals import deferred
+
+CarryOut = Callable[[RunPlan, Console], RunFolder]
+"""Everything up to the last worker's end: run.runner.execute, or in virtual time."""
+
+
+def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
+    """Every seed's run in PLAN.FOLDER/seed-N, and then all together; the exit code."""
+    plans = list(_by_seed(plan))
+    folder = _prepare(plan, [one.shared.run.seed for one in plans])
+    with noted_end(folder, lambda folder: _conclude_rest(folder, console, as_json=plan.as_json)):
+        for one in plans:
+            seed = one.shared.run.seed
+            say(console, f"seed {seed} ({seed - plan.shared.run.seed + 1} of {len(plans)}): results in {one.folder}")
+            ran = carry_out(one, console)
+            with deferred():
+                conclude(ran, one.configs, Console(quiet=True), as_json=False)
+    folder.update_record(finished=len(plan.shared.run.trials))
+    with deferred():
+        return conclude_seeds(folder, console, as_json=plan.as_json)
+
+
+def _by_seed(plan: RunPlan) -> Iterator[RunPlan]:
+    for number, seed in enumerate(islice(count(plan.shared.run.seed), plan.shared.run.seeds)):
+        run = structs.replace(plan.shared.run, seed=seed, seeds=1)
+        jobs = tuple(replace(job, config=structs.replace(job.config, run=run)) for job in plan.jobs)
+        yield replace(plan, jobs=jobs, folder=plan.folder / f"seed-{seed}", check=plan.check and number == 0)
+
+
+def _prepare(plan: RunPlan, seeds: list[int]) -> RunFolder:
+    """The folder above the seeds', which has no trial of its own."""
+    folder = RunFolder.create(plan.folder, (), [config.job.id for config in plan.configs])
+    copy_given(plan, folder)
+    folder.write_record(plan.configs, driver=plan.shared.network.driver)
+    folder.update_record(seeds=tuple(seeds), trials=tuple((objective, "") for objective in plan.shared.run.trials))
+    point_latest(plan.folder)
+    return folder
+
+
+def _conclude_rest(folder: RunFolder, console: Console, *, as_json: bool) -> None:
+    conclude_seeds(folder, console, as_json=as_json)
+
+
+def conclude_seeds(folder: RunFolder, console: Console, *, as_json: bool, early_end: str = "") -> int:
+    """Summary and report over all seeds that were begun; the exit code."""
+    summary = summarise_seeds(folder, early_end or folder.record().early_end)
+    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    for part in summary.parts():
+        console.print(part)
+    for note in summary.notes:
+        say(console, note)
+    say(console, report_line(lambda: _write_page(folder, summary)))
+    for reason in summary.failures:
+        say(Console(stderr=True), f"kofn run: {reason}", style="red")
+    if as_json:
+        click.echo(json.dumps(summary.to_dict(), indent=2))
+    return 1 if summary.failures else 0
+
+
+def summarise_seeds(folder: RunFolder, early_end: str) -> SeedsSummary:
+    """From the seeds' own folders."""
+    record = folder.record()
+    summaries = dict(_summaries(folder, record.seeds, early_end))
+    by_job = zip(*(one.jobs for one in summaries.values()), strict=True)
+    return SeedsSummary(
+        seeds=record.seeds,
+        summaries=summaries,
+        jobs=tuple(over_seeds(several) for several in by_job),
+        early_end=early_end,
+        provenance=record.provenance,
+    )
+
+
+def _summaries(folder: RunFolder, seeds: tuple[int, ...], early_end: str) -> Iterator[tuple[int, RunSummary]]:
+    for seed in seeds:
+        path = folder.path / f"seed-{seed}"
+        if (path / "run.json").exists():
+            one = RunFolder.open(path)
+            ended = read_record(path).early_end and early_end
+            yield seed, summarise_run(one, one.configs(), ended)
+
+
+def _write_page(folder: RunFolder, summary: SeedsSummary) -> Path:
+    from kofn.report.seeds_page import write_seeds_page  # noqa: PLC0415  # matplotlib
+
+    return write_seeds_page(folder, summary)

@@ -1,0 +1,109 @@
+"""run.seeds: every seed's own run, and means with intervals over them, paired by seed."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from scipy import stats
+
+from kofn.cli.main import main
+from kofn.config.schema import Config
+from kofn.report.interval import Interval
+from kofn.results.folder import RunFolder
+from tests.sim.lab import COSTS, written
+
+
+def kofn(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)], env={"KOFN_STATE_DIR": "/nowhere", "COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Three seeds, from 4 on, of two trials each."""
+    path = tmp_path_factory.mktemp("seeds")
+    costs = path / "costs.json"
+    COSTS.save(costs)
+    config = written(path, target=0.9, iterations=300)
+    settings = ("--set", "run.seeds=3", "--set", "run.seed=4", "--trial", "throughput", "--trial", "all")
+    return path / "out", kofn("simulate", config, *settings, "--costs", costs, "--out", path / "out", "--json")
+
+
+def test_each_seed_is_a_run_of_its_own(simulated: tuple[Path, Result]) -> None:
+    out, done = simulated
+    assert done.exit_code == 0, done.output
+    for seed in (4, 5, 6):
+        config = Config.load(out / f"seed-{seed}" / "effective.toml")
+        assert (config.run.seed, config.run.seeds) == (seed, 1)
+        assert (out / f"seed-{seed}" / "report.html").exists()
+    times = {seed: trials(out, seed)[0]["time_to_target_s"] for seed in (4, 5, 6)}
+    assert len(set(times.values())) == 3, "seeds differ"
+
+
+def trials(out: Path, seed: int) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = json.loads((out / f"seed-{seed}" / "summary.json").read_text())["trials"]
+    return found
+
+
+def test_means_and_intervals_are_over_the_seeds_and_ratios_within_them(simulated: tuple[Path, Result]) -> None:
+    out, done = simulated
+    document = json.loads(done.stdout)
+    assert document == json.loads((out / "summary.json").read_text())
+    assert (document["ok"], document["seeds"]) == (True, [4, 5, 6])
+    chosen, everyone = document["over_seeds"][0]["trials"]
+    times = np.array([[trial["time_to_target_s"] for trial in trials(out, seed)] for seed in (4, 5, 6)])
+    assert chosen["time_to_target_s"]["values"] == times[:, 0].tolist()
+    low, high = stats.t.interval(0.95, 2, np.mean(times[:, 0]), stats.sem(times[:, 0]))
+    found = chosen["time_to_target_s"]
+    assert (found["n"], found["mean"], found["low"], found["high"]) == pytest.approx((3, times[:, 0].mean(), low, high))
+    ratios = times[:, 1] / times[:, 0]
+    assert chosen["against_baseline"]["values"] == pytest.approx(ratios.tolist())
+    assert chosen["against_baseline"]["mean"] == pytest.approx(math.prod(ratios) ** (1 / 3))
+    assert everyone["against_baseline"]["mean"] == 1.0
+    page = (out / "report.html").read_text()
+    assert "n = 3 seeds" in page
+    assert 'href="seed-5/report.html"' in page
+    with (out / "figures" / "times-1.csv").open(newline="") as file:
+        drawn = {(row["seed"], row["trial"]): float(row["time_to_target_s"]) for row in csv.DictReader(file)}
+    assert drawn["5", "all"] == times[1, 1]
+
+
+def test_it_is_listed_and_reported_again(simulated: tuple[Path, Result]) -> None:
+    out, done = simulated
+    (out / "report.html").unlink()
+    again = kofn("report", out, "--json")
+    assert (again.exit_code, json.loads(again.stdout)) == (0, json.loads(done.stdout))
+    assert (out / "report.html").exists()
+    (listed,) = json.loads(kofn("runs", "--folder", out.parent, "--json").stdout)
+    assert (listed["result"], listed["trials"]) == ("ok", ["throughput", "all"])
+    refused = kofn("runs", "compare", out, out)
+    assert refused.exit_code == 2
+    assert "is 3 runs with a seed each" in refused.output
+
+
+def test_what_was_stopped_shows_the_seeds_that_there_are(simulated: tuple[Path, Result]) -> None:
+    out, _ = simulated
+    why = "stopped by SIGINT (Ctrl-C)"
+    parent, cut = RunFolder.open(out), RunFolder.open(out / "seed-6")
+    parent.update_record(finished=0, ended=why)
+    cut.update_record(finished=1, ended=why)
+    cut.jobs[0].trials[1].sums(0).unlink()
+    done = kofn("report", out, "--json")
+    assert done.exit_code == 1
+    document = json.loads(done.stdout)
+    assert document["failures"] == [f"seed 6: trial all: did not end: {why}"]
+    assert [entry["runs"] for entry in document["over_seeds"][0]["trials"]] == [3, 2]
+    assert [entry["against_baseline"]["n"] for entry in document["over_seeds"][0]["trials"]] == [3, 2]
+
+
+def test_one_value_has_no_bounds() -> None:
+    assert Interval.of([]) is None
+    one = Interval.of([2.0])
+    assert one is not None
+    assert (one.mean, one.low, one.text("{:.1f} s")) == (2.0, None, "2.0 s")
+    two = Interval.of([1.0, 3.0])
+    assert two is not None
+    assert two.text("{:.1f}") == "2.0 (-10.7 to 14.7)"
