@@ -26,10 +26,14 @@ from kofn.config.objectives import OBJECTIVES
 from kofn.controller.job.journal import Journal
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import InForce
+from kofn.report.interval import Interval
+from kofn.report.interventions import Intervention
+from kofn.report.over_seeds import TrialOverSeeds
 from kofn.report.summary import TrialSummary
 from kofn.results import folder
 from kofn.results.account import Account
 from kofn.results.event_log import LoggedEvent
+from kofn.results.provenance import Provenance
 from kofn.results.record import RunRecord
 from kofn.results.worker_metrics import Iteration, Totals
 
@@ -218,17 +222,30 @@ def results() -> str:
         "## decisions.jsonl",
         (inspect.getdoc(Journal) or "").partition("\n\n")[2],
         "## summary.json",
-        "An object with `ok`, `failures` (sentences), `job`, `target_accuracy`, `speedup` (the baseline's time to the"
-        " target over the first trial's) and `trials`, an object for each trial:",
+        "An object with `ok` (nothing failed, and no trial was changed by hand), `failures` (sentences), `job`,"
+        " `target_accuracy`, `speedup` (the baseline's time to the target over the first trial's; null where these do not"
+        " compare), `not_compared` (which trials, and why), `early_end` (why the run ended before its last trial did),"
+        " `not_run` (trials that did not come to an iteration), `provenance` (see run.json) and `trials`, an object for"
+        " each trial with its `name` (the objective, and what was changed) and:",
         _fields(TrialSummary),
+        "`interventions` is a list of",
+        _fields(Intervention),
         "`courses` is a list of",
         _fields(InForce),
         "`compressed` is",
         inspect.getdoc(Compressed) or "",
         _fields(Compressed),
+        "With `run.seeds` the object above the seeds' has `ok`, `failures`, `early_end`, `seeds`, `provenance` and"
+        " `over_seeds`, a list of jobs with `trials`:",
+        _fields(TrialOverSeeds),
+        "An interval is",
+        inspect.getdoc(Interval) or "",
+        _fields(Interval),
         "## run.json",
         inspect.getdoc(RunRecord) or "",
         _fields(RunRecord),
+        "`provenance` is, there and in summary.json:",
+        _fields(Provenance),
     ]
     return "\n\n".join(lines) + "\n"
 

@@ -164,10 +164,12 @@ def stored_summary(folder: Path) -> StoredSummary:
 
 def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
     """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content,
-    ResultsError where it ended early."""
+    ResultsError where it ended early or had several jobs or seeds."""
     stored = stored_summary(folder)
     if stored.early_end:
         raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
+    if not stored.trials:
+        raise ResultsError(f"{folder}: summary.json has no trial of one job")
     return stored.trials
 
 

@@ -52,7 +52,7 @@ Examples:
 
 \b
 Exit codes: 0 every trial reached its target and is consistent (with model.replay: is consistent),
-1 not so or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
+1 not so, an objective or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
 """
 
 
