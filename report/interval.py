@@ -1,4 +1,4 @@
-"""Means over seeds, with their intervals of 95 %."""
+"""Geometric means over seeds, with their intervals of 95 %."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean of `n` values, and where it lies with a probability of 95 % (Student's t); None: one value has no bounds.
+    """The geometric mean of `n` values, and where it lies with a probability of 95 %; None: one value has no bounds.
 
-    Seeds are taken for a sample of independent, normally distributed values.
+    Student's t of the logarithms: so bounds are above 0, and the mean of ratios is the ratio of the means.
     """
 
     n: int
@@ -26,23 +26,15 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """None without a value."""
-        if not values:
+        """None without a value, or where one is not above 0."""
+        if not values or min(values) <= 0:
             return None
-        mean = float(np.mean(values))
-        if len(values) < 2:
-            return cls(n=1, mean=mean, low=None, high=None, values=tuple(values))
-        half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
-        return cls(n=len(values), mean=mean, low=mean - half, high=mean + half, values=tuple(values))
-
-    @classmethod
-    def of_ratios(cls, ratios: Sequence[float]) -> Self | None:
-        """The geometric mean, whose interval is that of the logarithms."""
-        logs = cls.of([math.log(ratio) for ratio in ratios])
-        if logs is None:
-            return None
-        low, high = (None if bound is None else math.exp(bound) for bound in (logs.low, logs.high))
-        return cls(n=logs.n, mean=math.exp(logs.mean), low=low, high=high, values=tuple(ratios))
+        logs = np.log(values)
+        mean, low, high = float(np.mean(logs)), None, None
+        if len(logs) > 1:
+            half = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
+            low, high = math.exp(mean - half), math.exp(mean + half)
+        return cls(n=len(values), mean=math.exp(mean), low=low, high=high, values=tuple(values))
 
     def text(self, form: str, scale: float = 1.0) -> str:
         """ "12.3 (11.0 to 13.6)"."""

@@ -27,7 +27,7 @@ class TrialOverSeeds:
     mean_iteration_s: Interval | None
     bytes_sent: Interval | None
     against_baseline: Interval | None
-    """The baseline's time to the target over this trial's of the same seed: geometric mean of the pairs."""
+    """The baseline's time to the target over this trial's of the same seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _trial(several: Sequence[Summary], place: int, objective: str) -> TrialOverS
         iterations_to_target=_interval(entries, lambda entry: entry.iterations_to_target),
         mean_iteration_s=_interval(entries, lambda entry: entry.mean_iteration_s),
         bytes_sent=_interval(entries, lambda entry: entry.bytes_sent),
-        against_baseline=Interval.of_ratios(ratios),
+        against_baseline=Interval.of(ratios),
     )
 
 

@@ -13,8 +13,8 @@ from kofn.report.page import FIGURES, render
 from kofn.results.folder import RunFolder
 
 EXPLANATION = (
-    "Means over the seeds, and in brackets 95 % intervals by Student's t over the seeds; the ratio to the baseline is"
-    " taken seed by seed, its mean is the geometric one. Trials that did not end, or that were changed by hand, are in"
+    "Geometric means over the seeds, and in brackets 95 % intervals by Student's t of the logarithms; the ratio to the"
+    " baseline is taken seed by seed. Trials that did not end, or that were changed by hand, are in"
     " no mean. Two seeds give wide intervals; three or more are needed to claim a difference."
 )
 

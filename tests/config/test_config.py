@@ -28,7 +28,7 @@ SHARD = "[[shard]]\nworker = 2\nclasses = [3]"
 SHARDS = "\n".join(f"[[shard]]\nworker = {rank}\nclasses = [{2 * rank}, {2 * rank + 1}]" for rank in range(3))
 
 BAD = [
-    ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, trials, target_accuracy,"),
+    ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, seeds, trials, target_accuracy,"),
     (
         "[runs]",
         "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shock, shard, fault,"

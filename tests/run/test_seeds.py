@@ -56,9 +56,11 @@ def test_means_and_intervals_are_over_the_seeds_and_ratios_within_them(simulated
     chosen, everyone = document["over_seeds"][0]["trials"]
     times = np.array([[trial["time_to_target_s"] for trial in trials(out, seed)] for seed in (4, 5, 6)])
     assert chosen["time_to_target_s"]["values"] == times[:, 0].tolist()
-    low, high = stats.t.interval(0.95, 2, np.mean(times[:, 0]), stats.sem(times[:, 0]))
+    logs = np.log(times[:, 0])
+    low, high = np.exp(stats.t.interval(0.95, 2, np.mean(logs), stats.sem(logs)))
     found = chosen["time_to_target_s"]
-    assert (found["n"], found["mean"], found["low"], found["high"]) == pytest.approx((3, times[:, 0].mean(), low, high))
+    mean = math.prod(times[:, 0]) ** (1 / 3)
+    assert (found["n"], found["mean"], found["low"], found["high"]) == pytest.approx((3, mean, low, high))
     ratios = times[:, 1] / times[:, 0]
     assert chosen["against_baseline"]["values"] == pytest.approx(ratios.tolist())
     assert chosen["against_baseline"]["mean"] == pytest.approx(math.prod(ratios) ** (1 / 3))
@@ -106,4 +108,7 @@ def test_one_value_has_no_bounds() -> None:
     assert (one.mean, one.low, one.text("{:.1f} s")) == (2.0, None, "2.0 s")
     two = Interval.of([1.0, 3.0])
     assert two is not None
-    assert two.text("{:.1f}") == "2.0 (-10.7 to 14.7)"
+    factor = math.exp(12.7062 * math.log(3) / 2)
+    assert (two.mean, two.low, two.high) == pytest.approx((3**0.5, 3**0.5 / factor, 3**0.5 * factor), rel=1e-4)
+    assert two.text("{:.2f}") == "1.73 (0.00 to 1861.06)"
+    assert Interval.of([1.0, 0.0]) is None
