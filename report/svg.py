@@ -16,5 +16,6 @@ def svg(figure: Figure) -> Markup:
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    figure.set_layout_engine("none")  # it is laid out: whoever saves it again finds it as it is
     _, start, rest = text.getvalue().partition("<svg")
     return Markup(start + rest)

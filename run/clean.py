@@ -12,7 +12,7 @@ from kofn.results.folder import CERTIFICATES
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.state import abandoned, running
 
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 30.0
 CLEAN_TIMEOUT_S = 60.0
 
 
@@ -21,7 +21,7 @@ def stop() -> None:
     """End the `kofn run` of this machine, wherever it was started, and wait until it has cleaned up.
 
     \b
-    Exit codes: 0 it ended or there was none, 1 it did not end within ten seconds.
+    Exit codes: 0 it ended or there was none, 1 it did not end within thirty seconds.
     """
     run = running()
     if run is None:

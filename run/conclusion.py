@@ -16,7 +16,7 @@ from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import merge
 from kofn.run.display import report_line, say
-from kofn.run.signals import deferred
+from kofn.run.signals import deferred, impatient
 
 AtEarlyEnd = Callable[[RunFolder], None]
 """What is done with the folder of a run that was ended: nothing of it goes on."""
@@ -31,7 +31,8 @@ def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iter
         with deferred():
             first, _, _ = (str(error) if isinstance(error, KofnError) else in_words(error)).partition("\n")
             folder.update_record(ended=first.rstrip(":"))
-            if at_early_end is not None:
+        if at_early_end is not None:
+            with impatient():
                 at_early_end(folder)
         raise
 
@@ -40,8 +41,10 @@ def conclude_early(console: Console, *, as_json: bool) -> AtEarlyEnd:
     """Conclude what there is; say why that cannot be done, as the reason of the early end is still to be said."""
 
     def conclude_rest(folder: RunFolder) -> None:
+        early_end = folder.record().early_end
+        say(console, f"{early_end}; summary and report of what there is (Ctrl-C: leave them to kofn report)")
         try:
-            conclude(folder, folder.configs(), console, as_json=as_json, early_end=folder.record().early_end)
+            conclude(folder, folder.configs(), console, as_json=as_json, early_end=early_end)
         except KofnError as error:
             say(console, f"no summary: {error}")
 

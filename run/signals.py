@@ -44,6 +44,19 @@ def deferred() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def impatient() -> Iterator[None]:
+    """SIGINT or SIGTERM end the body, and nothing else; a closed terminal does not."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        _leave_terminal(number)
+        if number != signal.SIGHUP:
+            raise stopped_by(number)
+
+    with contextlib.suppress(InterruptedRun), _handled(leave):
+        yield
+
+
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
     """Let the first signal cancel a task of the running loop, later ones do nothing; the list fills with them."""
     received: list[int] = []

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,23 @@ def test_an_error_is_noted_and_what_there_is_concluded(tmp_path: Path, error: Ex
     assert folder.record().ended == why
     assert json.loads((tmp_path / "summary.json").read_text())["early_end"] == why
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_second_signal_leaves_the_report_out(tmp_path: Path) -> None:
+    folder = stopped(tmp_path, why="")
+    begun = []
+
+    def conclude(folder: RunFolder) -> None:
+        begun.append(folder)
+        signal.raise_signal(signal.SIGTERM)
+        begun.append(folder)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InterruptedRun, match="SIGINT"), noted_end(folder, conclude):
+        raise InterruptedRun(STOPPED)
+    assert begun == [folder]
+    assert folder.record().ended == STOPPED
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:

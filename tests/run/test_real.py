@@ -22,6 +22,8 @@ pytestmark = [
 ]
 
 GRACE_S = 5.0
+REPORTED_S = 30.0
+"""With summary and report of what there is, on a busy machine."""
 TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 """For the tests where the switch does not matter."""
 
@@ -44,7 +46,7 @@ def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
     assert [entry["objective"] for entry in summary["trials"]] == [DEFAULT, "all"]
     assert [entry["late_contributions"] for entry in summary["trials"]][1] == 0
     assert all(entry["conservation_error"] is None for entry in summary["trials"])
-    assert (run.out / "report.html").read_text().count("<svg") == 4
+    assert (run.out / "report.html").read_text().count("<svg") == 5
     merged = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     assert {(line["trial"], line["worker"]) for line in merged} == {(DEFAULT, 0), (DEFAULT, 1), ("all", 0), ("all", 1)}
     assert np.load(run.out / "all" / "worker-0.npz")["results"].dtype == np.int64
@@ -58,8 +60,8 @@ def test_a_signal_in_training_ends_everything(tmp_path: Path, number: signal.Sig
         begin = time.monotonic()
         run.process.send_signal(number)
         run.process.send_signal(number)  # impatient people press twice
-        assert run.wait(GRACE_S) == 130, run.text()
-        assert time.monotonic() - begin < GRACE_S
+        assert run.wait(REPORTED_S) == 130, run.text()
+        assert time.monotonic() - begin < REPORTED_S
         assert run.leftovers() == []
         if number != signal.SIGHUP:  # after a hang-up nobody reads what is said
             assert f"kofn run: stopped by {number.name}" in run.text()
@@ -74,7 +76,7 @@ def test_a_signal_while_the_network_is_made(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until((run.out / "boot.log").exists, "the network's start")
         run.process.send_signal(signal.SIGINT)
-        assert run.wait(GRACE_S) == 130, run.text()
+        assert run.wait(REPORTED_S) == 130, run.text()
         assert run.leftovers() == []
 
 
@@ -105,7 +107,7 @@ def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path)
         run.until(lambda: read_all(master) and run.lines() > 3, "training")
         run.until_training()
         os.close(master)
-        run.wait(GRACE_S)
+        run.wait(REPORTED_S)
         assert run.leftovers() == []
 
 
@@ -121,7 +123,7 @@ def test_the_links_are_gone_after_the_death_of_boot(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         os.kill(run.pid("--driver", "auto"), signal.SIGKILL)
-        assert run.wait(3 * GRACE_S) == 1
+        assert run.wait(REPORTED_S) == 1
         assert run.leftovers() == []
         assert "kofn run: the network process has ended" in run.stderr.read_text()
         assert "everything else is removed" in run.stderr.read_text()
@@ -135,7 +137,7 @@ def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[st
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         os.kill(run.pid(*words), signal.SIGKILL)
-        assert run.wait(3 * GRACE_S) == 1, run.text()
+        assert run.wait(REPORTED_S) == 1, run.text()
         assert f"kofn run: {name} ended with exit code -9 (log: " in run.text()
         early = json.loads((run.out / "summary.json").read_text())["early_end"]
         assert early.startswith(f"{name} ended with exit code -9 (log: ")
@@ -159,7 +161,7 @@ def test_stop_ends_a_run_and_only_one_run_goes_on(tmp_path: Path) -> None:
         stopped = run.kofn("stop")
         assert stopped.returncode == 0, stopped.stderr
         assert f"ending pid {run.process.pid}" in stopped.stdout
-        assert run.wait(GRACE_S) == 130
+        assert run.wait(REPORTED_S) == 130
         assert run.leftovers() == []
         assert run.kofn("stop").stdout == "kofn stop: no run is going on\n"
         cleaned = run.kofn("clean")
