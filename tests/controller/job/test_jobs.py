@@ -1,6 +1,7 @@
 """Several jobs of one controller and one switch: nothing that concerns one reaches another."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,7 +108,9 @@ def test_decisions_say_whose_they_are(tmp_path: Path) -> None:
                 for job in (4, 9):
                     await control.start_all(job=job)
                     await control.inspector.SetObjective(pb.Objective(job=job, objective="fixed:1"))
-                await until(lambda: len(path.read_text().splitlines()) >= 2)
+                await until(lambda: path.read_text().count('"reason"') >= 2)
 
     asyncio.run(scenario())
-    assert ['"job": 4' in line for line in path.read_text().splitlines()[:2]] == [True, False]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["job"] for line in lines if "reason" in line][:2] == [4, 9]
+    assert [line["job"] for line in lines if "planned" in line] == [4, 9]
