@@ -13,6 +13,12 @@ from kofn.run.seeds import conclude_seeds
 from kofn.run.state import running
 
 
+def _goes_on(folder: Path) -> bool:
+    """This run, or one of its seeds'."""
+    run = running()
+    return run is not None and folder in (Path(run.folder), *Path(run.folder).parents)
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs/latest"))
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, the rest on stderr.")
@@ -32,8 +38,7 @@ def command(*, folder: Path, as_json: bool) -> None:
     """
     with ending("report"):
         found = RunFolder.open(folder)
-        goes_on = "it goes on" if (run := running()) and Path(run.folder) == folder.resolve() else ""
-        early_end = goes_on or found.record().early_end
+        early_end = "it goes on" if _goes_on(folder.resolve()) else found.record().early_end
         if found.record().seeds:
             sys.exit(conclude_seeds(found, Console(stderr=as_json), as_json=as_json, early_end=early_end))
         code = conclude(found, found.configs(), Console(stderr=as_json), as_json=as_json, early_end=early_end)

@@ -80,7 +80,11 @@ def prunable(runs: Sequence[ListedRun], keep: int) -> list[ListedRun]:
 
 
 def remove(run: ListedRun) -> None:
-    shutil.rmtree(run.path)
+    """ResultsError where that is not allowed."""
+    try:
+        shutil.rmtree(run.path)
+    except OSError as error:
+        raise ResultsError(f"{run.path} cannot be removed: {error.strerror}") from error
 
 
 def find_run(name: str, folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """What made a run: kofn's commit, the versions it ran with, its P4 program, the machine, the command line."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import platform
@@ -67,6 +68,7 @@ def _version(package: str) -> str:
         return ""
 
 
+@functools.cache
 def _commit() -> str:
     """Of the source tree, where git knows it; an installed package is in none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -17,6 +17,7 @@ from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
 from kofn.run.conclusion import conclude_early, noted_end
 from kofn.run.errors import InterruptedRun, RunError
+from kofn.run.state import hold
 from tests.run.fake_run import two_trials
 
 STOPPED = "stopped by SIGINT (Ctrl-C)"
@@ -85,6 +86,15 @@ def test_nothing_at_all(tmp_path: Path) -> None:
 def test_a_killed_run_can_say_that_much(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     assert json.loads(report(folder, "--json").stdout)["early_end"] == "kofn run was killed (SIGKILL)"
+
+
+@pytest.mark.parametrize("going", ["", "seed-4"])
+def test_a_run_that_goes_on_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: str) -> None:
+    folder = stopped(tmp_path / "run", why="")
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
+    with hold(folder.path / going):
+        done = CliRunner().invoke(main, ["report", str(folder.path), "--json"])
+    assert json.loads(done.stdout)["early_end"] == "it goes on"
 
 
 def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:
