@@ -68,8 +68,8 @@ class Arm:
     @property
     def failures(self) -> list[str]:
         """What is wrong with a trial, other than that it missed the target."""
-        errors = zip(self.column("identity_error"), self.column("conservation_error"), strict=True)
-        return [error for both in errors for error in both if error]
+        columns = (self.column(name) for name in ("identity_error", "conservation_error", "objective_fault"))
+        return [error for several in zip(*columns, strict=True) for error in several if error]
 
 
 def groups(trials: pd.DataFrame, name: str) -> Iterator[pd.DataFrame]:

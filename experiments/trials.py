@@ -63,6 +63,7 @@ def summary_columns(summary: TrialSummary) -> Row:
     """Its numbers and texts; norms of errors and residuals are those of the gradient's."""
     values = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "compressed"}
     plain = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
+    plain["objective_fault"] = next(iter(summary.objective_faults), None)
     sent = summary.compressed
     if sent is None:
         return plain

@@ -99,8 +99,11 @@ def test_a_codec_that_never_gets_there_is_said_so_with_and_without_feedback() ->
     assert not said([rows[0], row("onebit", None, None, 100)], "onebit").holds
     assert [why for each in rows for why in each.problems()] == [], "without feedback that is a finding"
     assert row("int8", 100, None, 100).problems() == ["int8: 1 of 3 did not reach 95.0%"]
-    broken = replace(SUMMARY, identity_error="replicas differ")
-    assert arm("int4-no-feedback", [broken], {}).problems() == ["int4-no-feedback: replicas differ"]
+    broken = replace(SUMMARY, identity_error="replicas differ", objective_faults=("no costs", "again"))
+    assert arm("int4-no-feedback", [broken], {}).problems() == [
+        "int4-no-feedback: replicas differ",
+        "int4-no-feedback: no costs",
+    ]
 
 
 def test_nothing_is_claimed_without_the_baseline() -> None:
