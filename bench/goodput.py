@@ -22,6 +22,7 @@ from kofn.config.dump import to_toml
 from kofn.config.errors import KofnError
 from kofn.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
 from kofn.report.summarise import summarise
+from kofn.report.table import make_console
 from kofn.run.errors import RunError
 from kofn.run.runner import execute, make_plan
 
@@ -54,14 +55,14 @@ def goodput_mbps(loss: float, iterations: int, target: str, console: Console) ->
 def main() -> None:
     """Measure and print the table."""
     options = _options()
-    console, losses = Console(stderr=True), [0.0, *options.loss]
+    console, losses = make_console(stderr=True), [0.0, *options.loss]
     measured: dict[float, list[tuple[float, int]]] = {loss: [] for loss in losses}
     for turn in range(options.rounds):
         for loss in losses:
             measured[loss].append(goodput_mbps(loss, options.iterations, options.target, console))
             rate, again = measured[loss][-1]
             console.print(f"round {turn + 1}, loss {loss:.1%}: {rate:.1f} Mbit/s, {again:,} sent again")
-    Console().print(_table(measured, options.target))
+    make_console().print(_table(measured, options.target))
 
 
 def _table(measured: dict[float, list[tuple[float, int]]], target: str) -> Table:

@@ -5,13 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-Row = dict[str, Any]
+from kofn.report.table import make_console
 
-WIDTH = 160
-"""Columns where the output is no terminal."""
+Row = dict[str, Any]
 
 
 def say(text: str) -> None:
@@ -23,7 +21,7 @@ def show(parts: Mapping[str, Sequence[Row]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(parts, indent=2))
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = make_console()
     for title, rows in parts.items():
         for keys in dict.fromkeys(tuple(row) for row in rows):
             table = Table(*keys, title=title, title_justify="left")

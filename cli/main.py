@@ -14,13 +14,13 @@ from typing import Any
 
 import click
 import grpc
-from rich.console import Console
 from rich.live import Live
 
 from kofn.cli import show
 from kofn.cli.ask import TIMEOUT_S, Asking, asking
 from kofn.cli.document import k_document, lambda_document
 from kofn.config.objectives import DEFAULT
+from kofn.report.table import make_console
 from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc.document import document
 
@@ -158,7 +158,7 @@ def watch(asked: Asking, interval: float, wide: bool) -> None:
         if asked.as_json or not sys.stdout.isatty():
             await _print_lines(statuses, asked.as_json)
             return
-        with Live(console=Console(), auto_refresh=False) as live:
+        with Live(console=make_console(), auto_refresh=False) as live:
             async for answer in statuses:
                 live.update(show.status(answer, wide=wide), refresh=True)
 

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from kofn.report.table import make_console
 from kofn.results.folder import RunFolder
 from kofn.run.conclusion import conclude
 from kofn.run.ending import ending
@@ -40,6 +40,6 @@ def command(*, folder: Path, as_json: bool) -> None:
         found = RunFolder.open(folder)
         early_end = "it goes on" if _goes_on(folder.resolve()) else found.record().early_end
         if found.record().seeds:
-            sys.exit(conclude_seeds(found, Console(stderr=as_json), as_json=as_json, early_end=early_end))
-        code = conclude(found, found.configs(), Console(stderr=as_json), as_json=as_json, early_end=early_end)
+            sys.exit(conclude_seeds(found, make_console(stderr=as_json), as_json=as_json, early_end=early_end))
+        code = conclude(found, found.configs(), make_console(stderr=as_json), as_json=as_json, early_end=early_end)
     sys.exit(code)

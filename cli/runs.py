@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from kofn.experiments.tables import table_console
 from kofn.report.run_list import HEADINGS, TEXTS, ListedRun, find_run, list_runs, prunable, remove
 from kofn.report.side_by_side import RunSide, SideBySide
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable, make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.state import running
@@ -55,15 +53,15 @@ def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry
         elif prune:
             _say_pruned(shown, len(runs), dry_run=dry_run)
         else:
-            table_console(stderr=False).print(plain_table(HEADINGS, [run.cells for run in runs], texts=TEXTS))
+            make_console().print(PlainTable(HEADINGS, [run.cells for run in runs], texts=TEXTS))
 
 
 def _say_pruned(gone: list[ListedRun], before: int, *, dry_run: bool) -> None:
     done = "would be removed" if dry_run else "removed"
     for run in gone:
-        say(Console(), f"{done}: {run.path} ({run.when}, {run.size_bytes / 1e6:,.1f} MB)")
+        say(make_console(), f"{done}: {run.path} ({run.when}, {run.size_bytes / 1e6:,.1f} MB)")
     size = sum(run.size_bytes for run in gone)
-    say(Console(), f"{len(gone)} of {before} {done}, {size / 1e6:,.1f} MB; {before - len(gone)} kept")
+    say(make_console(), f"{len(gone)} of {before} {done}, {size / 1e6:,.1f} MB; {before - len(gone)} kept")
 
 
 @command.command("compare")
@@ -85,6 +83,6 @@ def compare(*, first: str, second: str, folder: Path, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(found.to_dict(), indent=2))
             return
-        table_console(stderr=False).print(found.table())
+        make_console().print(found.table())
         for line in found.words():
-            say(Console(), line)
+            say(make_console(), line)

@@ -1,12 +1,12 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
-import io
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kofn.report.table import make_console
 from kofn.results.account import STARVED
 from kofn.rpc import kofn_pb2 as pb
 
@@ -23,9 +23,6 @@ ADMITTED = frozenset(
 )
 """Verdicts (p4src/headers.p4) on packets of workers that may speak; every other one is a reason for a drop."""
 
-PIPE_WIDTH = 100_000
-"""Columns where no terminal sets a limit: nothing is wrapped."""
-
 
 def line(status: pb.Status) -> str:
     """The status in one line, for logs."""
@@ -37,13 +34,8 @@ def line(status: pb.Status) -> str:
 
 
 def output(file: TextIO, rendered: RenderableType) -> None:
-    """Print for a person; where there is no terminal as wide as it is, without the tables' padding."""
-    if file.isatty():
-        Console(file=file, highlight=False).print(rendered)
-        return
-    plain = io.StringIO()
-    Console(file=plain, width=PIPE_WIDTH, highlight=False).print(rendered)
-    file.writelines(f"{line.rstrip()}\n" for line in plain.getvalue().splitlines())
+    """Print for a person."""
+    make_console(file=file).print(rendered)
 
 
 def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:

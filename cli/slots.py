@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 import finsy as fy
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +17,7 @@ from rich.text import Text
 from kofn.cli import show
 from kofn.controller.errors import InspectionError
 from kofn.controller.p4runtime.occupancy import JobSlots, Slot, read_slots
+from kofn.report.table import make_console
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3
@@ -107,7 +108,7 @@ def _follow(look: Callable[[], list[JobSlots]], everything: bool, as_json: bool,
             else:
                 _print(jobs, everything, as_json)
             time.sleep(interval_s)
-    with Live(console=Console(), auto_refresh=False) as live:
+    with Live(console=make_console(), auto_refresh=False) as live:
         while True:
             live.update(rendered(look(), everything=everything), refresh=True)
             time.sleep(interval_s)

@@ -21,6 +21,7 @@ from kofn.doctor.lab import Laboratory
 from kofn.doctor.machine import machine_checks
 from kofn.doctor.network import ControlPlane
 from kofn.doctor.running import RunningChecks
+from kofn.report.table import make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.runner import DEFAULT_CONFIG
@@ -55,7 +56,7 @@ def command(*, config: Path, target: str | None, driver: str | None, as_json: bo
     A small network is made and removed again. While a run is going on nothing is made: that run's controller, switch
     and workers are looked at.
     """
-    console = Console(stderr=as_json)
+    console = make_console(stderr=as_json)
     with ending("doctor"):
         findings = examine(_settings(config, target, driver), config, console)
     _conclude(findings, console, as_json=as_json)

@@ -17,7 +17,7 @@ from rich.console import Console
 from kofn.config.errors import ConfigError
 from kofn.experiments.findings import Find, conclude
 from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, read_cells, run_cells
-from kofn.experiments.tables import table_console
+from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.display import say
 from kofn.run.ending import ending
@@ -101,7 +101,7 @@ def conduct(
 
     `lean`: of a simulated run the workers' lines and sums are not kept, as it can be repeated to the last digit.
     """
-    console = table_console(stderr=choices.as_json)
+    console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
         out = choices.out
         if choices.report_only and (out is None or not out.is_dir()):

@@ -5,19 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from rich.console import Console
-from rich.table import Table
-
 from kofn.experiments.statistics import Spread
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable
 
 T = TypeVar("T")
 
 Columns = Mapping[str, Callable[[T], str]]
 """Heading -> cell of a row."""
-
-UNLIMITED = 10_000
-"""Columns where there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +29,8 @@ class TextTable:
             headings=list(columns), cells=[[cell(row) for cell in columns.values()] for row in rows], title=title
         )
 
-    def __rich__(self) -> Table:
-        table = plain_table(self.headings, self.cells, title=self.title)
-        for number in self.failed:
-            table.rows[number].style = "red"
-        return table
-
-
-def table_console(*, stderr: bool) -> Console:
-    """A terminal as it is; anything else takes lines of any length."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=UNLIMITED)
+    def __rich__(self) -> PlainTable:
+        return PlainTable(self.headings, self.cells, title=self.title, failed=self.failed)
 
 
 def shown(value: float | None, form: str = "{:.2f}", *, never: str = "never") -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kofn.results.event_log import killed_for_good, never_started, read_event_log
 from kofn.results.folder import TrialFolder
+from kofn.results.ranks import name_workers
 from kofn.results.worker_metrics import WorkerMetrics
 
 Sums = dict[str, npt.NDArray[np.int64]]
@@ -71,7 +72,7 @@ def conservation(folder: TrialFolder, workers: int) -> Conservation:
         return Conservation(error="conservation cannot be checked: every worker was killed, for good")
     if gone := sorted(killed.difference(ranks)):
         return Conservation(
-            error=_owned(sums) or _same(sums), unchecked=f"what was aggregated of {_names(gone)}, killed"
+            error=_owned(sums) or _same(sums), unchecked=f"what was aggregated of {name_workers(gone)}, killed"
         )
     return Conservation(error=_owned(sums) or _aggregated(sums))
 
@@ -114,10 +115,6 @@ def load_sums(path: Path) -> Sums:
     if len(shapes) > 1 or any(part.dtype != np.int64 for part in sums.values()):
         raise ValueError(f"{path}: int64 arrays of one shape are needed, not {sorted(map(str, shapes))}")
     return sums
-
-
-def _names(ranks: Sequence[int]) -> str:
-    return f"worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _elements(wrong: npt.NDArray[np.intp]) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from kofn.results.ranks import each
+
 
 def seconds(value: float | None) -> str:
     """A time that something took, or never came to."""
@@ -30,17 +32,17 @@ def counts(by_k: Mapping[int, int]) -> str:
 
 def by_worker(several: Sequence[int]) -> str:
     """The sum, and each worker's part."""
-    return f"{sum(several):,} ({', '.join(map(str, several))})"
+    return f"{sum(several):,} ({each(several, '{:.0f}'.format)})"
 
 
 def percentages(several: Sequence[float]) -> str:
     """Parts of a whole, worker by worker."""
-    return "/".join(f"{100 * part:.3g}" for part in several) + " %"
+    return each([100 * part for part in several], "{:.3g}".format, separator="/") + " %"
 
 
 def weights(several: Sequence[float]) -> str:
     """The sum, and each worker's part."""
-    return f"{sum(several):.1f} ({', '.join(f'{weight:.1f}' for weight in several)})"
+    return f"{sum(several):.1f} ({each(several, '{:.1f}'.format)})"
 
 
 def traffic(size: int, packets: int | None) -> str:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-from rich.table import Table
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.report.formatting import counts, integer, link_bytes, milliseconds, ratio, seconds, traffic
 from kofn.report.summary import TrialSummary, stored_summary
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable
 from kofn.results.folder import RunFolder
 
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
@@ -97,12 +96,12 @@ class SideBySide:
             return None
         return first.time_to_target_s / second.time_to_target_s
 
-    def table(self) -> Table:
+    def table(self) -> PlainTable:
         trials = [entry for _, entry in self.columns]
         faster = [
             ratio(self.faster.get(entry.objective)) if side is self.sides[1] else "" for side, entry in self.columns
         ]
-        return plain_table(
+        return PlainTable(
             ["", *(f"{side.path.name}: {entry.name}" for side, entry in self.columns)],
             [
                 ["time to the target", *(seconds(entry.time_to_target_s) for entry in trials)],

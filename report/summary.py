@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from kofn.report.compressed import Compressed, compressed_rows
 from kofn.report.formatting import (
@@ -23,10 +22,11 @@ from kofn.report.formatting import (
 )
 from kofn.report.in_force import InForce
 from kofn.report.interventions import Intervention
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable
 from kofn.results.account import STARVED
 from kofn.results.errors import ResultsError
 from kofn.results.provenance import Provenance
+from kofn.results.ranks import FEW, each, name_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,10 @@ class TrialSummary:
     @property
     def starved(self) -> str:
         """Whose gradients came into no sum for long, in words; empty: nobody's."""
-        found = [(rank, row) for rank, row in enumerate(self.starved_by_worker) if row >= STARVED]
-        return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found)
+        found = {rank: row for rank, row in enumerate(self.starved_by_worker) if row >= STARVED}
+        if len(found) > FEW:
+            return f"{name_workers(found)} (up to {max(found.values())} gradients)"
+        return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found.items())
 
     def failures(self, target: float | None) -> list[str]:
         """Why this trial does not count, one sentence each; without a target only what is wrong."""
@@ -330,8 +332,8 @@ class Summary:
             return " (did not end)"
         return " (baseline)" if entry is self.baseline else ""
 
-    def table(self, heading: str = "") -> Table:
-        return plain_table([heading, *self.headings()], self.rows())
+    def table(self, heading: str = "") -> PlainTable:
+        return PlainTable([heading, *self.headings()], self.rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +365,7 @@ class RunSummary:
         """What was not compared or checked, although nothing failed."""
         return [note for job in self.jobs for note in job.notes]
 
-    def parts(self) -> list[Table]:
+    def parts(self) -> list[PlainTable]:
         """For the terminal: a table for each job that has come to an iteration."""
         alone = len(self.jobs) == 1
         return [job.table("" if alone else f"job {job.job}") for job in self.jobs if job.trials]
@@ -393,15 +395,17 @@ def _recoveries(entry: TrialSummary) -> str:
 
 def _ages(entry: TrialSummary) -> str:
     """The mean of each worker's, in iterations, and the largest."""
-    return f"{'/'.join(f'{age:.1f}' for age in entry.age_by_worker)}, most {entry.age_most}"
+    return f"{each(entry.age_by_worker, '{:.1f}'.format, separator='/')}, most {entry.age_most}"
 
 
 def _pending(entry: TrialSummary) -> str:
     """How much, whose, and since when."""
     if not any(entry.waiting_by_worker):
         return "none"
-    whose = [f"{rank}: {weight:.2f}" for rank, weight in enumerate(entry.waiting_by_worker) if weight]
-    return f"{', '.join(whose)}; age {entry.oldest_age}"
+    whose = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}
+    if len(whose) > FEW:
+        return f"{sum(whose.values()):.2f} of {name_workers(whose)}; age {entry.oldest_age}"
+    return f"{', '.join(f'{rank}: {weight:.2f}' for rank, weight in whose.items())}; age {entry.oldest_age}"
 
 
 def _conserved(entry: TrialSummary) -> str:

@@ -1,18 +1,69 @@
-"""Tables for the terminal."""
+"""Tables for people: as wide as they need where there is no terminal, continued below where one is too narrow."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import IO
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+UNLIMITED = 100_000
+"""Columns where there is no terminal: nothing is cut or folded."""
 
-def plain_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, texts: Collection[str] = ()
-) -> Table:
-    """Without lines: names in the first column, figures at the right of the others; `texts`: columns that may wrap."""
-    made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for number, name in enumerate(headings):
-        text = name in texts
-        made.add_column(name, justify="right" if number and not text else "left", no_wrap=not text)
-    for row in rows:
-        made.add_row(*row)
+GAP = 2
+"""Columns between two cells."""
+
+TEXT = 30
+"""Columns that a text wants at least; it may be folded."""
+
+
+def make_console(*, stderr: bool = False, quiet: bool = False, file: IO[str] | None = None) -> Console:
+    """A terminal as wide as it is; a pipe or a file takes lines of any length."""
+    made = Console(stderr=stderr, quiet=quiet, file=file, highlight=False)
+    if not made.is_terminal:
+        made.width = UNLIMITED
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """Headings and rows without lines: names in the first column, figures at the right of the others.
+
+    A table that is wider than the terminal is printed in parts, each with the first column; a cell that is still wider
+    is folded.  `texts`: headings of columns of words, at the left.  `failed`: numbers of the rows that are red.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    _: KW_ONLY
+    title: str | None = None
+    texts: Collection[str] = ()
+    failed: Collection[int] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, columns in enumerate(self._parts(options.max_width)):
+            yield self._part(columns, title=self.title if number == 0 else None)
+
+    def _parts(self, width: int) -> list[list[int]]:
+        """The columns of each part."""
+        widths = [max(map(cell_len, column)) for column in zip(self.headings, *self.rows, strict=True)]
+        parts, used = [[0]], widths[0]
+        for column, whole in enumerate(widths[1:], 1):
+            own = min(whole, TEXT) if self.headings[column] in self.texts else whole
+            if len(parts[-1]) > 1 and used + GAP + own > width:
+                parts, used = [*parts, [0]], widths[0]
+            parts[-1].append(column)
+            used += GAP + own
+        return parts
+
+    def _part(self, columns: Iterable[int], *, title: str | None) -> Table:
+        made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+        for column in columns:
+            left = column == 0 or self.headings[column] in self.texts
+            made.add_column(
+                self.headings[column], justify="left" if left else "right", overflow="fold", no_wrap=not column
+            )
+        for number, row in enumerate(self.rows):
+            made.add_row(*(row[column] for column in columns), style="red" if number in self.failed else None)
+        return made

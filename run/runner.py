@@ -18,6 +18,7 @@ from rich.console import Console
 from kofn.config.errors import KofnError
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
+from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
@@ -94,7 +95,7 @@ def command(
     Several CONFIGs are as many jobs at once on one switch, each with its own workers, slots and k. The sections [run]
     and [network] are the first one's, everything else is each job's own; job.id must differ.
     """
-    console = Console(stderr=as_json)
+    console = make_console(stderr=as_json)
     with ending("run"):
         plan = make_plan(
             *config,

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kofn.results.ranks import name_workers
+
 STALL_S = 2.0
 START_S = 5.0
 """Before the first iteration: starting takes its time."""
@@ -29,14 +31,14 @@ class StalledWorker:
     done: bool = False
     """It has ended, for good reason."""
 
-    def words(self, newest: int) -> str:
-        """For a person: "worker 2 (killed, at iteration 40)"."""
+    def notes(self, newest: int) -> str:
+        """For a person: "killed, at iteration 40"; empty where there is nothing to be said."""
         notes = [self.state] if self.state in OUT else []
         if self.iteration and (self.iteration < newest or not notes):
             notes.append(f"at iteration {self.iteration}")
         if self.silent_s >= 1.0:
             notes.append(f"silent for {self.silent_s:.0f} s")
-        return f"worker {self.rank} ({', '.join(notes)})" if notes else f"worker {self.rank}"
+        return ", ".join(notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ def _workers(members: Sequence[StalledWorker]) -> str:
     """Who is behind or out; where nobody is, what all wait for."""
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
-        rest = ", ".join(member.words(newest) for member in members if not member.done)
+        rest = _described([member for member in members if not member.done], newest)
         end = f"{rest} did not" if rest else "they wait to hear that all have"
         return f"{_names(done)} ended at iteration {newest}, {end}"
     held_up = [member for member in members if member.iteration < newest or member.state in OUT or member.silent_s >= 1]
@@ -79,15 +81,22 @@ def _workers(members: Sequence[StalledWorker]) -> str:
         return "all workers are in their first iteration"
     if not held_up:
         return f"all workers have finished iteration {newest} and wait for sums of {newest + 1}"
-    names = ", ".join(member.words(newest) for member in held_up)
+    names = _described(held_up, newest)
     if not others:
         return f"nobody can go on: {names}"
     return f"{_names(others)} at iteration {newest} may wait for {names}"
 
 
 def _names(members: Iterable[StalledWorker]) -> str:
-    ranks = [str(member.rank) for member in members]
-    return f"worker{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+    return name_workers(member.rank for member in members)
+
+
+def _described(members: Iterable[StalledWorker], newest: int) -> str:
+    """Those of whom the same is to be said together: "worker 2 (killed, at iteration 40), workers 3, 5 (joining)"."""
+    alike: dict[str, list[StalledWorker]] = {}
+    for member in members:
+        alike.setdefault(member.notes(newest), []).append(member)
+    return ", ".join(f"{_names(group)} ({notes})" if notes else _names(group) for notes, group in alike.items())
 
 
 class Watch:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from kofn.config.errors import ConfigError
 from kofn.report.summary import TrialSummary, stored_trials
+from kofn.report.table import PlainTable
 from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
 
@@ -28,14 +28,13 @@ class Pair:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the figures that are compared, and their ratios."""
-        fields = ("time_to_target_s", "iterations_to_target", "mean_iteration_s")
         return {"objective": self.real.objective} | {
             field: {
                 "real": getattr(self.real, field),
                 "simulated": getattr(self.simulated, field),
                 "ratio": self.ratio(field),
             }
-            for field in fields
+            for field, _, _ in FIGURES.values()
         }
 
 
@@ -57,21 +56,21 @@ def pairs(real: Sequence[TrialSummary], simulated: Sequence[TrialSummary]) -> li
     return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
 
 
-def table(found: Sequence[Pair]) -> Table:
-    made = Table(box=None, header_style="bold", title="simulated / real", title_justify="left")
-    for heading in ("trial", "to target", "", "", "iterations", "", "", "mean iteration", "", ""):
-        made.add_column(heading, justify="left" if heading == "trial" else "right")
-    for pair in found:
-        made.add_row(
-            pair.real.objective,
-            *_cells(pair, "time_to_target_s", "{:.2f} s", 1),
-            *_cells(pair, "iterations_to_target", "{:.0f}", 1),
-            *_cells(pair, "mean_iteration_s", "{:.1f} ms", 1e3),
-        )
-    return made
+FIGURES = {
+    "time to target": ("time_to_target_s", "{:.2f} s", 1.0),
+    "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
+    "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
+}
+"""Each with its field, its form, and what a unit of the form is."""
 
 
-def _cells(pair: Pair, field: str, form: str, scale: float) -> list[str]:
+def table(found: Sequence[Pair]) -> PlainTable:
+    rows = [[f"{pair.real.objective}: {name}", *_cells(pair, name)] for pair in found for name in FIGURES]
+    return PlainTable(["", "simulated", "real", "simulated / real"], rows)
+
+
+def _cells(pair: Pair, name: str) -> list[str]:
+    field, form, scale = FIGURES[name]
     values = (getattr(pair.simulated, field), getattr(pair.real, field))
     ratio = pair.ratio(field)
     return [

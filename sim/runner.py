@@ -12,7 +12,6 @@ import msgspec
 import threadpoolctl
 from msgspec.structs import replace
 from rich.console import Console
-from rich.table import Table
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
@@ -24,6 +23,7 @@ from kofn.host.training.metrics import Metrics
 from kofn.host.workload.straggler_source import straggler_class
 from kofn.host.workload.workload import workload_class
 from kofn.report.summary import TrialSummary
+from kofn.report.table import PlainTable, make_console
 from kofn.results.folder import RunFolder, TrialFolder
 from kofn.rpc.document import document
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end, summarised
@@ -101,7 +101,7 @@ def command(
     and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, and every
     job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
     """
-    console = Console(stderr=as_json, quiet=quiet)
+    console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"):
         real: tuple[TrialSummary, ...] = ()
         if against is not None:
@@ -120,13 +120,13 @@ def command(
             _show(results, table(results), as_json=as_json)
             return
         if plan.shared.run.seeds > 1 and against is None:
-            sys.exit(run_seeds(plan, Console(stderr=as_json), lambda one, _: execute(one, console, measured)))
-        folder = execute(plan, console, measured, conclude_early(Console(stderr=as_json), as_json=as_json))
+            sys.exit(run_seeds(plan, make_console(stderr=as_json), lambda one, _: execute(one, console, measured)))
+        folder = execute(plan, console, measured, conclude_early(make_console(stderr=as_json), as_json=as_json))
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
             return
-        sys.exit(conclude(folder, plan.configs, Console(stderr=as_json), as_json=as_json))
+        sys.exit(conclude(folder, plan.configs, make_console(stderr=as_json), as_json=as_json))
 
 
 def execute(
@@ -230,9 +230,9 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Decid
     return show
 
 
-def _show(found: Sequence[SimulatedTimes] | Sequence[Pair], shown: Table, *, as_json: bool) -> None:
+def _show(found: Sequence[SimulatedTimes] | Sequence[Pair], shown: PlainTable, *, as_json: bool) -> None:
     """As a table, or as JSON on stdout."""
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], indent=2))
     else:
-        Console().print(shown)
+        make_console().print(shown)

@@ -3,8 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from rich.table import Table
-
+from kofn.report.table import PlainTable
 from kofn.sim.simulation import Simulation
 
 
@@ -43,21 +42,21 @@ class SimulatedTimes:
         return asdict(self)
 
 
-def table(results: list[SimulatedTimes]) -> Table:
+def table(results: list[SimulatedTimes]) -> PlainTable:
     """For people: milliseconds an iteration."""
-    made = Table(box=None, header_style="bold")
-    for heading in ("trial", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"):
-        made.add_column(heading, justify="left" if heading == "trial" else "right")
-    for one in results:
-        made.add_row(
-            one.objective,
-            f"{one.workers}",
-            f"{one.iterations:,}",
-            f"{one.virtual_s:.1f} s",
-            f"{one.wall_s:.1f} s",
-            f"{one.k}",
-            f"{one.changes}",
-            f"{1e3 * one.mean_iteration_s:.2f} ms",
-            "-" if one.predicted_s is None else f"{1e3 * one.predicted_s:.2f} ms",
-        )
-    return made
+    headings = ["trial", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"]
+    return PlainTable(headings, [_row(one) for one in results])
+
+
+def _row(one: SimulatedTimes) -> list[str]:
+    return [
+        one.objective,
+        f"{one.workers}",
+        f"{one.iterations:,}",
+        f"{one.virtual_s:.1f} s",
+        f"{one.wall_s:.1f} s",
+        f"{one.k}",
+        f"{one.changes}",
+        f"{1e3 * one.mean_iteration_s:.2f} ms",
+        "-" if one.predicted_s is None else f"{1e3 * one.predicted_s:.2f} ms",
+    ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.controller.job.members import SeatState, ranks
+from kofn.controller.job.members import SeatState
 from kofn.controller.job.recovery import Recovery
 from kofn.controller.job.state import JobState, Phase
+from kofn.results.ranks import name_workers
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Waiting:
     def _reason(self) -> tuple[str, float]:
         """What is waited for at this moment, and since when."""
         job, seats = self.job_state, self.job_state.members.seats
-        absent = ranks(seat.rank for seat in seats if seat.stream is None)
+        absent = name_workers(seat.rank for seat in seats if seat.stream is None)
         match job.phase:
             case Phase.WAITING:
                 here = f"{len(job.members.attached)} of {job.start_workers} attached"
@@ -51,7 +52,7 @@ class Waiting:
                 return f"regrouping: waiting for {absent} to attach again", job.since_s
             case Phase.REGROUPING:
                 waiting = self.recovery.waiting
-                return f"regrouping: waiting for {ranks(waiting) if waiting else 'the switch'}", job.since_s
+                return f"regrouping: waiting for {name_workers(waiting) if waiting else 'the switch'}", job.since_s
             case Phase.RUNNING:
                 return self._running(), max(self.moved_s, job.since_s)
             case _:
@@ -67,7 +68,7 @@ class Waiting:
         live = [int(rank) for rank in np.flatnonzero(job.decider.live)]
         tracks = job.decider.measurements.track
         behind = [rank for rank in live if tracks[rank].reached < iteration and not self._finished(rank)]
-        whom = ranks(behind) if behind else "results: every live worker has sent its first block"
+        whom = name_workers(behind) if behind else "results: every live worker has sent its first block"
         return f"iteration {iteration} (k = {job.decider.k} of {len(live)}): waiting for {whom}"
 
     def _finished(self, rank: int) -> bool:

@@ -7,7 +7,6 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -165,9 +164,3 @@ class Members:
         _LOG.warning("job %d: worker %d attaches again: its older stream is ended", self.job, seat.rank)
         message = f"worker {seat.rank} of job {self.job} has attached again from {hello.peer_address}"
         old.outbox.put_nowait(AttachError(grpc.StatusCode.ABORTED, message))
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """For people: "worker 2", "workers 1, 3"."""
-    listed = sorted(numbers)
-    return f"worker{'s' * (len(listed) != 1)} {', '.join(map(str, listed))}"

@@ -10,8 +10,9 @@ import logging
 from dataclasses import dataclass, field
 
 from kofn.controller.job import messages, state
-from kofn.controller.job.members import WELCOMED, Seat, SeatState, ranks
+from kofn.controller.job.members import WELCOMED, Seat, SeatState
 from kofn.controller.job.state import JobState, Phase
+from kofn.results.ranks import name_workers
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Recovery:
             return
         job.enter(Phase.REGROUPING, now_s)
         job.members.broadcast(messages.regroup(job.generation))
-        _LOG.info("job %d: regroup with generation %d: %s", job.job, job.generation, ranks(self.waiting))
+        _LOG.info("job %d: regroup with generation %d: %s", job.job, job.generation, name_workers(self.waiting))
 
     def join(self, seat: Seat) -> None:
         """One more worker has to answer: it comes back with results that it may be the only one to have."""

@@ -20,8 +20,8 @@ from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
-from kofn.experiments.tables import table_console
 from kofn.experiments.trials import frame, write
+from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
@@ -79,7 +79,7 @@ def command(
 
     SCENARIOs are those of --list; without any, all of them.
     """
-    console, outcomes = table_console(stderr=as_json), {}
+    console, outcomes = make_console(stderr=as_json), {}
     with ending("chaos"):
         chosen = [scenario.under(objective) for scenario in _choose(names)]
         if as_list:

@@ -13,7 +13,7 @@ from kofn.experiments.compare.comparison import Comparison
 from kofn.experiments.compare.models import HIDDEN, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
 from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
-from kofn.experiments.tables import table_console
+from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.ending import ending
 from kofn.run.options import set_option
@@ -117,7 +117,7 @@ def command(
     own. digits is trained to its target accuracy; of the larger models gradients are replayed, without computing, so
     that an iteration is an all-reduce and what follows it.
     """
-    console = table_console(stderr=as_json)
+    console = make_console(stderr=as_json)
     with ending("compare"):
         if report_only and (out is None or not out.is_dir()):
             raise ConfigError(f"--report-only needs --out with the folder of a comparison, not {out or 'none'}")

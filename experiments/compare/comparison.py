@@ -24,7 +24,7 @@ from kofn.experiments.conduct import gone_through
 from kofn.experiments.findings import Findings, conclude
 from kofn.experiments.matrix import CellResult, duration, read_cells
 from kofn.experiments.trials import read_trials
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable
 from kofn.run.display import say
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
@@ -98,7 +98,7 @@ class Comparison:
         """The matrix, and how long it takes."""
         for note in (*self.notes, *plan.notes):
             say(self.console, note)
-        self.console.print(plain_table(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
+        self.console.print(PlainTable(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
         for model, names in plan.contenders().items():
             say(self.console, f"{model}: {', '.join(names)}")
         both = len(plan.cells) - self.axes.seeds * len(plan.points)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.statistics import Spread
-from kofn.experiments.tables import TextTable, milliseconds, shown, table_console
+from kofn.experiments.tables import TextTable, milliseconds, shown
 from kofn.experiments.trials import FILE, frame, summary_columns, write
 from tests.experiments.test_chaos import SUMMARY
 
@@ -62,15 +62,6 @@ def test_a_summary_is_flat() -> None:
 def test_cells_have_words_for_what_is_not_there() -> None:
     assert [shown(value) for value in (1.0, None, math.nan, math.inf)] == ["1.00", "-", "-", "never"]
     assert [milliseconds(value) for value in (0.0123, None, math.inf)] == ["12.3 ms", "-", "-"]
-
-
-def test_a_table_is_as_wide_as_its_text_where_there_is_no_terminal() -> None:
-    console = table_console(stderr=True)
-    console.file = io.StringIO()
-    long = "x" * 300
-    console.print(TextTable.of({"name": str, "length": lambda text: f"{len(text)}"}, [long]))
-    assert console.file.getvalue().split() == ["name", "length", long, "300"]
-    assert max(map(len, console.file.getvalue().splitlines())) < 320
 
 
 def test_failed_rows_are_red() -> None:

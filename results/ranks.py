@@ -1,0 +1,52 @@
+"""Workers' ranks, and a figure of each, as people read them: short also with 64 workers."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+
+FEW = 8
+"""Workers whose figures are listed one by one."""
+
+RUN = 4
+"""Consecutive ranks that are written as a range."""
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """
+    >>> ranges([0, 1, 2, 3, 7, 12, 13])
+    '0-3, 7, 12, 13'
+    """
+    return ", ".join(
+        part for run in _runs(sorted(ranks)) for part in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))
+    )
+
+
+def name_workers(ranks: Iterable[int]) -> str:
+    """
+    >>> name_workers([2]), name_workers([3, 1])
+    ('worker 2', 'workers 1, 3')
+    """
+    listed = list(ranks)
+    return f"worker{'s' * (len(listed) != 1)} {ranges(listed)}"
+
+
+def each(figures: Sequence[float], form: Callable[[float], str], *, separator: str = ", ") -> str:
+    """The figures of all workers in rank order; of many the least, the median and the most.
+
+    >>> each([1, 3], '{:.0f}'.format), each([3, *[5] * 30, 9], '{:.0f}'.format)
+    ('1, 3', '3 .. 9, median 5')
+    """
+    if len(figures) <= FEW:
+        return separator.join(map(form, figures))
+    return f"{form(min(figures))} .. {form(max(figures))}, median {form(median(figures))}"
+
+
+def _runs(ranks: Sequence[int]) -> Iterator[list[int]]:
+    """Consecutive ranks together."""
+    run: list[int] = []
+    for rank in ranks:
+        if run and rank != run[-1] + 1:
+            yield run
+            run = []
+        run.append(rank)
+    if run:
+        yield run

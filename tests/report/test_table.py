@@ -1,0 +1,62 @@
+"""Tables where there is no terminal, and in one that is too narrow; figures of many workers."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from kofn.report.summary import Summary
+from kofn.report.table import PlainTable, make_console
+from tests.experiments.test_chaos import SUMMARY
+
+WIDE = PlainTable(["name", *(f"column {number}" for number in range(12))], [["first", *["123.456 ms"] * 12]])
+
+
+def printed(table: PlainTable, width: int | None) -> list[str]:
+    """Its lines in a terminal of this width, without padding; None: in a pipe."""
+    file = io.StringIO()
+    console = make_console(file=file) if width is None else Console(file=file, width=width)
+    console.print(table)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_pipe_sets_no_width() -> None:
+    heading, row = printed(WIDE, None)
+    assert len(row) > 100
+    assert row.split("  ") == ["first", *["123.456 ms"] * 12]
+    assert heading.endswith("column 11")
+
+
+def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
+    lines = printed(WIDE, 80)
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines] == ["name", "first"] * 2
+    assert "".join(lines).count("123.456 ms") == 12
+    assert [f"column {number}" in "".join(lines) for number in range(12)] == [True] * 12
+
+
+def test_a_cell_wider_than_the_terminal_is_folded() -> None:
+    lines = printed(PlainTable(["label", "all"], [["k used", ", ".join(f"{k} (100)" for k in range(64))]]), 40)
+    assert max(map(len, lines)) <= 40
+    assert not any("…" in line for line in lines)
+    assert lines[-1].split()[-1] == "(100)"
+    assert lines[1].startswith("k used")
+
+
+@pytest.mark.parametrize("width", [80, None])
+def test_many_workers_leave_the_labels_as_they_are(width: int | None) -> None:
+    ranks = range(32)
+    entry = replace(
+        SUMMARY,
+        late_by_worker=tuple(ranks),
+        share_by_worker=(1 / 32,) * 32,
+        age_by_worker=(0.5,) * 32,
+        waiting_by_worker=(0.0, 0.0, *(0.25 for _ in ranks[2:30]), 0.0, 0.25),
+    )
+    lines = printed(Summary(job=1, target_accuracy=0.95, trials=(entry, entry)).table(), width)
+    rows = {line[:25].strip(): line[25:].strip() for line in lines}
+    assert rows["late contributions"].startswith("496 (0 .. 31, median 16)")
+    assert rows["share of the sums"].startswith("3.12 .. 3.12, median 3.12 %")
+    assert rows["pending in the end"].startswith("7.25 of workers 2-29, 31; age")
+    assert {"compute/code/net/wait/step", "corrupted packets dropped"} & {line.split("  ")[0] for line in lines}
