@@ -160,7 +160,7 @@ def watch(asked: Asking, interval: float, wide: bool) -> None:
             return
         with Live(console=make_console(), auto_refresh=False) as live:
             async for answer in statuses:
-                live.update(show.status(answer, wide=wide), refresh=True)
+                live.update(show.status(answer, wide=wide, lines=live.console.height), refresh=True)
 
     try:
         asked.ask(follow)

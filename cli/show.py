@@ -1,5 +1,6 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich.console import Group, RenderableType
@@ -8,9 +9,13 @@ from rich.text import Text
 
 from kofn.report.table import make_console
 from kofn.results.account import STARVED
+from kofn.results.ranks import name_workers
 from kofn.rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
+
+OTHER_LINES = 10
+"""Of a status: what is neither a worker's nor a change's."""
 
 WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns that do not fit a terminal of 80."""
@@ -38,24 +43,37 @@ def output(file: TextIO, rendered: RenderableType) -> None:
     make_console(file=file).print(rendered)
 
 
-def status(answer: pb.Status, *, wide: bool = False) -> RenderableType:
-    """The job at a glance."""
-    parts: list[RenderableType] = [_headline(answer), _switch(answer), lambdas(answer, wide=wide)]
-    if answer.changes:
-        parts.append(_changes(answer))
-    return Group(*parts)
+def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:
+    """The job at a glance; in so many `lines`, where they are limited, as far as workers can be left out."""
+    parts: list[RenderableType] = [_headline(answer), _switch(answer)]
+    changes = [_changes(answer)] if answer.changes else []
+    most = None if lines is None else max(lines - OTHER_LINES - len(answer.changes[-CHANGES_SHOWN:]), 1)
+    return Group(*parts, lambdas(answer, wide=wide, most=most), *changes)
 
 
-def lambdas(answer: pb.Status, *, wide: bool = False) -> RenderableType:
-    """A row a worker, within 80 columns unless `wide`; then where report and switch disagree."""
+def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -> RenderableType:
+    """A row a worker, within 80 columns unless `wide`; then where report and switch disagree.
+
+    With more workers than `most` only those of the largest lambda, and one line about the others.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
     for name in (*columns, *(WIDE if wide else ())):
         table.add_column(name, justify="right")
     table.add_column("")
-    for worker in answer.worker:
+    slowest = sorted(answer.worker, key=lambda worker: -worker.lambda_s)[:most]
+    for worker in sorted(slowest, key=lambda worker: worker.rank):
         table.add_row(*_numbers(worker), *(_counts(worker) if wide else ()), _remark(worker))
-    return Group(_model(answer), table, *(_disagreement(worker) for worker in answer.worker if _matters(worker, wide)))
+    disagreements = [_disagreement(worker) for worker in slowest if _matters(worker, wide)]
+    return Group(_model(answer), table, *_left_out(answer, slowest), *disagreements)
+
+
+def _left_out(answer: pb.Status, slowest: Sequence[pb.WorkerStatus]) -> list[Text]:
+    """Who has no row."""
+    if not (others := {worker.rank for worker in answer.worker} - {worker.rank for worker in slowest}):
+        return []
+    least = min(worker.lambda_s for worker in slowest)
+    return [Text(f"{name_workers(others)}: lambda {_milliseconds(least)} ms at most; `kofn lambda` shows all")]
 
 
 def k_choice(answer: pb.Status) -> RenderableType:

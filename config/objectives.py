@@ -5,6 +5,7 @@ from typing import NamedTuple
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import RULES, RuleName
 from kofn.config.plugins import Registry
+from kofn.config.suggestion import did_you_mean
 
 DEFAULT = "progress"
 """What chooses k where nothing else is said (docs/explanation/experiments.md says why)."""
@@ -28,7 +29,8 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
             raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
         return Fixed(int(number), RULES[name].name if name in RULES else None)
     if OBJECTIVES.find(text) is None:
-        raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
+        meant = did_you_mean(text, [*OBJECTIVES.names, *(f"{rule}{colon}{number}" for rule in ("fixed", *RULES))])
+        raise ConfigError(f"{field} is {text!r}: {allowed(workers)}{meant}")
     return None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kofn.config.errors import ConfigError
+from kofn.config.suggestion import did_you_mean
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -76,7 +77,8 @@ class Registry:
     def check(self, name: str, field: str) -> None:
         """ConfigError where there is none of this name; what `module:Name` has is seen when it is loaded."""
         if self.find(name) is None:
-            raise ConfigError(f"{field} is {name!r}: {', '.join(self.names)} or module:Name is allowed")
+            meant = did_you_mean(name, self.names)
+            raise ConfigError(f"{field} is {name!r}: {', '.join(self.names)} or module:Name is allowed{meant}")
 
     def load(self, name: str) -> Any:
         """What the name stands for; ConfigError where there is nothing, or it cannot be imported."""

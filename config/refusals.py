@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from kofn.config.errors import ConfigError
 from kofn.config.section import LARGEST
+from kofn.config.suggestion import did_you_mean
 
 Number = inspect.IntType | inspect.FloatType
 
@@ -48,7 +49,9 @@ def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: t
     if isinstance(found, inspect.IntType | inspect.FloatType) and _is_number(value, found):
         finite = ", and finite," if value == float("inf") and found.le == LARGEST else ""
         return ConfigError(f"{place} is {value}: {bounds(found)}{finite} is allowed")
-    return ConfigError(f"{place} is {_shown(value)}: {allowed(found)} is allowed")
+    names = found.values if isinstance(found, inspect.LiteralType) else ()
+    meant = did_you_mean(value, map(str, names)) if isinstance(value, str) else ""
+    return ConfigError(f"{place} is {_shown(value)}: {allowed(found)} is allowed{meant}")
 
 
 def allowed(kind: inspect.Type) -> str:
@@ -108,7 +111,7 @@ def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> 
     if missing:
         return f"{f'{place}.' if place else ''}{name} is missing: {allowed(fields[name].type)} is needed"
     where = f"{place} has the unknown key" if place else "unknown table or key"
-    return f"{where} {name!r}: {', '.join(fields)} are allowed"
+    return f"{where} {name!r}: {', '.join(fields)} are allowed{did_you_mean(name, fields)}"
 
 
 def _is_number(value: Any, kind: Number) -> bool:

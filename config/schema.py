@@ -1,7 +1,8 @@
 """The run's TOML file as typed, checked values.
 
-Every key has a default, so an empty file is the default run.  A wrong key, type or bound raises ConfigError with one
-line that names the field and says what is allowed.  This module knows nothing of processes, sockets or training.
+Every key has a default, so an empty file is a run: all workers alike (`kofn run` without a file takes default.toml,
+where one of them is blocked).  A wrong key, type or bound raises ConfigError with one line that names the field and
+says what is allowed.  This module knows nothing of processes, sockets or training.
 """
 
 import math
@@ -26,6 +27,7 @@ from kofn.config.overrides import override
 from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS
 from kofn.config.refusals import refusal
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
+from kofn.config.suggestion import did_you_mean
 
 WORKERS_MAX = 64
 """A result's member bitmap has 64 bits for each part (docs/explanation/protocol.md)."""
@@ -420,7 +422,8 @@ class Config(Section, frozen=True):
         action, name = given.popitem()
         processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
-            raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed")
+            meant = did_you_mean(name, processes)
+            raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed{meant}")
 
     def _check_shards(self) -> None:
         """One shard a worker, one owner a class; and the other workers have the other classes."""

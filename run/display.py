@@ -9,6 +9,7 @@ from rich.live import Live
 
 from kofn.extras import remedy
 from kofn.run.live import TrialView
+from kofn.run.live_table import LiveTable
 
 PLAIN_INTERVAL_S = 1.0
 TABLE_INTERVAL_S = 0.2
@@ -33,6 +34,7 @@ class Display:
     def __init__(self, console: Console, views: Sequence[TrialView], *, quiet: bool) -> None:
         """Use as a context manager."""
         self._console, self._views, self._quiet = console, views, quiet
+        self._tables = [LiveTable(view=view, sharing=len(views)) for view in views]
         self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
         self._shown_s = 0.0
         self._news = [-1.0] * len(views)
@@ -63,7 +65,7 @@ class Display:
 
     def _draw(self) -> None:
         if self._live is not None:
-            self._live.update(Group(*(view.table() for view in self._views)), refresh=True)
+            self._live.update(Group(*self._tables), refresh=True)
             return
         for index, view in enumerate(self._views):
             if view.last_news != self._news[index]:

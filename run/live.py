@@ -1,18 +1,15 @@
 """The live view of one job in a trial: what the workers wrote merged with what the controller says.
 
-As lines and as a table; run/display.py shows them.  Knows no processes.
+As lines; run/live_table.py has it as a table, run/display.py shows them.  Knows no processes.
 """
 
 import time
 from dataclasses import dataclass, field
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from kofn.report.compressed import Compressed
 from kofn.results.account import STARVED
 from kofn.results.folder import TrialFolder
+from kofn.results.ranks import FEW, each, name_workers, ranges
 from kofn.results.worker_metrics import Iteration, Tail, Totals
 from kofn.rpc import kofn_pb2
 from kofn.run.stall import STALL_S, START_S, Scene, StalledWorker, Watch, explain
@@ -213,44 +210,25 @@ class TrialView:
         """The whole view in one plain line."""
         if self.newest is None:
             return self.headline()
-        lambdas = " ".join(f"{_pair(worker)}" for worker in self.workers)
-        late = ",".join(map(str, self.absent())) or "none"
-        shares = "/".join(f"{100 * worker.estimate.share:.0f}" for worker in self.workers)
-        starved = "".join(f"  worker {worker.rank} STARVED" for worker in self.workers if worker.starved)
-        return f"{self.headline()}  late {late}  lambda/injected ms {lambdas}  shares {shares} %{starved}"
+        late = ranges(self.absent()) or "none"
+        shares = each([100 * worker.estimate.share for worker in self.workers], "{:.0f}".format, separator="/")
+        starving = [worker.rank for worker in self.workers if worker.starved]
+        starved = f"  {name_workers(starving)} STARVED" if starving else ""
+        return f"{self.headline()}  late {late}  {self._blocking()}  shares {shares} %{starved}"
 
-    def table(self) -> RenderableType:
-        """The whole view as a headline, the reason of a stall, and a row a worker."""
-        head = [Text(self.headline(), style="bold")]
-        if self._watch.stall:
-            head.append(Text(self._watch.stall, style="yellow"))
-        if self.newest is None:
-            return Group(*head)
-        table = Table("worker", box=None, pad_edge=False, header_style="bold")
-        for name in ("iteration", "loss", "lambda", "95 % interval", "injected", "late", "share", "last", "state"):
-            table.add_column(name, justify="left" if name in ("last", "state") else "right")
-        absent = self.absent()
-        for worker in self.workers:
-            table.add_row(*self._row(worker, worker.rank in absent))
-        return Group(*head, table)
+    def _blocking(self) -> str:
+        """Of a few workers each one's estimate and truth, of many the spread of both."""
+        if len(self.workers) <= FEW:
+            return f"lambda/injected ms {' '.join(map(_pair, self.workers))}"
+        lambdas = [1e3 * worker.estimate.lambda_s for worker in self.workers if worker.estimate.samples]
+        injected = [1e3 * worker.last.injected_mean_s for worker in self.workers if worker.last]
+        known = f"lambda ms {each(lambdas, '{:.1f}'.format)}" if lambdas else "lambda ms -"
+        return f"{known}  injected ms {each(injected, '{:.0f}'.format)}"
 
-    def _row(self, worker: WorkerView, absent: bool) -> list[RenderableType]:
-        estimate, last = worker.estimate, worker.last
-        interval = (
-            f"{estimate.lambda_low_s * 1e3:.1f} to {estimate.lambda_high_s * 1e3:.1f}" if estimate.samples else "-"
-        )
-        return [
-            str(worker.rank),
-            str(last.iteration) if last else "-",
-            _number(worker.loss, ".3f"),
-            f"{estimate.lambda_s * 1e3:.1f} ms" if estimate.samples else "-",
-            interval,
-            f"{last.injected_mean_s * 1e3:.1f} ms" if last else "-",
-            str(worker.late),
-            f"{100 * estimate.share:.1f} %",
-            Text("late", style="red") if absent else Text("in sum", style="green") if last else "",
-            Text(f"starved, {worker.state}", style="red") if worker.starved else worker.state,
-        ]
+    @property
+    def stall(self) -> str:
+        """Why nothing moves; empty while something does."""
+        return self._watch.stall
 
 
 def _pair(worker: WorkerView) -> str:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
+from kofn.config.suggestion import did_you_mean
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
 from kofn.experiments.trials import frame, write
@@ -101,7 +102,8 @@ def _choose(names: Sequence[str]) -> list[FaultScenario]:
     known = list(scenarios())
     if unknown := set(names) - {scenario.name for scenario in known}:
         allowed = ", ".join(scenario.name for scenario in known)
-        raise ConfigError(f"no scenario is called {', '.join(sorted(unknown))}: {allowed} are")
+        meant = did_you_mean(min(unknown), [scenario.name for scenario in known])
+        raise ConfigError(f"no scenario is called {', '.join(sorted(unknown))}: {allowed} are{meant}")
     return [scenario for scenario in known if not names or scenario.name in names]
 
 

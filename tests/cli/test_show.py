@@ -185,3 +185,13 @@ def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -
 def test_an_interval_without_an_upper_end_says_so() -> None:
     lines = printed(show.lambdas(answer(worker=[worker(0, lambda_s=0.014, lambda_low_s=0.0, lambda_high_s=0.0)])))
     assert any("0.00 .. ?" in line for line in lines)
+
+
+def test_many_workers_fit_24_lines_and_those_left_out_are_named() -> None:
+    many = [worker(rank, lambda_s=0.001 * (rank % 8)) for rank in range(64)]
+    changes = [pb.Change(iteration=7 * one, k=3, previous_k=4, reason="cheapest") for one in range(9)]
+    lines = printed(show.status(answer(worker=many, workers=64, changes=changes), lines=24))
+    assert len(lines) <= 24
+    ranks = [int(line.split()[0]) for line in lines if line.endswith("not Poisson")]
+    assert ranks == sorted([6, *range(7, 64, 8)]), "the nine slowest"
+    assert "workers 0-5, 8-14, 16-22, 24-30, 32-38, 40-46, 48-54, 56-62: lambda 6.00 ms at" in lines

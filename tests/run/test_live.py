@@ -1,15 +1,18 @@
 """The live view merges what workers wrote with what the controller says."""
 
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from rich.console import Console
 
 from kofn.results.folder import RunFolder
 from kofn.rpc import kofn_pb2
 from kofn.run.display import Display
 from kofn.run.live import TrialView
+from kofn.run.live_table import LiveTable
 from tests.run.fake_run import append, compress, simulate
 
 
@@ -70,10 +73,10 @@ def test_estimates_stand_beside_the_injected_truth(live: TrialView, folder: RunF
     expected = [kofn_pb2.Expected(k=3, iteration_s=0.0123)]
     live.update(kofn_pb2.Status(k=3, worker=worker, expected=expected))
     console = Console(width=120, record=True, quiet=False, file=(tmp_path / "out").open("w"))
-    console.print(live.table())
+    console.print(LiveTable(view=live))
     console.file.close()
     text = console.export_text()
-    for words in ("4.2 ms", "3.0 to 6.0", "3.0 ms", "k 3 of 4", "E_k[T] 12.3 ms"):
+    for words in ("4.2 ms", "3.0-6.0", "3.0 ms", "k 3 of 4", "E_k[T] 12.3 ms"):
         assert words in text
     assert "4.2/3" in live.line()
 
@@ -119,7 +122,7 @@ def test_a_stall_is_explained_and_its_end_is_said(
     assert "3.0 s  no iteration for 3 s: workers 1, 2, 3 at iteration 2 may wait for worker 0 (killed" in stall
     assert stall.endswith("just before: worker-0 killed at iteration 1")
     console = Console(width=250, record=True, file=(tmp_path / "out").open("w"))
-    console.print(live.table())
+    console.print(LiveTable(view=live))
     console.file.close()
     assert "no iteration for 3 s: workers 1, 2, 3" in console.export_text()
     append(folder, 1, simulate().lines[1][2])
@@ -164,3 +167,46 @@ def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: Tr
     compressing.close()
     assert "ratio 0.25  error 0.5  residual 2.5" in compressing.headline()
     assert "  ratio" not in live.headline()
+
+
+@pytest.mark.parametrize(("workers", "jobs"), [(4, 1), (32, 1), (64, 1), (32, 2)])
+def test_the_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: int, jobs: int) -> None:
+    folder = RunFolder.create(tmp_path / "many", ["progress"])
+    line = simulate().lines[0][0] | {"iteration": 12345, "injected_mean_s": 0.06}
+    for rank in range(workers):
+        append(folder, rank, line)
+    view = TrialView(folder.jobs[0].trials[0], workers, "batch-sync:2 (1 of 12), job 12", target=2.0)
+    view.poll()
+    slow = {"lambda_s": 1.234, "lambda_low_s": 1.012, "lambda_high_s": 2.345}
+    estimates = [
+        {"rank": rank, "samples": 16, "lambda_s": 0.0567, "lambda_low_s": 0.0456, "lambda_high_s": 0.0678, "share": 1.0}
+        | (slow if rank == 21 else {"unheard": 99} if rank == 23 else {})
+        for rank in range(workers)
+    ]
+    view.update(ParseDict({"worker": estimates, "k": 1, "workers": workers}, kofn_pb2.Status()))
+    view.workers[-1].process = "not started"
+    file = StringIO()
+    console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
+    for _ in range(jobs):
+        console.print(LiveTable(view=view, sharing=jobs))
+    view.close()
+    lines = file.getvalue().splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 80
+    rows = [text.split() for text in lines if " ms " in text]
+    assert [row[-1] for row in rows if row[0] == str(workers - 1)] == ["started"] * jobs
+    if workers > 23 * jobs:
+        assert ["1234", "ms", "1012-2345"] in [row[3:6] for row in rows if row[0] == "21"]
+        assert "starved" in [row[-1] for row in rows if row[0] == "23"]
+        assert [row[0] for row in rows if row[-1] == "medians"] == ["others"] * jobs
+
+
+def test_a_line_about_many_workers_is_short(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "many", ["progress"])
+    line = simulate().lines[0][0] | {"members": [0, 7], "injected_mean_s": 0.06}
+    for rank in range(32):
+        append(folder, rank, line)
+    view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", target=2.0)
+    view.poll()
+    assert "late 1-6, 8-31  lambda ms -  injected ms 60 .. 60, median 60" in view.line()
+    view.close()

@@ -1,0 +1,112 @@
+"""The live view of a job as a table that fits the terminal: a headline, why nothing moves, a row a worker.
+
+Where the terminal has fewer lines than that, those that need a look keep theirs, and one row has the others' medians.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from kofn.run.live import TrialView, WorkerView
+from kofn.run.stall import OUT
+
+HEADINGS = ("worker", "iteration", "loss", "lambda", "95 %", "injected", "late", "share", "state")
+"""80 columns with what is below them."""
+
+CURSOR = 1
+"""A line of the terminal that a live display leaves free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTable:
+    """Draws one of several views that share a terminal's lines."""
+
+    view: TrialView
+    sharing: int = 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        head = [Text(self.view.headline(), style="bold")]
+        if self.view.stall:
+            head.append(Text(self.view.stall, style="yellow"))
+        yield from head
+        if self.view.newest is None:
+            return
+        used = sum(len(console.render_lines(text, options, pad=False)) for text in head) + 1  # the headings
+        yield self._table(max((console.height - CURSOR) // self.sharing - used, 1))
+
+    def _table(self, lines: int) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in HEADINGS:
+            table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+        shown, others = split(self.view.workers, lines)
+        absent = self.view.absent()
+        for worker in shown:
+            table.add_row(*_row(worker, late=worker.rank in absent))
+        if others:
+            table.add_row(*_medians(others), style="dim")
+        return table
+
+
+def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], list[WorkerView]]:
+    """Who gets a row of so many, in rank order, and who shares the last one.
+
+    First comes who is starved, then who is out, then who is blocked longest: this does not change from look to look.
+    """
+    if len(workers) <= lines:
+        return [*workers], []
+    needy = sorted(workers, key=lambda one: (not one.starved, one.state not in OUT, -one.estimate.lambda_s, one.rank))
+    chosen = {one.rank for one in needy[: lines - 1]}
+    return [one for one in workers if one.rank in chosen], [one for one in workers if one.rank not in chosen]
+
+
+def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
+    estimate, last = worker.estimate, worker.last
+    known = estimate.samples > 0
+    interval = f"{_milliseconds(estimate.lambda_low_s)}-{_milliseconds(estimate.lambda_high_s)}"
+    return [
+        str(worker.rank),
+        str(last.iteration) if last else "-",
+        "-" if worker.loss is None else f"{worker.loss:.3f}",
+        f"{_milliseconds(estimate.lambda_s)} ms" if known else "-",
+        interval if known else "-",
+        f"{_milliseconds(last.injected_mean_s)} ms" if last else "-",
+        str(worker.late),
+        f"{100 * estimate.share:.0f} %",
+        _state(worker, late=late),
+    ]
+
+
+def _state(worker: WorkerView, *, late: bool) -> Text:
+    """Of a worker that trains, what became of its latest gradient."""
+    if worker.starved:
+        return Text("starved", style="red")
+    if worker.state not in ("training", ""):
+        return Text(worker.state)
+    return Text("late", style="red") if late else Text("in sum", style="green")
+
+
+def _medians(workers: Sequence[WorkerView]) -> list[str]:
+    """One row for many."""
+    lasts = [worker.last for worker in workers if worker.last is not None]
+    losses = [worker.loss for worker in workers if worker.loss is not None]
+    lambdas_s = [worker.estimate.lambda_s for worker in workers if worker.estimate.samples]
+    return [
+        "others",
+        f"{median(last.iteration for last in lasts):.0f}" if lasts else "-",
+        f"{median(losses):.3f}" if losses else "-",
+        f"{_milliseconds(median(lambdas_s))} ms" if lambdas_s else "-",
+        "",
+        f"{_milliseconds(median(last.injected_mean_s for last in lasts))} ms" if lasts else "-",
+        f"{median(worker.late for worker in workers):.0f}",
+        f"{100 * median(worker.estimate.share for worker in workers):.0f} %",
+        f"{len(workers)} medians",
+    ]
+
+
+def _milliseconds(time_s: float) -> str:
+    """At most four characters up to 10 s."""
+    return f"{1e3 * time_s:.1f}" if time_s < 0.0995 else f"{1e3 * time_s:.0f}"
