@@ -46,7 +46,7 @@ class Commands:
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
         rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(PORT)] if rules else []
-        rules += ["--trace", str(self.network.trace)] if self.network.trace else []
+        rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(PORT)] if self.network.trace else []
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
         return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kofn.nativebuild.errors import BuildError
 from kofn.switch.cli.counts import count_lines, fault_lines
+from kofn.switch.cli.inspection import Inside
 from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
 from kofn.switch.engine.engine import Engine, Trace
 from kofn.switch.engine.pcap_replay import PcapReplay, open_inputs
@@ -47,6 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _trace(inside: Inside) -> Trace | None:
+    if not inside.trace:
+        return None
+    return Trace(packets=inside.trace, file=sys.stdout.fileno(), udp_port=inside.trace_udp_port or 0)
+
+
 async def run(options: Options) -> None:
     """Serve and forward until a signal ends it.  Raises SwitchError when it cannot start."""
     ended = asyncio.Event()
@@ -63,7 +70,7 @@ async def run(options: Options) -> None:
         priority_queues=options.priority_queues,
         files=options.inside.files,
         pcap=options.inside.pcap,
-        trace=Trace(packets=options.inside.trace, file=sys.stdout.fileno()) if options.inside.trace else None,
+        trace=_trace(options.inside),
         dump_c=options.inside.dump_c,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report, engine, options)

@@ -69,7 +69,7 @@ SIGNATURES: Signatures = {
     "core_capture": (c_int, [c_void_p, c_uint32, c_uint32, c_char_p]),
     "core_capture_error": (c_int, [c_void_p, c_uint32, c_uint32]),
     "core_receive": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
-    "core_trace": (c_int, [c_void_p, c_int, c_uint64, POINTER(c_char_p)]),
+    "core_trace": (c_int, [c_void_p, c_int, c_uint64, c_uint32, POINTER(c_char_p)]),
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),

@@ -28,6 +28,7 @@ class Inside:
     wait_s: int | None  # of --use-files; None: there are interfaces
     pcap: Path | None  # the folder for captures
     trace: int  # packets to trace, 0: none
+    trace_udp_port: int | None  # only packets to it are traced
     dump_c: Path | None
 
     @property
@@ -42,12 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--use-files", type=_seconds, metavar="SECONDS", help="pcap files instead of interfaces (below)")
     add("--pcap", type=_folder, metavar="[DIRECTORY]", help="capture each interface X in X_in.pcap and X_out.pcap")
     add("--trace", type=_count, default=0, metavar="[N]", help="print the way of packets through the program (below)")
+    add("--trace-udp-port", type=port_number, metavar="PORT", help="trace only IPv4 packets to this UDP port")
     add("--dump-c", type=Path, metavar="FILE", help="write the program's generated C, with the P4 lines it is from")
 
 
 def read(told: argparse.Namespace) -> Inside:
     pcap = None if told.use_files is not None else told.pcap
-    return Inside(wait_s=told.use_files, pcap=pcap, trace=told.trace, dump_c=told.dump_c)
+    return Inside(
+        wait_s=told.use_files,
+        pcap=pcap,
+        trace=told.trace,
+        trace_udp_port=told.trace_udp_port,
+        dump_c=told.dump_c,
+    )
 
 
 def ignored(told: argparse.Namespace) -> list[str]:
@@ -74,6 +82,12 @@ OPTIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "--trace": (str(TRACE_ALL), str.isdecimal),
 }
 """Options whose value may be left out: the value then, and what is one when it stands apart."""
+
+
+def port_number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP or UDP port, 1 to 65535")
+    return int(text)
 
 
 def _seconds(text: str) -> int:

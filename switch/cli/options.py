@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kofn.switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
-from kofn.switch.cli.inspection import HELP, Inside, add_arguments, ignored, joined, read
+from kofn.switch.cli.inspection import HELP, Inside, add_arguments, ignored, joined, port_number, read
 from kofn.switch.cli.tls import Tls
 from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX
 from kofn.switch.engine.faults import FaultRule, parse_rule
@@ -189,12 +189,12 @@ def _general_parser() -> _Parser:
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
-    add("--fault-udp-port", type=_port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
+    add("--fault-udp-port", type=port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
     add("--log-console", action="store_true", help="log to standard output")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
     add("--log-flush", action="store_true", help="ignored: every line is flushed")
-    add("--thrift-port", type=_port_number, metavar="PORT", help="ignored: there is no Thrift server")
+    add("--thrift-port", type=port_number, metavar="PORT", help="ignored: there is no Thrift server")
     add("--dump-packet-data", type=_unsigned, metavar="BYTES", help="ignored: --trace shows packets")
     add_arguments(parser)
     return parser
@@ -216,12 +216,6 @@ def _target_parser() -> _Parser:
 def _unsigned(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2**64 - 1")
-    return int(text)
-
-
-def _port_number(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP or UDP port, 1 to 65535")
     return int(text)
 
 

@@ -32,6 +32,7 @@ class Trace:
 
     packets: int  # the first so many
     file: int  # a descriptor; each packet's text is written at once
+    udp_port: int = 0  # only IPv4 packets to it; 0: every packet
 
 
 class Engine(TableControls, CellControls, CopyControls, Outcomes):
@@ -96,8 +97,10 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
         self._dump_c = dump_c
         self._io.set_faults(faults, fault_seed, fault_udp_port)
-        if trace is not None and self._native.core_trace(self._core, trace.file, trace.packets, DROP_NAMES) < 0:
-            raise SwitchError("not enough memory for a trace")
+        if trace is not None:
+            error = self._native.core_trace(self._core, trace.file, trace.packets, trace.udp_port, DROP_NAMES)
+            if error < 0:
+                raise SwitchError("not enough memory for a trace")
 
     def __del__(self) -> None:
         """Free the native part; ports still open are closed."""

@@ -19,6 +19,14 @@ static inline uint64_t load_bytes(const uint8_t *from, unsigned bytes) {
     return value;
 }
 
+// Whether an Ethernet frame is UDP over IPv4 to a port.
+static inline int is_udp_to(const uint8_t *frame, uint32_t length, uint32_t port) {
+    const uint8_t *ip = frame + 14;
+    if (length < 34 || load_bytes(frame + 12, 2) != 0x0800 || ip[9] != 17) return 0;
+    uint32_t udp = 14 + 4 * (ip[0] & 15u);
+    return length >= udp + 8 && load_bytes(frame + udp + 2, 2) == port;
+}
+
 static inline void store_bytes(uint8_t *to, uint64_t value, unsigned bytes) {
     switch (bytes) {
     case 1: to[0] = (uint8_t)value; return;

@@ -173,13 +173,8 @@ static void apply(struct core *core, struct lane *lane, struct frame *frame, uin
     set_out(core, lane, frame, now_ns);
 }
 
-// UDP over IPv4 to the port that the rules are for.
 static int wanted(const struct faults *faults, const struct frame *frame) {
-    const uint8_t *ip = frame->bytes + 14;
-    if (!faults->udp_port) return 1;
-    if (frame->length < 34 || load_bytes(frame->bytes + 12, 2) != 0x0800 || ip[9] != 17) return 0;
-    uint32_t udp = 14 + 4 * (ip[0] & 15u);
-    return frame->length >= udp + 8 && load_bytes(frame->bytes + udp + 2, 2) == faults->udp_port;
+    return !faults->udp_port || is_udp_to(frame->bytes, frame->length, faults->udp_port);
 }
 
 // A frame of a lane that has rules.

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bits.h"
 #include "core.h"
 #include "trace.h"
 
@@ -16,6 +17,7 @@ struct trace {
     struct services plain;  // as they were before
     const char *const *reasons;
     int file, active;
+    uint32_t udp_port;  // only frames to it; 0: every frame
     uint64_t left, number;
     char *text;
     size_t used, space;
@@ -64,6 +66,7 @@ static void put_bytes(struct core *core, const uint8_t *bytes, uint32_t length) 
 
 static void begin(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length) {
     struct trace *trace = core->trace;
+    if (trace->udp_port && !is_udp_to(packet, length, trace->udp_port)) return;
     trace->active = trace->left > 0;
     trace->number++;
     put(core, "packet %llu at port %u, %u bytes", (unsigned long long)trace->number, port, length);
@@ -122,11 +125,12 @@ static void traced_digest(struct core *core, uint32_t list, const uint64_t *limb
     core->trace->plain.digest(core, list, limbs, count);
 }
 
-// Write the ways of the next `packets` to a file descriptor; `reasons` name the drops and stay. 0 or -ENOMEM.
-int core_trace(struct core *core, int file, uint64_t packets, const char *const *reasons) {
+// Write the ways of the next `packets`, if `udp_port` is not 0 of those to it, to a file descriptor; `reasons` name the
+// drops and stay. 0 or -ENOMEM.
+int core_trace(struct core *core, int file, uint64_t packets, uint32_t udp_port, const char *const *reasons) {
     struct trace *trace = calloc(1, sizeof *trace);
     if (!trace) return -ENOMEM;
-    *trace = (struct trace){.plain = core->services, .reasons = reasons, .file = file, .left = packets};
+    *trace = (struct trace){.plain = core->services, .reasons = reasons, .file = file, .udp_port = udp_port, .left = packets};
     core->trace = trace;
     core->services.drop = traced_drop;
     core->services.emit = traced_emit;

@@ -98,6 +98,7 @@ def test_what_is_to_be_seen_of_the_switch_is_its_flags(tmp_path: Path) -> None:
     seeing = Commands(network=NetworkSection(trace=3), topology=Path("t"), certificates=None)
     argv = seeing.switch({"5": "s1-eth5"}, pcap=tmp_path)
     assert ("--trace", "3") in pairwise(argv[: argv.index("--")])
+    assert ("--trace-udp-port", "19278") in pairwise(argv), "a ping is not what anybody asks for"
     assert f"--pcap={tmp_path}" in argv[: argv.index("--")]
     with pytest.raises(ConfigError, match=r"network.trace is 3, network.target is 'bmv2': only 'embedded' traces"):
         NetworkSection(trace=3, target="bmv2").check()

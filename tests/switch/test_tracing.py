@@ -124,6 +124,20 @@ def test_so_many_packets_and_no_more(tmp_path: Path) -> None:
     assert heads == ["packet 1 at port 7, 25 bytes", "packet 2 at port 7, 25 bytes"]
 
 
+def test_only_packets_to_one_udp_port(tmp_path: Path) -> None:
+    def udp(port: int, *, protocol: int = 17) -> bytes:
+        ip = bytes([0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, *bytes(10)])
+        return bytes(12) + b"\x08\x00" + ip + (7).to_bytes(2) + port.to_bytes(2) + bytes(4)
+
+    with (tmp_path / "trace.txt").open("wb") as file:
+        engine = Engine({}, trace=Trace(packets=1, file=file.fileno(), udp_port=19278))
+        engine.load(PROGRAM)
+        for packet in (udp(19278, protocol=1), request(0x23, 1), udp(53), b"", udp(19278) + b"this", udp(19278)):
+            engine.inject(7, packet)
+    heads = [line for line in (tmp_path / "trace.txt").read_text().splitlines() if line.startswith("packet")]
+    assert heads == ["packet 1 at port 7, 46 bytes"]
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_every_program_of_the_suite_does_the_same_when_traced(script: Path, tmp_path: Path) -> None:
     statements = parse(script.read_text())
