@@ -37,6 +37,9 @@ LAZY = {
     "compare": ("kofn.experiments.compare.command", "command"),
     "certs": ("kofn.run.certs", "command"),
     "slots": ("kofn.cli.slots", "command"),
+    "hosts": ("kofn.cli.hosts", "hosts"),
+    "exec": ("kofn.cli.hosts", "command"),
+    "shell": ("kofn.cli.hosts", "shell"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""
 
@@ -79,6 +82,7 @@ def main() -> None:
       kofn k                      why k is what it is
       kofn slots                  who is missing from which slot of a running switch
       kofn set-k fixed:3          take k into your own hands
+      kofn exec h1 tcpdump ...    any command inside a host; kofn shell h1
 
     \b
     Exit codes of commands that ask a controller: 0 answered, 2 refused or the command line is wrong,

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -16,8 +15,8 @@ from kofn.config.errors import KofnError
 from kofn.config.schema import Config
 from kofn.doctor.checks import Check, CheckError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
+from kofn.run.network_record import records
 from kofn.run.preconditions import check_machine, check_ports
-from kofn.run.state import start_time, state_path
 
 TIMEOUT_S = 20.0
 PYTHON = (3, 11)
@@ -158,28 +157,12 @@ def _ports(config: Config) -> str:
 
 
 def _leftovers() -> str:
-    """Interfaces and records of a run that did not end by itself."""
-    records = list(state_path().parent.glob("*.json"))
-    owners = [pid for path in records if (pid := _owner(path)) is not None]
-    if owners:
-        raise CheckError(f"a network is there already, of pid {', '.join(map(str, owners))}", "kofn clean ends it")
-    links = json.loads(_run("ip", "-json", "link").stdout or "[]")
-    names = [link["ifname"] for link in links if re.fullmatch(r"s1-eth\d+|kofn-mgmt", link["ifname"])]
-    if names:
-        known = {name for path in records for name in json.loads(path.read_text()).get("interfaces", {})}
-        advice = "kofn clean removes them" if known >= set(names) else f"ip link del {names[0]}, if nobody needs it"
-        raise CheckError(f"interfaces that a network needs are there already: {', '.join(names)}", advice)
-    return f"none{f', but {len(records)} old records: the next run removes them' if records else ''}"
-
-
-def _owner(path: Path) -> int | None:
-    """The process of a network's record, if it lives."""
-    try:
-        record = json.loads(path.read_text())
-        pid, started = int(record["pid"]), record["started"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return pid if started is not None and start_time(pid) == started else None
+    """Records of a run that did not end by itself."""
+    known = records()
+    if owners := [str(record.pid) for record in known if record.alive]:
+        raise CheckError(f"a network is there already, of pid {', '.join(owners)}", f"kill {owners[0]} ends it")
+    left = {name for record in known for name in record.interfaces}
+    return f"none{f', but those of {len(known)} dead networks: the next run removes them' if left else ''}"
 
 
 def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,6 @@ from kofn.results.folder import TrialFolder
 from kofn.run.network import ROOT, listens
 
 ANSWER_S = 10.0
-MANAGEMENT = "kofn-mgmt"
 
 
 class ControlPlane:
@@ -43,7 +42,8 @@ class ControlPlane:
         """Our ends of all links have a carrier: the other ends are up as well."""
         shown = subprocess.run(["ip", "-json", "link"], capture_output=True, text=True, check=False).stdout
         flags = {link["ifname"]: link["flags"] for link in json.loads(shown or "[]")}
-        names = [*self._lab.network.ready.interfaces().values(), MANAGEMENT]
+        ready = self._lab.network.ready
+        names = [*ready.interfaces().values(), ready.management_interface]
         if down := [name for name in names if not {"UP", "LOWER_UP"} <= set(flags.get(name, ()))]:
             detail = f"no carrier at {', '.join(down)}: it, or its other end in the host, is down"
             raise CheckError(detail, f"ip link show {down[0]}; ip link set DEVICE up, on both sides")

@@ -2,7 +2,8 @@
 
     boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
     boot.py ... --write-topology OUT                   only check all that, and write the topology.json it means
-    boot.py --clean                                    end and remove what a boot.py has left, or runs
+    boot.py ... --check-machine                        only check whether this machine has room for it
+    boot.py --clean                                    end and remove what a boot.py that has died left behind
 
 It knows nothing of training, switches or controllers: it starts what it is told to.  When stdin ends, or on SIGTERM,
 SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  What
@@ -24,7 +25,7 @@ import drivers
 import records
 import topology
 from errors import NetworkError
-from network import Network, Plan, check_plan
+from network import Network, Plan, check_machine, check_plan
 from processes import Children
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -187,9 +188,10 @@ def arguments() -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--topology", type=Path, help="a topology.json")
     source.add_argument("--hosts", type=int, help="a star of so many hosts instead")
-    source.add_argument("--clean", action="store_true", help="end and remove what is recorded, then exit")
+    source.add_argument("--clean", action="store_true", help="end and remove what dead networks have left, then exit")
     parser.add_argument("--mbps", type=float, help="with --hosts: the rate of every link (default: not shaped)")
     parser.add_argument("--write-topology", type=Path, metavar="OUT", help="only check, and write the topology as JSON")
+    parser.add_argument("--check-machine", action="store_true", help="only check this machine for it")
     parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
     parser.add_argument("--management", default="172.30.255.0/24", help="network of gRPC, beside the data network")
     parser.add_argument("--mtu", type=int, default=9000, help="of the data links")
@@ -243,9 +245,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def clean() -> None:
-    """Remove what is recorded; quiet when that is nothing."""
-    for record in records.all_records():
-        record.clean()
+    """Remove what dead networks have left; NetworkError for one that runs, which is left alone."""
+    records.refuse_living()
 
 
 def main() -> int:
@@ -258,11 +259,13 @@ def main() -> int:
             asked = plan(options)
             check_plan(asked)
             options.write_topology.write_text(asked.topology.to_json())
+        elif options.check_machine:
+            check_machine(plan(options))
         else:
             run(options)
             emit("stopped")
     except (NetworkError, OSError) as error:
-        if options.clean or options.write_topology is not None:
+        if options.clean or options.write_topology is not None or options.check_machine:
             print(f"boot.py: {error}", file=sys.stderr)
         else:
             emit("error", message=str(error))

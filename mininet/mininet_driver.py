@@ -61,6 +61,7 @@ class Star(Topo):  # type: ignore[misc]
                 topology.switch,
                 port1=0,
                 port2=host.port,
+                intfName2=topology.switch_interface(host),
                 bw=host.mbps,
                 mtu=mtu,
                 cls1=ShapedIntf,

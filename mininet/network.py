@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any
 
@@ -69,23 +69,24 @@ class Network:
         self._stack.close()
 
     def _make(self, stack: ExitStack) -> None:
-        switch_ends = [self.topology.switch_interface(host) for host in self.topology.hosts]
-        self.record = records.claim([*switch_ends, MANAGEMENT_ROOT])
+        wanted = [self.topology.switch_interface(host) for host in self.topology.hosts]
+        self.record = records.claim([*wanted, MANAGEMENT_ROOT])
         stack.callback(self.record.remove)
+        self.topology = replace(self.topology, suffix=self.record.suffix)
         _check_routes(self.plan.management)
         self.root = Namespace.current()
         stack.callback(self.root.close)
         stack.callback(self.record.delete_interfaces)
         self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record)
         stack.callback(self._driver.close)
-        for name in switch_ends:
-            _plain(name, self.plan.mtu)
+        for host in self.topology.hosts:
+            _plain(self.topology.switch_interface(host), self.plan.mtu)
         for host in self.topology.hosts:
             with self.namespace(host.name).entered():
                 self._configure(host)
         bridge = self._management()
         stack.callback(bridge.close)
-        self.record.interfaces_made()
+        self.record.network_made(self.describe()["hosts"])
         for host in self.topology.hosts:
             self._commands(host)
 
@@ -114,9 +115,8 @@ class Network:
         """The second network: a bridge in a namespace of its own, one veth pair a host and one to root."""
         bridge = Namespace.create("management")
         prefix = self.plan.management.prefixlen
-        interfaces.ip(
-            [f"link add {MANAGEMENT_ROOT} address {MANAGEMENT_MAC} type veth peer name root netns {bridge.path}"]
-        )
+        ours = f"{self.management_interface} address {MANAGEMENT_MAC}"
+        interfaces.ip([f"link add {ours} type veth peer name root netns {bridge.path}"])
         ports = ["root", *(host.name for host in self.topology.hosts)]
         with bridge.entered():
             interfaces.ip(
@@ -128,12 +128,17 @@ class Network:
                 + [f"link set {name} master bridge up" for name in ports]
             )
         for rank, node in enumerate(ports, start=-1):
-            name = MANAGEMENT_ROOT if rank < 0 else MANAGEMENT_HOST
+            name = self.management_interface if rank < 0 else MANAGEMENT_HOST
             with self.namespace(node).entered():
                 interfaces.disable_ipv6(name)
                 address = f"{self.plan.management_address(rank)}/{prefix}"
                 interfaces.ip([f"addr add {address} dev {name}", f"link set {name} up"])
         return bridge
+
+    @property
+    def management_interface(self) -> str:
+        """The root namespace's end of the management network."""
+        return MANAGEMENT_ROOT + self.topology.suffix
 
     def _commands(self, host: Host) -> None:
         """Run what topology.json wants to be run in the host."""
@@ -180,6 +185,7 @@ class Network:
             "driver": self._driver.name,
             "reason": self.reason,
             "management": str(self.plan.management_address(-1)),
+            "management_interface": self.management_interface,
             "mtu": self.plan.mtu,
             "hosts": hosts,
             "switch": {"name": self.topology.switch, "interfaces": ports},
@@ -191,6 +197,13 @@ def _plain(name: str, mtu: int) -> None:
     interfaces.disable_ipv6(name)
     interfaces.disable_offloads(name)
     interfaces.ip([f"link set {name} mtu {mtu} up"])
+
+
+def check_machine(plan: Plan) -> None:
+    """NetworkError where this network cannot be made on this machine now; cleans what dead networks have left."""
+    _preconditions(plan)
+    records.refuse_living()
+    _check_routes(plan.management)
 
 
 def _preconditions(plan: Plan) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,12 @@ from namespaces import Namespace
 
 END_S = 3.0
 """How long an asked process may take to end before it is killed."""
+
+NETWORKS_MAX = 9
+"""In one network namespace at a time, with a state folder each."""
+
+NAME_BYTES = 15
+"""Of an interface's name, at most."""
 
 
 def state_folder() -> Path:
@@ -58,6 +65,9 @@ class Record:
         self.stopping = False
         self.processes: dict[int, int | None] = {}
         self.interfaces: dict[str, int | None] = {}
+        self.hosts: dict[str, Any] = {}
+        self.suffix = ""
+        self._claim: socket.socket | None = None
 
     @classmethod
     def own(cls) -> Self:
@@ -78,6 +88,7 @@ class Record:
             record.stopping = content["stopping"]
             record.processes = {int(pid): started for pid, started in content["processes"].items()}
             record.interfaces = dict(content["interfaces"])
+            record.hosts = dict(content.get("hosts", {}))
         except (OSError, ValueError, KeyError) as error:
             raise NetworkError(f"{path} is not a record of kofn ({error}): look at it, then delete it") from error
         return record
@@ -86,14 +97,34 @@ class Record:
         """Whether the process that wrote this still runs."""
         return self.started is not None and start_time(self.pid) == self.started
 
-    def add_interfaces(self, names: list[str]) -> None:
-        """These are about to be made in the root namespace."""
-        self.interfaces.update(dict.fromkeys(names))
-        self.write()
+    def claim_interfaces(self, names: list[str]) -> None:
+        """These, with a suffix that nobody else here uses, are about to be made in the root namespace.
 
-    def interfaces_made(self) -> None:
-        """They are there: keep their indexes, which tell them from later ones of the same name."""
+        A socket in the kernel's abstract space is as unique in a network namespace as an interface's name, and goes
+        with this process.  NetworkError when there is no such suffix.
+        """
+        for suffix in ("", *(f"_{number}" for number in range(2, NETWORKS_MAX + 1))):
+            wanted = [name + suffix for name in names]
+            if any(interfaces.exists(name) is not None or len(name) > NAME_BYTES for name in wanted):
+                continue
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                claim.bind(f"\0kofn-network{suffix}")
+            except OSError:
+                claim.close()
+                continue
+            self._claim, self.suffix, self.interfaces = claim, suffix, dict.fromkeys(wanted)
+            self.write()
+            return
+        raise NetworkError(
+            f"interfaces {names[0]} to {names[0]}_{NETWORKS_MAX} exist already, or are longer than {NAME_BYTES} bytes: "
+            "see `ip link`, then delete or rename some, or give the topology's switch another name"
+        )
+
+    def network_made(self, hosts: dict[str, Any]) -> None:
+        """Keep the hosts, and the interfaces' indexes, which tell them from later ones of the same name."""
         self.interfaces = {name: interfaces.exists(name) for name in self.interfaces}
+        self.hosts = hosts
         self.write()
 
     def add_process(self, pid: int) -> None:
@@ -113,6 +144,7 @@ class Record:
             "stopping": self.stopping,
             "processes": self.processes,
             "interfaces": self.interfaces,
+            "hosts": self.hosts,
         }
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(content) + "\n")
@@ -137,8 +169,7 @@ class Record:
             interfaces.delete(owned)
 
     def clean(self) -> None:
-        """End what still lives of it and delete what is still there; the network's own process goes first, orderly."""
-        end({self.pid: self.started})
+        """End what still lives of it and delete what is still there."""
         end(self.processes)
         self.delete_interfaces()
         self.remove()
@@ -169,24 +200,29 @@ def all_records() -> list[Record]:
 def claim(names: list[str]) -> Record:
     """Make this process's record, with the interfaces it will make in the root namespace.
 
-    Records of dead networks are cleaned first, and a network that is stopping is waited for.  NetworkError: another
-    network runs, or an interface of such a name exists that is nobody's here.
+    Records of dead networks are cleaned first.  NetworkError: another network of this state folder runs.
     """
     with locked():
-        for record in all_records():
-            if record.stopping:
-                _wait({record.pid: record.started}, END_S + 2)
-            if record.alive():
-                raise NetworkError(
-                    f"another kofn network is running (pid {record.pid}): stop it first; `boot.py --clean` ends it"
-                )
-            record.clean()
-        for name in names:
-            if interfaces.exists(name) is not None:
-                raise NetworkError(
-                    f"interface {name} exists already and is not kofn's: see `ip -d link show {name}`, then delete or "
-                    "rename it, or give the topology's switch another name"
-                )
+        refuse_living()
         own = Record.own()
-        own.add_interfaces(names)
+        own.claim_interfaces(names)
         return own
+
+
+def refuse_living() -> None:
+    """Clean what dead networks have left; NetworkError for one that runs."""
+    for record in clean_dead():
+        raise NetworkError(f"another kofn network is running (pid {record.pid}): kill {record.pid} ends it")
+
+
+def clean_dead() -> list[Record]:
+    """Clean what dead networks have left, wait for those that are stopping; the records of those that run."""
+    living = []
+    for record in all_records():
+        if record.stopping:
+            _wait({record.pid: record.started}, END_S + 2)
+        if record.alive():
+            living.append(record)
+        else:
+            record.clean()
+    return living

@@ -66,10 +66,12 @@ class Topology:
 
     hosts: tuple[Host, ...]
     switch: str
+    suffix: str = ""
+    """Of interfaces in the switch's namespace, where another network has the names without one."""
 
     def switch_interface(self, host: Host) -> str:
         """The switch's end of a host's link."""
-        return f"{self.switch}-eth{host.port}"
+        return f"{self.switch}-eth{host.port}{self.suffix}"
 
     def to_json(self) -> str:
         """The file that load() reads back as an equal topology."""

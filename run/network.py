@@ -42,6 +42,7 @@ class Ready(msgspec.Struct, frozen=True):
     driver: str
     hosts: dict[str, EmulatedHost]
     switch: dict[str, Any]
+    management_interface: str = ""  # the root namespace's
 
     def interfaces(self) -> dict[str, str]:
         """The switch's interfaces by port number."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from kofn.run.errors import RunError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 
 TCP_LISTEN = "0A"
+
+BOOT_S = 30.0
+
+RESULT_BYTES = 50_000_000
+"""Of a run that goes on for long; a default one has 5 MB."""
 
 
 def check_machine(target: str) -> None:
@@ -35,6 +41,24 @@ def check_ports(network: NetworkSection) -> None:
     """Raise RunError for a port that somebody else listens on."""
     _check_port(network.p4runtime_port, "network.p4runtime_port")
     _check_port(network.controller_port, "network.controller_port")
+
+
+def check_management(network: NetworkSection) -> None:
+    """Raise RunError where this machine has another network of these addresses, or one of kofn's that runs."""
+    argv = [str(SYSTEM_PYTHON), str(BOOT), "--check-machine", "--hosts", "1", "--management", network.management]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=BOOT_S, check=False)
+    if result.returncode:
+        raise RunError(result.stderr.strip().removeprefix("boot.py: "))
+
+
+def check_space(folder: Path) -> None:
+    """Raise RunError where the disk of a run's folder is full, or nearly so."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    if (free := shutil.disk_usage(there).free) < RESULT_BYTES:
+        raise RunError(
+            f"{there} has {free / 1e6:.0f} MB left, the results in {folder} need {RESULT_BYTES / 1e6:.0f} MB at least: "
+            "--out DIR puts them elsewhere"
+        )
 
 
 def _check_root() -> None:

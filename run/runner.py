@@ -31,7 +31,7 @@ from kofn.run.jobs import plan_jobs
 from kofn.run.network import Network
 from kofn.run.options import set_option
 from kofn.run.plan import RunPlan, copy_given
-from kofn.run.preconditions import check_machine, check_needs, check_ports
+from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
 from kofn.run.seeds import run_seeds
 from kofn.run.signals import cancel_on_signal, deferred, stopped_by
 from kofn.run.state import hold
@@ -146,9 +146,11 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
         hosts=sum(one.job.workers for one in plan.configs),
         servers=sum(load_collective(one.job.collective).server for one in plan.configs),
     )
+    check_space(plan.folder)
     remove_certificates()
     with hold(plan.folder):
         check_ports(plan.shared.network)
+        check_management(plan.shared.network)
         folder = prepare(plan, topology)
         try:
             with noted_end(folder, at_early_end), certificates(plan, folder) as certs:

@@ -67,12 +67,14 @@ def test_clean_removes_what_a_crash_left(machine: Machine) -> None:
         assert not list(machine.state.glob("*.json"))
 
 
-def test_clean_ends_a_network_that_runs(machine: Machine) -> None:
+def test_clean_leaves_a_network_that_runs(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
-        assert machine.clean().returncode == 0
+        result = machine.clean()
+        assert result.returncode == 2
+        assert result.stderr == f"boot.py: another kofn network is running (pid {boot.pid}): kill {boot.pid} ends it\n"
+        boot.send(do="stop")
         boot.expect("stopped")
-        assert boot.process.wait(PATIENCE_S) == 0
 
 
 def test_clean_touches_only_what_is_recorded(machine: Machine) -> None:
@@ -135,11 +137,39 @@ def test_a_network_that_is_stopping_is_waited_for(machine: Machine) -> None:
             assert first.process.wait(PATIENCE_S) == 0
 
 
-def test_somebody_elses_interface_is_left_alone(machine: Machine) -> None:
+def test_somebody_elses_interface_is_left_alone(machine: Machine, driver: str) -> None:
     machine.run("ip", "link", "add", "s1-eth2", "type", "bridge")
-    with machine.boot("--hosts", "3", "--driver", "netns") as boot:
-        assert "interface s1-eth2 exists already and is not kofn's: see `ip -d link show s1-eth2`" in boot.refuses()
+    with machine.boot("--hosts", "2", "--driver", driver) as boot:
+        assert boot.expect("ready")["switch"]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
     assert machine.interfaces() == {"lo", "s1-eth2"}
+
+
+def test_networks_of_two_state_folders_run_side_by_side(machine: Machine, driver: str, tmp_path: Path) -> None:
+    with machine.boot("--hosts", "2", "--driver", driver) as one:
+        first = one.expect("ready")
+        machine.state = tmp_path / "other"
+        with machine.boot("--hosts", "2", "--driver", driver, "--management", "192.168.77.0/28") as two:
+            second = two.expect("ready")
+            assert first["switch"]["interfaces"] == {"1": "s1-eth1", "2": "s1-eth2"}
+            assert second["switch"]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
+            assert (first["management_interface"], second["management_interface"]) == ("kofn-mgmt", "kofn-mgmt_2")
+            for there in (first, second):
+                address = there["hosts"]["h2"]["management"]
+                said = machine.run("bash", "-c", f"timeout 5 bash -c 'echo > /dev/tcp/{address}/9' 2>&1 || true")
+                assert "Connection refused" in said, "it is there, and nothing listens"
+        assert machine.interfaces() == {"lo", "s1-eth1", "s1-eth2", "kofn-mgmt"}, "only its own are gone"
+
+
+def test_a_machine_without_room_is_refused_before_anything_is_made(machine: Machine) -> None:
+    with machine.boot("--check-machine", "--hosts", "1") as boot:
+        assert boot.process.wait(PATIENCE_S) == 0
+    machine.run("ip", "link", "add", "lan", "type", "bridge")
+    machine.run("ip", "link", "set", "lan", "up")
+    machine.run("ip", "route", "add", "172.16.0.0/12", "dev", "lan")
+    with machine.boot("--check-machine", "--hosts", "1") as boot:
+        assert boot.process.wait(PATIENCE_S) == 2
+    assert machine.interfaces() == {"lo", "lan"}
+    assert not list(machine.state.glob("*.json"))
 
 
 @pytest.mark.parametrize("route", ["172.30.255.128/25", "172.16.0.0/12", "172.30.255.7"])

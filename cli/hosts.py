@@ -1,0 +1,139 @@
+"""`kofn hosts`, `kofn exec` and `kofn shell`: the hosts of the network that runs, and any command inside one."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+import msgspec
+
+from kofn.config.suggestion import did_you_mean
+from kofn.report.table import PlainTable, make_console
+from kofn.run.network_record import NetworkRecord, RecordedHost, running_network
+
+EXIT_REFUSED = 2
+EXIT_NO_NETWORK = 3
+EXIT_NO_COMMAND = 127
+"""As a shell has it."""
+
+HOSTS_EXAMPLES = """
+\b
+Examples:
+  kofn hosts
+  kofn hosts --json | jq -r '.h1.management'
+
+\b
+Exit codes: 0 shown, 2 the network is not made yet, 3 no network runs.
+"""
+
+EXEC_EXAMPLES = """
+\b
+Examples:
+  kofn exec h1 ip addr
+  kofn exec h1 tcpdump -i h1-eth0 -c 10 udp port 19278
+  kofn exec h2 ping -c 3 10.0.0.1
+  kofn exec h1 tcpdump -i any -w - > h1.pcap
+
+\b
+Exit codes: the command's own; 2 there is no such host or no right to enter it, 3 no network runs, 127 no such command.
+"""
+
+SHELL_EXAMPLES = """
+\b
+Examples:
+  kofn shell h1
+  echo 'ip route' | kofn shell h1
+
+\b
+Exit codes: as of kofn exec.
+"""
+
+
+@click.command(epilog=HOSTS_EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+def hosts(*, as_json: bool) -> None:
+    """The hosts of the run that goes on: addresses, and which interface of the switch each is behind.
+
+    Worker 0 runs in the first host, worker 1 in the second, and so on, then the parameter servers.
+    """
+    found = _network("hosts").hosts
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    headings = ["host", "data", "MAC", "management", "port", "switch's interface", "Mbit/s"]
+    make_console().print(PlainTable(headings, [_row(name, host) for name, host in found.items()]))
+
+
+@click.command("exec", epilog=EXEC_EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.argument("host")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND [ARG]...")
+def command(host: str, argv: Sequence[str]) -> None:
+    """Run a command inside a host of the run that goes on.
+
+    It has the host's network, and everything else of this machine: files, users, processes. Its input, output, signals
+    and exit code are those of this command.
+    """
+    _enter("exec", host, argv)
+
+
+@click.command(epilog=SHELL_EXAMPLES)
+@click.argument("host")
+def shell(host: str) -> None:
+    """A shell inside a host of the run that goes on, whose prompt says which.
+
+    It stays when the run ends, with a network that is gone.
+    """
+    if shutil.which("bash") is None:
+        _enter("shell", host, ["sh"], {"PS1": f"{host}# "})
+    _enter("shell", host, ["bash", "--rcfile", _startup(host)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Ends a command with one line."""
+
+    name: str
+
+    def __call__(self, message: str, code: int) -> NoReturn:
+        click.echo(f"kofn {self.name}: {message}", err=True)
+        sys.exit(code)
+
+
+def _network(name: str) -> NetworkRecord:
+    refuse, network = _Refusal(name), running_network()
+    if network is None:
+        refuse("no network runs: `make run` or `kofn run` starts one", EXIT_NO_NETWORK)
+    if not network.hosts:
+        refuse(f"the network of pid {network.pid} is not made yet: try again in a second", EXIT_REFUSED)
+    return network
+
+
+def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
+    """Become the command, inside the host."""
+    refuse, found = _Refusal(name), _network(name).hosts
+    if host not in found:
+        refuse(f"no host is called {host!r}: {', '.join(found)} are there{did_you_mean(host, found)}", EXIT_REFUSED)
+    if os.geteuid() != 0:
+        refuse(f"entering a host needs root: sudo .venv/bin/kofn {name} {host} ...", EXIT_REFUSED)
+    for needed in ("nsenter", argv[0]):
+        if shutil.which(needed) is None:
+            refuse(f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
+    os.environ.update(environment or {}, KOFN_HOST=host)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be handed on
+    os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
+
+
+def _startup(host: str) -> str:
+    """A file that is read as ~/.bashrc, which it reads, and is gone with the shell: the prompt begins with the host."""
+    descriptor = os.memfd_create("kofn-shell", 0)
+    os.write(descriptor, f'[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="[{host}] ${{PS1}}"\n'.encode())
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _row(name: str, host: RecordedHost) -> list[str]:
+    rate = "-" if host.mbps is None else f"{host.mbps:g}"
+    return [name, host.ip, host.mac, host.management, str(host.port), host.interface, rate]

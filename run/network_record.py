@@ -1,0 +1,52 @@
+"""The records of networks in /run/kofn (or KOFN_STATE_DIR), as mininet/records.py writes them."""
+
+from pathlib import Path
+
+import msgspec
+
+from kofn.run.state import start_time, state_path
+
+
+class RecordedHost(msgspec.Struct, frozen=True):
+    """A host that can be entered: `namespace` is a path for `nsenter --net`."""
+
+    ip: str
+    mac: str
+    management: str
+    port: int
+    interface: str
+    mbps: float | None
+    namespace: str
+
+
+class NetworkRecord(msgspec.Struct, frozen=True):
+    """What is read of one."""
+
+    pid: int
+    started: int | None
+    stopping: bool
+    interfaces: dict[str, int | None]
+    hosts: dict[str, RecordedHost] = {}
+    """Until the network is made there are none."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, and is not ending."""
+        return self.started is not None and start_time(self.pid) == self.started and not self.stopping
+
+
+def records() -> list[NetworkRecord]:
+    """Of networks that run, and of those that died; what cannot be read is left out."""
+    return [found for path in sorted(state_path().parent.glob("*.json")) if (found := _read(path)) is not None]
+
+
+def running_network() -> NetworkRecord | None:
+    """The one that runs, made or not."""
+    return next((record for record in records() if record.alive), None)
+
+
+def _read(path: Path) -> NetworkRecord | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=NetworkRecord)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return None

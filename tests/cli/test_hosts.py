@@ -1,0 +1,94 @@
+"""`kofn hosts`, `kofn exec` and `kofn shell` in a network that mininet/boot.py has made."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mininet.conftest import machine
+from tests.mininet.outer_machine import Machine
+
+__all__ = ["machine"]
+
+
+class Kofn:
+    """The command, with a folder of records."""
+
+    def __init__(self, state: Path) -> None:
+        self.environment = {**os.environ, "KOFN_STATE_DIR": str(state)}
+
+    def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from kofn.cli.start import main; main()", *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=self.environment,
+            check=False,
+        )
+
+    def refused(self, code: int, *arguments: str) -> str:
+        done = self(*arguments)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert len(done.stderr.splitlines()) == 1
+        return done.stderr.strip()
+
+
+@pytest.fixture
+def kofn(machine: Machine) -> Iterator[Kofn]:
+    with machine.boot("--hosts", "2", "--driver", "netns", "--mbps", "50") as boot:
+        boot.expect("ready")
+        yield Kofn(machine.state)
+
+
+def test_hosts_are_listed(kofn: Kofn) -> None:
+    rows = [line.split() for line in kofn("hosts").stdout.splitlines()]
+    assert rows[1] == ["h1", "10.0.0.1", "08:00:00:00:00:01", "172.30.255.2", "1", "s1-eth1", "50"]
+    assert [row[0] for row in rows] == ["host", "h1", "h2"]
+    assert json.loads(kofn("hosts", "--json").stdout)["h2"]["interface"] == "s1-eth2"
+
+
+def test_a_command_has_the_host_s_network_and_our_streams(kofn: Kofn) -> None:
+    links = json.loads(kofn("exec", "h2", "ip", "-json", "link").stdout)
+    assert {link["ifname"] for link in links} == {"lo", "h2-eth0", "mgmt0"}
+    assert kofn("exec", "h1", "cat", given="as it is\n").stdout == "as it is\n"
+    done = kofn("exec", "h1", "sh", "-c", "echo out; echo --json >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "--json\n")
+    assert kofn("exec", "h1", "sh", "-c", "kill -INT $$").returncode == -2
+    assert kofn("exec", "h1", "sh", "-c", "kill -PIPE $$; echo ignored").stdout == "", "as outside of Python"
+
+
+def test_a_shell_says_where_it_is(kofn: Kofn) -> None:
+    done = kofn("shell", "h2", given="echo $KOFN_HOST; ip -br addr show h2-eth0; exit 3\n")
+    assert done.returncode == 3
+    assert done.stdout.split()[:1] == ["h2"]
+    assert "10.0.0.2/24" in done.stdout
+    prompt = subprocess.run(
+        ["script", "-qec", f"{sys.executable} -c 'from kofn.cli.start import main; main()' shell h1", "/dev/null"],
+        input="exit\n",
+        env=kofn.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "[h1] " in prompt.stdout
+
+
+def test_what_is_not_there_is_said_in_a_line(kofn: Kofn) -> None:
+    assert kofn.refused(2, "exec", "h11", "true") == (
+        "kofn exec: no host is called 'h11': h1, h2 are there: did you mean 'h1'?"
+    )
+    assert kofn.refused(2, "shell", "s1").endswith("no host is called 's1': h1, h2 are there")
+    assert kofn.refused(127, "exec", "h1", "nosuch") == "kofn exec: no command 'nosuch' is on the PATH"
+
+
+@pytest.mark.parametrize("command", [["hosts"], ["exec", "h1", "true"], ["shell", "h1"]])
+def test_without_a_network(tmp_path: Path, command: list[str]) -> None:
+    words = Kofn(tmp_path).refused(3, *command)
+    assert words == f"kofn {command[0]}: no network runs: `make run` or `kofn run` starts one"
