@@ -26,7 +26,7 @@ from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.runner import DEFAULT_CONFIG
 from kofn.run.signals import cancel_on_signal, stopped_by
-from kofn.run.state import hold, running
+from kofn.run.state import another_run, hold, running
 
 Show: TypeAlias = Callable[[Finding], None]
 
@@ -89,7 +89,9 @@ def examine(config: Config, source: Path, console: Console) -> list[Finding]:
     def show(finding: Finding) -> None:
         say(console, finding.text())
 
-    if (run := running()) is not None:
+    if (run := running()) is not None and run.command == "doctor":
+        raise another_run()
+    if run is not None:
         return asyncio.run(_until_signal(walk(RunningChecks(run).checks(), show)))
     with tempfile.TemporaryDirectory(prefix="kofn-doctor-") as folder, contextlib.ExitStack() as stack:
         return asyncio.run(_until_signal(_everything(config, source, Path(folder), stack, show)))
@@ -103,7 +105,7 @@ async def _everything(
 
     async def alone() -> str:
         try:
-            stack.enter_context(hold(folder))
+            stack.enter_context(hold(folder, "doctor"))
         except KofnError as error:
             raise CheckError(str(error), "kofn stop ends it") from None
         return "no run is going on, and none can start until this ends"

@@ -1,6 +1,8 @@
 """What `kofn doctor` checks while a run is going on: its controller, its switch, its workers.  It makes nothing."""
 
 import asyncio
+import functools
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -8,16 +10,23 @@ import grpc
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
-from kofn.doctor.checks import Check, CheckError
+from kofn.doctor.checks import Check, CheckError, CheckSkipped
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn.rpc.errors import SecurityError
 from kofn.rpc.failures import refused_handshake
 from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn.run.controller_client import AWAY
 from kofn.run.state import Running
 
 CALL_S = 3.0
 MOVING_S = 3.0
 POLL_S = 0.25
+START_S = 30.0
+"""A run may take so long to start, or to begin its next trial."""
+
+
+class NotYetError(CheckError):
+    """Something that is not there, as it is while a run starts and between two trials."""
 
 
 class RunningChecks:
@@ -37,13 +46,25 @@ class RunningChecks:
             "workers": self._workers,
             "progress": self._progress,
         }
-        return [Check(name=name, check=check) for name, check in checks.items()]
+        return [Check(name=name, check=functools.partial(self._patiently, check)) for name, check in checks.items()]
+
+    async def _patiently(self, check: Callable[[], Awaitable[str]]) -> str:
+        """A check's own answer, once what may take its time is there; CheckSkipped where the run has ended."""
+        deadline = time.monotonic() + START_S
+        while self._run.alive():
+            try:
+                return await check()
+            except NotYetError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(POLL_S)
+        raise CheckSkipped("the run has just ended")
 
     async def _configuration(self) -> str:
         """It has written what it runs."""
         files = sorted(self._folder.glob("*effective.toml"))
         if not files:
-            raise CheckError(f"pid {self._run.pid} has not written {self._folder} yet", "wait a second, try again")
+            raise NotYetError(f"pid {self._run.pid} has not written {self._folder} yet", "kofn stop ends that run")
         try:
             network = Config.load(files[0]).network
         except ConfigError as error:
@@ -70,26 +91,26 @@ class RunningChecks:
                 answer: kofn_pb2.Status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(request, timeout=CALL_S)
                 return answer
         except SecurityError as error:
-            raise CheckError(str(error), "certificates live as long as their run: has it just ended?") from None
+            raise NotYetError(str(error), "certificates live as long as their run: has it just ended?") from None
         except grpc.aio.AioRpcError as error:
             reason = refused_handshake(error, secure=self._certs is not None)
-            if reason is None and error.code() is grpc.StatusCode.UNAVAILABLE:
-                reason = "nobody answers"
-            advice = f"between two trials and at a run's end that is so; else see controller.log below {self._folder}"
-            raise CheckError(
-                f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}", advice
-            ) from None
+            advice = f"see controller.log below {self._folder}"
+            if reason is None and error.code() in AWAY:
+                raise NotYetError(f"{self._address}: nobody answers", advice) from None
+            detail = f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}"
+            raise CheckError(detail, advice) from None
 
     async def _switch(self) -> str:
         """The controller has it, and what it has counted."""
-        status = self._statuses[0]
+        status = await self._status(0)
         if not status.switch_connected:
             detail = f"the controller has no connection to {status.switch_address}"
-            raise CheckError(detail, f"see switch.log and controller.log below {self._folder}")
+            raise NotYetError(detail, f"see switch.log and controller.log below {self._folder}")
         counted = [f"{verdict} {number}" for verdict, number in sorted(status.counters.items()) if number]
         return f"{status.switch_address} is connected; counted: {', '.join(counted) or 'nothing yet'}"
 
     async def _workers(self) -> str:
+        self._statuses = [await self._status(status.job) for status in self._statuses]
         missing = [
             f"worker {worker.rank} of job {status.job} ({worker.state or 'not live'})"
             for status in self._statuses
@@ -98,17 +119,19 @@ class RunningChecks:
         ]
         if missing:
             waiting = "".join(f"; {status.waiting}" for status in self._statuses if status.waiting)
-            raise CheckError(f"{', '.join(missing)}{waiting}", f"see worker-R.log below {self._folder}")
+            starting = any(status.iteration == 0 for status in self._statuses)
+            failure = NotYetError if starting else CheckError
+            raise failure(f"{', '.join(missing)}{waiting}", f"see worker-R.log below {self._folder}")
         return (
             ", ".join(f"{status.live} of {status.workers} of job {status.job}" for status in self._statuses) + " live"
         )
 
     async def _progress(self) -> str:
         moved = []
-        for before in self._statuses:
+        for before in [await self._status(status.job) for status in self._statuses]:
             status = before
             for _ in range(int(MOVING_S / POLL_S)):
-                if status.iteration > before.iteration:
+                if status.iteration != before.iteration:  # less, where the next trial has begun
                     break
                 await asyncio.sleep(POLL_S)
                 status = await self._status(before.job)

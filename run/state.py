@@ -22,6 +22,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start_time: int  # clock ticks since boot, /proc/PID/stat field 22
     folder: str
+    command: str = "run"
 
     def alive(self) -> bool:
         """Whether this very process still exists."""
@@ -69,8 +70,8 @@ def _recorded() -> Running | None:
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Be the one run of this machine; RunError names the other one."""
+def hold(folder: Path, command: str = "run") -> Iterator[None]:
+    """Be the one run of this machine, or the one `command` in its place; RunError names the other one."""
     path = state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,8 @@ def hold(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise another_run() from None
-        record = Running(pid=os.getpid(), start_time=start_time(os.getpid()) or 0, folder=str(folder.resolve()))
+        started = start_time(os.getpid()) or 0
+        record = Running(pid=os.getpid(), start_time=started, folder=str(folder.resolve()), command=command)
         file.truncate(0)
         file.write(msgspec.json.encode(record))
         file.flush()
@@ -95,5 +97,5 @@ def hold(folder: Path) -> Iterator[None]:
 def another_run() -> RunError:
     """Why a run cannot begin while another one goes on."""
     run = running()
-    who = f"pid {run.pid}, {run.folder}" if run else "just starting"
+    who = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
     return RunError(f"another run is going on ({who}): kofn stop ends it")

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kofn.config.objectives import DEFAULT
 from kofn.doctor.checks import Check, CheckError, CheckSkipped, Finding, by_detail, first_failure, walk
+from kofn.doctor.command import command
+from kofn.doctor.running import RunningChecks
+from kofn.run.state import Running, hold
 from tests.doctor.real_doctor import KOFN, Doctor
 from tests.run.real_run import NEVER, RealRun
 from tests.targets import TARGETS
@@ -122,7 +126,7 @@ def test_somebody_elses_interface_is_no_obstacle(tmp_path: Path) -> None:
     answer = json.loads(out)
     assert answer["ok"], out
     details = {check["name"]: check["detail"] for check in answer["checks"]}
-    assert details["interfaces"] == "s1-eth1_2, s1-eth2_2, s1-eth3_2, kofn-mgmt_2 are up"
+    assert details["interfaces"] == "s1-eth1_2, s1-eth2_2, kofn-mgmt_2 are up"
 
 
 @real
@@ -168,13 +172,16 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
     with RealRun(tmp_path, target=NEVER) as run:
+        inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]
+        run.until(run.out.exists, "its folder: everything else is still to come")
+        starting = subprocess.run(inside, env=run.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert starting.returncode == 0, starting.stdout + starting.stderr
         run.until_training()
         counted = run.out / DEFAULT / "status.jsonl"
         counters = re.compile(r'"CLOSED": ?[1-9]')
         run.until(
             lambda: bool(counters.search(counted.read_text())), "counters, which the controller reads each second"
         )
-        inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]
         result = subprocess.run(inside, env=run.environment, capture_output=True, text=True, timeout=30, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
         answer = json.loads(result.stdout)
@@ -186,6 +193,23 @@ def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
         answer = json.loads(result.stdout)
         assert (result.returncode, answer["failed"]) == (1, "progress"), answer
         assert "job 1 stays at iteration" in detail_of(answer, "progress")
+
+
+def test_another_doctor_is_no_run_to_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path))
+    with hold(tmp_path / "other", "doctor"):
+        result = CliRunner().invoke(command, [])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "another run is going on (kofn doctor, pid " in result.stderr
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_no_failure(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    checks = RunningChecks(Running(pid=ended.pid, start_time=1, folder=str(tmp_path))).checks()
+    findings = asyncio.run(walk(checks, lambda finding: None))
+    assert next(finding.detail for finding in findings) == "the run has just ended"
+    assert first_failure(findings) is None
 
 
 def test_checks_rest_on_each_other() -> None:
