@@ -54,7 +54,7 @@ class Hosts:
     async def _measure(self) -> str:
         """Let boot.py measure all that it can, and look at the management network."""
         try:
-            self._checks = await self._lab.network.check()
+            self._checks = [check async for check in self._lab.network.check()]
         except KofnError as error:
             raise CheckError(str(error), "see the message") from None
         return await self._measured("management", FIREWALL)

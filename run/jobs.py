@@ -10,6 +10,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.objectives import check_objective
 from kofn.config.schema import SLOTS, WORKERS_MAX, Config
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn.run.plugins import check_plugins
 from kofn.run.schedule import check_story
 
@@ -64,8 +65,25 @@ def _check_alone(job: JobPlan, trials: str) -> None:
         job.config.check()
         check_story(job.config.event, job.config.job)
         check_plugins(job.config)
+        _check_rate(job.config)
     except ConfigError as error:
         raise ConfigError(f"{job.source}: {error}") from None
+
+
+def _check_rate(config: Config) -> None:
+    """A packet that has not come back when its timer first ends is sent again, and so is every other one."""
+    mbps = config.network.link_mbps
+    if mbps is None or config.network.topology is not None or not load_collective(config.job.collective).ledger:
+        return
+    bits = 8 * (FRAME_BYTES + HEADER_BYTES + config.job.words * WORD_BYTES)
+    least = 2 * bits / (1e3 * config.job.rto_ms)
+    if mbps < least:
+        took_ms = 2e-3 * bits / mbps
+        raise ConfigError(
+            f"network.link_mbps is {mbps:g}: a packet of {bits // 8} bytes and its result take {took_ms:.0f} ms, "
+            f"job.rto_ms is {config.job.rto_ms:g}: {least:.2g} or more is allowed, or a larger job.rto_ms, or fewer "
+            "job.words"
+        )
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:

@@ -6,8 +6,9 @@ way, boot.py sees the end of its stdin and removes everything.
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,8 @@ from kofn.run.errors import LeftoversError, RunError
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
+CHECK = "check"
+"""The event that says one check's result."""
 ROOT = "root"
 """The node name of the root namespace."""
 
@@ -96,7 +99,7 @@ class Network:
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
         self._programs: dict[str, ProcessSpec] = {}
-        self._checks: list[LinkCheck] = []
+        self._checks = 0
         self._failure: str | None = None
         self._stopped = False
         self._reader = asyncio.create_task(self._read())
@@ -171,12 +174,15 @@ class Network:
         counted = interface_bytes()
         return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
-    async def check(self, timeout_s: float = 60.0) -> list[LinkCheck]:
-        """Verify reachability and link rates."""
-        self._checks.clear()
+    async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
+        """Verify reachability and link rates, one after another; the slowest link that is allowed takes 60 s."""
+        self._checks = 0
         await self._send(do="check")
-        await self._wait("checked", "", timeout_s)
-        return list(self._checks)
+        for number in itertools.count():
+            event = await self._wait(CHECK, str(number), timeout_s)
+            if event["event"] != CHECK:
+                return
+            yield msgspec.convert(event, LinkCheck)
 
     async def stop(self, timeout_s: float = 4.0) -> None:
         """End all processes and remove the network, also after boot.py's death; safe to call twice.
@@ -267,8 +273,9 @@ class Network:
 
     def _handle(self, event: dict[str, Any]) -> None:
         match event:
-            case {"event": "check"}:
-                self._checks.append(msgspec.convert(event, LinkCheck))
+            case {"event": "check" | "checked"}:
+                self._future(CHECK, str(self._checks)).set_result(event)
+                self._checks += 1
             case {"event": "error", "message": message}:
                 self._fail(f"network: {message}")
             case {"event": "stopped"}:

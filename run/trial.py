@@ -108,10 +108,11 @@ class Trial:
         return [program.name for program in programs]
 
     async def _check(self) -> None:
-        checks = await self._network.check()
-        for check in checks:
+        failed = []
+        async for check in self._network.check():
             say(self._console, f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}")
-        if failed := [check.name for check in checks if not check.ok]:
+            failed += [] if check.ok else [check.name]
+        if failed:
             raise RunError(f"the network is not as configured: {', '.join(failed)}")
 
     async def _train(self, client: ControllerClient, *, quiet: bool) -> None:

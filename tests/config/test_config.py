@@ -221,6 +221,7 @@ def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
         ("model.stragglers=drawm", "or module:Name is allowed: did you mean 'drawn'?"),
         ("run.trials=['progres']", "is allowed: did you mean 'progress'?"),
         ("run.trials=['asinc:2']", "is allowed: did you mean 'async:2'?"),
+        ("network.link_mbps=0.1", "a packet of 1130 bytes and its result take 181 ms, job.rto_ms is 50: 0.36 or more"),
         ("model.learning_rate=-1", "model.learning_rate is -1: more than 0 is allowed"),
     ],
 )
