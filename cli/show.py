@@ -1,5 +1,6 @@
 """What the command line prints: a Status message as text. No calls, no arguments."""
 
+import io
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -39,8 +40,13 @@ def line(status: pb.Status) -> str:
 
 
 def output(file: TextIO, rendered: RenderableType) -> None:
-    """Print for a person."""
-    make_console(file=file).print(rendered)
+    """Print for a person; where there is no terminal without the tables' padding."""
+    if file.isatty():
+        make_console(file=file).print(rendered)
+        return
+    plain = io.StringIO()
+    make_console(file=plain).print(rendered)
+    file.writelines(f"{line.rstrip()}\n" for line in plain.getvalue().splitlines())
 
 
 def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -18,10 +19,12 @@ from kofn.cli import show
 from kofn.controller.errors import InspectionError
 from kofn.controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 from kofn.report.table import make_console
+from kofn.results.ranks import ranges
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3
 SHOWN = 40  # slots of a job, unless all are asked for
+MISSING_SHOWN = 8  # workers
 
 EXAMPLES = """
 \b
@@ -61,7 +64,8 @@ def command(
     """Who is missing from which slot of a running switch.
 
     A slot is open until k workers are in its sum, then closed until another block takes it: who is missing then came,
-    or will come, too late. The switch is only read; it needs the embedded switch, whose registers P4Runtime can read.
+    or will come, too late. Slots are read one after another, 1,024 of them in about a second, each as it is at its
+    moment. The switch is only read; it needs the embedded switch, whose registers P4Runtime can read.
     """
 
     def look() -> list[JobSlots]:
@@ -154,6 +158,11 @@ def _job(job: JobSlots, everything: bool) -> list[RenderableType]:
         parts.append(_table(shown))
     if len(wanted) > len(shown):
         parts.append(Text(f"... and {len(wanted) - len(shown):,} more: --all shows them"))
+    missing = Counter(rank for slot in job.slots if slot.state == "open" for rank in slot.missing)
+    if missing:
+        most = sorted(missing, key=lambda rank: (-missing[rank], rank))[:MISSING_SHOWN]
+        whom = ", ".join(f"worker {rank} in {missing[rank]:,}" for rank in most)
+        parts.append(Text(f"missing from open slots: {whom}{', ...' if len(missing) > len(most) else ''}"))
     return parts
 
 
@@ -170,4 +179,4 @@ def _table(slots: Sequence[Slot]) -> Table:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks)) or "nobody"
+    return ranges(ranks) or "nobody"

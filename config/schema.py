@@ -341,7 +341,7 @@ class Config(Section, frozen=True):
     def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
         """Read and check a TOML file, a command line's `settings` in it; ConfigError names the field that is wrong."""
         try:
-            return cls.parse(path.read_text(), settings)._at(path.parent)
+            return cls.parse(path.read_text(), settings).at(path.parent)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -369,7 +369,7 @@ class Config(Section, frozen=True):
         config.check()
         return config
 
-    def _at(self, folder: Path) -> Self:
+    def at(self, folder: Path) -> Self:
         """With the paths in it that every process needs, from this folder on."""
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}

@@ -15,8 +15,9 @@ import click
 from rich.console import Console
 
 from kofn.config.errors import ConfigError
+from kofn.config.suggestion import did_you_mean
 from kofn.experiments.findings import Find, conclude
-from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, read_cells, run_cells
+from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, check_cells, read_cells, run_cells
 from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.display import say
@@ -120,7 +121,8 @@ def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
     """Those that were chosen, each once, or all; ConfigError for a name that nothing has."""
     for name in chosen:
         if name not in names:
-            raise ConfigError(f"no scenario is called {name!r}: {', '.join(names)} are")
+            meant = did_you_mean(name, names)
+            raise ConfigError(f"no scenario is called {name!r}: {', '.join(names)} are{meant}")
     return list(dict.fromkeys(chosen or names))
 
 
@@ -128,6 +130,7 @@ def _run(
     matrix: Sequence[Cell], folder: Path, console: Console, choices: Choices, *, lean: bool
 ) -> Iterator[CellResult]:
     """On the real system, or in virtual time."""
+    check_cells(matrix)
     trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
     if choices.simulated:

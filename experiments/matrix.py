@@ -34,6 +34,8 @@ from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.jobs import overridden
 from kofn.run.plan import RunPlan
+from kofn.run.plugins import check_plugins
+from kofn.run.preconditions import check_needs
 from kofn.run.runner import make_plan
 from kofn.run.signals import deferred
 
@@ -153,6 +155,17 @@ def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
         for seed in range(1, seeds + 1)
         for scenario in scenarios
     ]
+
+
+def check_cells(matrix: Sequence[Cell]) -> None:
+    """ConfigError for a plug-in, a file or a package that is missing for one of them, before the first is run."""
+    for name, cell in {cell.scenario.name: cell for cell in matrix}.items():
+        config = cell.config.at(cell.source.parent)
+        try:
+            check_plugins(config)
+            check_needs(config)
+        except ConfigError as error:
+            raise ConfigError(f"scenario {name}: {error}") from None
 
 
 def run_cells(

@@ -142,12 +142,11 @@ class _Reader:
 
     async def slots(self, job: _Job) -> JobSlots:
         """All slots of a job, each as it was at some moment, unless it takes blocks faster than it can be read."""
-        (block_ids,) = zip(*await self._cells((BLOCK_IDS,), range(job.base, job.base + job.mask + 1)), strict=True)
-        found = {slot: job.slot(slot, block_id, 0, 0) for slot, block_id in enumerate(block_ids)}
-        wanted = [slot for slot in found if found[slot].iteration]
+        found: dict[int, Slot] = {}
+        wanted = list(range(job.mask + 1))
         for _ in range(ATTEMPTS):
             moved = []
-            for slot, cells in zip(wanted, await self._cells(ALL, [job.base + slot for slot in wanted]), strict=True):
+            for slot, cells in zip(wanted, await self._cells([job.base + slot for slot in wanted]), strict=True):
                 block_id, done, contributors, later = cells
                 found[slot] = job.slot(slot, block_id, contributors, done)
                 if later != block_id:
@@ -155,20 +154,19 @@ class _Reader:
             wanted = moved
         return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=tuple(found.values()))
 
-    async def _cells(self, registers: Sequence[str], indices: Sequence[int]) -> list[tuple[int, ...]]:
-        """A tuple of one cell of each register for each index; registers are read one after another."""
+    async def _cells(self, indices: Sequence[int]) -> list[tuple[int, ...]]:
+        """The cells of ALL for each index.  They are read index by index: a block is open for milliseconds only."""
         if not indices:
             return []
-        ids = [self._schema.registers[name].id for name in registers]
-        wanted = [_cell(register_id, index) for register_id in ids for index in indices]
+        ids = [self._schema.registers[name].id for name in ALL]
+        wanted = [_cell(register_id, index) for index in indices for register_id in ids]
         try:
             values = [_value(entity) for entity in await self._read(wanted)]
         except fy.P4ClientError as error:
             if error.code != GRPCStatusCode.UNIMPLEMENTED and "register" not in str(error).lower():
                 raise
             raise InspectionError(NO_REGISTERS) from error
-        rows = (values[at : at + len(indices)] for at in range(0, len(values), len(indices)))
-        return list(zip(*rows, strict=True))
+        return list(zip(*[iter(values)] * len(ids), strict=True))
 
     async def _read(self, entities: Iterable[p4r.Entity]) -> list[p4r.Entity]:
         request = p4r.ReadRequest(device_id=self._device_id, entities=entities)

@@ -59,8 +59,8 @@ class FaultScenario:
 
 def _bounded(objective: str, workers: int) -> str:
     """RULE:K of a job that may have fewer workers."""
-    name, colon, k = objective.partition(":")
-    return f"{name}:{min(int(k), workers)}" if colon else name
+    name, _, k = objective.partition(":")
+    return f"{name}:{min(int(k), workers)}" if k.isdecimal() else objective
 
 
 def scenarios() -> Iterator[FaultScenario]:

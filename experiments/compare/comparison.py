@@ -22,7 +22,7 @@ from kofn.experiments.compare.plan import Axes, ComparisonPlan
 from kofn.experiments.compare.tables import LEGEND, arm_document, run_documents, setting_table
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.findings import Findings, conclude
-from kofn.experiments.matrix import CellResult, duration, read_cells
+from kofn.experiments.matrix import CellResult, check_cells, duration, read_cells
 from kofn.experiments.trials import read_trials
 from kofn.report.table import PlainTable
 from kofn.run.display import say
@@ -65,6 +65,7 @@ class Comparison:
         for model in {model.name: model for model in (reference, *self.models)}.values():
             if capture(model):
                 say(self.console, f"gradients of {model.title} captured in {model.replay}")
+        check_cells(self._planned(self._ceilings()).cells)
         say(self.console, "what this machine carries:")
         target, workers = self.axes.target, self.axes.workers
         ceilings = measure(self.folder, target, workers, reference, execute, self.console)

@@ -107,6 +107,7 @@ def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
     file = io.StringIO()
     show.output(file, show.status(answer(changes=[change])))
     assert f"iteration 7: k 4 -> 3 ({reason})" in file.getvalue()
+    assert not any(line.endswith(" ") for line in file.getvalue().splitlines())
 
 
 @pytest.mark.parametrize(("disagreements", "reports", "told"), [(1, 2, False), (5, 100, False), (6, 100, True)])

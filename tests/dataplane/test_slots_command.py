@@ -1,6 +1,8 @@
 """`kofn slots` against a real switch with a job on it."""
 
+import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -46,6 +48,7 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
         "slot  iteration  block  state  in the sum  missing",
         "   1          7      1  open   0, 2        1, 3",
         "   5          7      5  open   3           0, 1, 2",
+        "missing from open slots: worker 1 in 2, worker 0 in 1, worker 2 in 1, worker 3 in 1",
     ]
     everything = kofn_slots(plane.switch.address, "--all").output.splitlines()
     assert everything[3].split() == ["2", "7", "2", "closed", "0,", "1,", "3", "2"]
@@ -63,6 +66,33 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
     assert (other.exit_code, "has no job 9; it has 1" in other.output) == (2, True)
     plane.put_job(k=3, generation=GENERATION + 1, slots=8)
     assert "0 open, 0 closed, 8 empty" in kofn_slots(plane.switch.address).output
+
+
+def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
+    """Each block is closed soon after it was opened; there is one open at almost every moment."""
+    if plane.switch.command == COMMANDS["bmv2"]:
+        pytest.skip("BMv2's registers cannot be read")
+    plane.install(k=2, slots=1024)
+    over = threading.Event()
+
+    def train() -> None:
+        for block in itertools.cycle(range(1, 1000)):
+            send(plane, block, 0)
+            over.wait(0.02)
+            send(plane, block, 1)
+            if over.is_set():
+                return
+
+    training = threading.Thread(target=train)
+    training.start()
+    try:
+        looks = [json.loads(kofn_slots(plane.switch.address, "--json").output)[0] for _ in range(2)]
+    finally:
+        over.set()
+        training.join()
+    seen = [slot for look in looks for slot in look["slots"] if slot["state"] == "open"]
+    assert seen
+    assert {tuple(slot["missing"]) for slot in seen} == {(1, 2, 3)}
 
 
 def test_no_switch_is_said_to_be_none() -> None:

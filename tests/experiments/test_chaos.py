@@ -126,3 +126,9 @@ def test_the_scenarios_as_json() -> None:
     result = CliRunner().invoke(command, ["--list", "--json", "loss-10"])
     assert result.exit_code == 0
     assert json.loads(result.stdout) == [{"name": "loss-10", "story": "10 % of all packets lost, each way"}]
+
+
+def test_an_objective_of_one_s_own_is_one_of_every_job() -> None:
+    """It has a colon, as RULE:K has."""
+    loss = next(scenario for scenario in scenarios() if scenario.name == "loss-1").under("mine:pick")
+    assert [config.run.trials for config in loss.jobs] == [("mine:pick",)]
