@@ -300,3 +300,20 @@ def test_in_virtual_time_two_at_a_time(folder: Path) -> None:
     one = folder / "racks-4w-0.35" / "seed-1"
     assert json.loads((one / "run.json").read_text())["driver"] == "simulated"
     assert not list(one.glob("*/worker-*")), "what the workers wrote down is not kept"
+
+
+@pytest.mark.parametrize("command_line", [["k"], ["codecs"]])
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.stragglers=gone:Late", "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError"),
+        ("model.trace=/nowhere.csv", "/nowhere.csv cannot be read as a trace"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_before_the_first_run(
+    folder: Path, command_line: list[str], setting: str, words: str
+) -> None:
+    result = CliRunner().invoke(command, [*command_line, "--simulate", "--set", setting, "--out", str(folder)])
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert not folder.exists()

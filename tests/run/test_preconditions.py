@@ -14,7 +14,8 @@ from kofn.config.schema import NetworkSection
 from kofn.results.folder import RunFolder, point_latest, trial_names
 from kofn.run.clean import remove_certificates
 from kofn.run.errors import RunError
-from kofn.run.preconditions import check_machine, check_ports, listeners
+from kofn.run.network import BOOT
+from kofn.run.preconditions import check_machine, check_management, check_ports, check_space, listeners
 from kofn.run.state import hold, running, start_time
 from tests.ports import own_port
 
@@ -69,6 +70,22 @@ def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tu
         process.kill()
     assert owner.startswith(f"pid {process.pid} (")
     assert "\n" not in owner
+
+
+def test_a_full_disk_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_space(tmp_path / "not" / "there")
+    monkeypatch.setattr("kofn.run.preconditions.RESULT_BYTES", 1 << 62)
+    with pytest.raises(RunError, match=rf"^{tmp_path} has \d+ MB left, the results in {tmp_path}/not/there need "):
+        check_space(tmp_path / "not" / "there")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a run does")
+def test_a_management_network_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.run.preconditions.BOOT", BOOT)
+    check_management(NetworkSection(management="198.18.7.0/24"))
+    with pytest.raises(RunError, match=r"^network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"):
+        check_management(NetworkSection(management="10.0.0.0/16"))
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
