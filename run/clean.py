@@ -21,6 +21,11 @@ def stop() -> None:
     """End the `kofn run` of this machine, wherever it was started, and wait until it has cleaned up.
 
     \b
+    Examples:
+      kofn stop
+      sudo .venv/bin/kofn stop                   a run that root has started
+
+    \b
     Exit codes: 0 it ended or there was none, 1 it did not end within thirty seconds.
     """
     run = running()
@@ -46,7 +51,16 @@ def stop() -> None:
 def command() -> None:
     """Remove namespaces, interfaces, processes and certificates that a crashed run left behind.
 
-    Touches only what kofn made; safe to repeat.  A run that is going on must be stopped first (kofn stop).
+    Touches only what kofn made, and nothing of a network that runs; safe to repeat.  A run that is going on must be
+    stopped first (kofn stop).
+
+    \b
+    Examples:
+      kofn clean
+      KOFN_STATE_DIR=/run/kofn-2 kofn clean      what runs with this folder of states have left
+
+    \b
+    Exit codes: 0 nothing is left, 1 a run or a network goes on, or something could not be removed.
     """
     if (run := running()) is not None:
         click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)

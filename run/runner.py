@@ -47,6 +47,7 @@ Examples:
   kofn run --trial throughput --trial fixed:2 other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
+  kofn run --set network.trace=1              the way of the first packet of kofn's, in logs/switch.log of the trial
   kofn run --trial all --set job.collective=ring     a ring of the workers in place of the switch's sums
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --json | jq .trials                the summary for another program
@@ -71,7 +72,8 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
     "objectives",
     multiple=True,
     metavar="OBJECTIVE",
-    help="progress, throughput, all, fixed:K, RULE:K or a plug-in; repeat it for more trials.",
+    help="progress, throughput, all, fixed:K, RULE:K or a plug-in; repeat it for more trials; the last one is the "
+    "baseline.  [default: run.trials; where that is not given, policy.objective and all]",
 )
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")

@@ -61,7 +61,13 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
 
 @click.command(epilog=EXAMPLES)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
-@click.option("--trial", "objectives", multiple=True, metavar="OBJECTIVE", help="As of kofn run; repeat it for more.")
+@click.option(
+    "--trial",
+    "objectives",
+    multiple=True,
+    metavar="OBJECTIVE",
+    help="As of kofn run; repeat it for more.  [default: as of kofn run]",
+)
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
 @click.option(
