@@ -66,7 +66,7 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
     "objectives",
     multiple=True,
     metavar="OBJECTIVE",
-    help="As of kofn run; repeat it for more.  [default: as of kofn run]",
+    help="As of kofn run, with its default; repeat it for more.",
 )
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
