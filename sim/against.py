@@ -13,6 +13,13 @@ from kofn.report.table import PlainTable
 from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
 
+FIGURES = {
+    "time to target": ("time_to_target_s", "{:.2f} s", 1.0),
+    "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
+    "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
+}
+"""Each with its field, its form, and what a unit of the form is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -42,7 +49,8 @@ def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
     """A run's configuration and what its trials achieved; ConfigError where `path` is no finished run of one job."""
     try:
         effective = RunFolder.at(path, ()).jobs[0].effective
-        trials = stored_trials(path)
+        if not (trials := stored_trials(path)):
+            raise ResultsError("it has no trial")
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, ResultsError) as error:
         raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
     if not effective.exists():
@@ -54,14 +62,6 @@ def pairs(real: Sequence[TrialSummary], simulated: Sequence[TrialSummary]) -> li
     """Objective by objective, those that were simulated."""
     by_name = {entry.objective: entry for entry in real}
     return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
-
-
-FIGURES = {
-    "time to target": ("time_to_target_s", "{:.2f} s", 1.0),
-    "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
-    "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
-}
-"""Each with its field, its form, and what a unit of the form is."""
 
 
 def table(found: Sequence[Pair]) -> PlainTable:
