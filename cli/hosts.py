@@ -5,7 +5,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import click
@@ -92,39 +91,34 @@ def shell(host: str) -> None:
     _enter("shell", host, ["bash", "--rcfile", _startup(host)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Ends a command with one line."""
-
-    name: str
-
-    def __call__(self, message: str, code: int) -> NoReturn:
-        click.echo(f"kofn {self.name}: {message}", err=True)
-        sys.exit(code)
-
-
 def _network(name: str) -> NetworkRecord:
-    refuse, network = _Refusal(name), running_network()
+    network = running_network()
     if network is None:
-        refuse("no network runs: `make run` or `kofn run` starts one", EXIT_NO_NETWORK)
+        _end(name, "no network runs: `make run` or `kofn run` starts one", EXIT_NO_NETWORK)
     if not network.hosts:
-        refuse(f"the network of pid {network.pid} is not made yet: try again in a second", EXIT_REFUSED)
+        _end(name, f"the network of pid {network.pid} is not made yet: try again in a second", EXIT_REFUSED)
     return network
 
 
 def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
     """Become the command, inside the host."""
-    refuse, found = _Refusal(name), _network(name).hosts
+    found = _network(name).hosts
     if host not in found:
-        refuse(f"no host is called {host!r}: {', '.join(found)} are there{did_you_mean(host, found)}", EXIT_REFUSED)
+        there = f"{', '.join(found)} are there{did_you_mean(host, found)}"
+        _end(name, f"no host is called {host!r}: {there}", EXIT_REFUSED)
     if os.geteuid() != 0:
-        refuse(f"entering a host needs root: sudo .venv/bin/kofn {name} {host} ...", EXIT_REFUSED)
+        _end(name, f"entering a host needs root: sudo .venv/bin/kofn {name} {host} ...", EXIT_REFUSED)
     for needed in ("nsenter", argv[0]):
         if shutil.which(needed) is None:
-            refuse(f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
+            _end(name, f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
     os.environ.update(environment or {}, KOFN_HOST=host)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be handed on
     os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
+
+
+def _end(name: str, message: str, code: int) -> NoReturn:
+    click.echo(f"kofn {name}: {message}", err=True)
+    sys.exit(code)
 
 
 def _startup(host: str) -> str:

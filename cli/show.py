@@ -68,7 +68,8 @@ def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -
         table.add_column(name, justify="right")
     table.add_column("")
     slowest = sorted(answer.worker, key=lambda worker: -worker.lambda_s)[:most]
-    for worker in sorted(slowest, key=lambda worker: worker.rank):
+    slowest.sort(key=lambda worker: worker.rank)
+    for worker in slowest:
         table.add_row(*_numbers(worker), *(_counts(worker) if wide else ()), _remark(worker))
     disagreements = [_disagreement(worker) for worker in slowest if _matters(worker, wide)]
     return Group(_model(answer), table, *_left_out(answer, slowest), *disagreements)

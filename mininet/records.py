@@ -211,8 +211,9 @@ def claim(names: list[str]) -> Record:
 
 def refuse_living() -> None:
     """Clean what dead networks have left; NetworkError for one that runs."""
-    for record in clean_dead():
-        raise NetworkError(f"another kofn network is running (pid {record.pid}): kill {record.pid} ends it")
+    if living := clean_dead():
+        pid = living[0].pid
+        raise NetworkError(f"another kofn network is running (pid {pid}): kill {pid} ends it")
 
 
 def clean_dead() -> list[Record]:

@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
+from kofn.results.ranks import FEW
 from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
 from kofn.run.commands import Commands
@@ -28,7 +29,7 @@ from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
 from kofn.run.jobs import plan_jobs
-from kofn.run.network import Network
+from kofn.run.network import EmulatedHost, Network
 from kofn.run.options import set_option
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
@@ -211,6 +212,12 @@ async def train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: C
         raise stopped_by(signals[0]) from None
 
 
+def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
+    """With their addresses; of many the first and the last."""
+    names = [f"{name} {host.ip}" for name, host in hosts.items()]
+    return ", ".join(names) if len(names) <= FEW else f"{len(names)} hosts, {names[0]} to {names[-1]}"
+
+
 async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
@@ -219,9 +226,9 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
     )
     try:
         folder.update_record(driver=network.ready.driver)
-        hosts = ", ".join(f"{name} {host.ip}" for name, host in network.ready.hosts.items())
         if not plan.quiet:
-            say(console, f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver}): {hosts}")
+            up = f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver})"
+            say(console, f"{up}: {_listed(network.ready.hosts)}")
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
         for number, (entry, *_) in enumerate(folder.trials):
             if not plan.quiet:
