@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from kofn.report.interval import Interval
 from kofn.report.summary import RunSummary, Summary, TrialSummary
-from kofn.report.table import plain_table
+from kofn.report.table import PlainTable
 from kofn.results.provenance import Provenance
 
 
@@ -54,8 +53,8 @@ class OverSeeds:
         names = [entry.objective for entry in self.trials]
         return [*names[:-1], f"{names[-1]} (baseline)"] if self.compared else names
 
-    def table(self, heading: str) -> Table:
-        return plain_table([heading, *self.headings()], self.rows())
+    def table(self, heading: str) -> PlainTable:
+        return PlainTable([heading, *self.headings()], self.rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ class SeedsSummary:
             "provenance": msgspec.to_builtins(self.provenance),
         }
 
-    def parts(self) -> list[Table]:
+    def parts(self) -> list[PlainTable]:
         """For the terminal: a table a job."""
         heading = f"mean (95 % interval), n = {len(self.summaries)}"
         return [job.table(heading if len(self.jobs) == 1 else f"job {job.job}, {heading}") for job in self.jobs]
