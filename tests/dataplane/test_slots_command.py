@@ -70,9 +70,9 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
 
 def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
     """Each block is closed soon after it was opened; there is one open at almost every moment."""
+    plane.install(k=2, slots=1024)
     if plane.switch.command == COMMANDS["bmv2"]:
         pytest.skip("BMv2's registers cannot be read")
-    plane.install(k=2, slots=1024)
     over = threading.Event()
 
     def train() -> None:
