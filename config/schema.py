@@ -23,7 +23,7 @@ from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import override
-from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS
+from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 
@@ -97,6 +97,9 @@ class JobSection(Section, frozen=True):
     window: PositiveInt = 64  # blocks in flight, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
+    modules: str | None = (
+        None  # a folder where module:Name is looked for, after the working folder; None: the TOML file's
+    )
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
         64.0  # largest magnitude of one addend; more is clipped into the residual
     )
@@ -284,9 +287,11 @@ class RunSection(Section, frozen=True):
     seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # every trial with so many, from run.seed on; 3 or more for a claim
     trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
     # that where job.collective is not "switch"
-    target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that an accuracy is the mean of
-    evaluate_every: PositiveInt = 1  # iterations; the accuracy of those between is not known
+    target: float | None = (
+        None  # of the workload's metric, which ends a trial; None: its own, 0.95 for digits' accuracy
+    )
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that a value of the metric is the mean of
+    evaluate_every: PositiveInt = 1  # iterations; the metric of those between is not known
     max_iterations: PositiveInt = 1000
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
@@ -368,11 +373,13 @@ class Config(Section, frozen=True):
         return config
 
     def _at(self, folder: Path) -> Self:
-        """With the paths in it that every process needs, from this folder on."""
+        """With the paths in it that every process needs, from this folder on; modules are looked for there."""
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
-        return replace(self, model=replace(model, **there))
+        modules = str((folder / (self.job.modules or ".")).resolve())
+        look_in(modules)
+        return replace(self, model=replace(model, **there), job=replace(self.job, modules=modules))
 
     def check(self) -> None:
         """Bounds that types cannot say, or that span fields."""

@@ -550,7 +550,7 @@ class StatePart(_message.Message):
     iteration: _builtins.int
     """the latest that is applied in it"""
     array: _builtins.str
-    """"parameters", "velocity" (float32), "results" (int64)"""
+    """name and type: "parameters:float32", "results:int64", "optimizer.velocity:float32" """
     data: _builtins.bytes
     """the next bytes of that array, native byte order"""
     def __init__(

@@ -9,6 +9,7 @@ import msgspec
 from kofn.config.objectives import check_objective
 from kofn.config.schema import CONTROL_PLANE, Config, LinkSection
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.workload.workload import metric_of
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
 from kofn.results.link_bytes import LinkBytes, write_links
@@ -60,7 +61,7 @@ class JobTrial:
             folder,
             config.job.workers,
             title,
-            target=config.run.target_accuracy,
+            metric=metric_of(config),
             compresses=config.compress.compresses,
         )
         self.neighbours: list[TrialView] = []

@@ -23,6 +23,7 @@ from kofn.host.training.loop import Step, Work, iteration_line
 from kofn.host.training.metrics import Metrics
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
 from kofn.host.workload.straggler_source import load_stragglers
+from kofn.host.workload.workload import metric_of
 from kofn.results.account import Account
 from kofn.sim.learning import Learning
 
@@ -66,6 +67,7 @@ class Student:
         self.encoder = Encoder.of(self._coding, compress, storage, rank)
         self._age_limit = config.policy.age_limit
         self._blocking = load_stragglers(config, rank)
+        self._metric = metric_of(config)
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         loss, gradient = self._learning.gradient(self._rank, iteration, batch)
@@ -90,8 +92,8 @@ class Student:
         return self.encoder.ledger.account()
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Step, accuracy, a line of metrics."""
-        learning, run = self._learning, self._config.run
+        """Step, evaluation, a line of metrics."""
+        learning = self._learning
         done = aggregate(finished, self._coding, rank=self._rank, average=learning.average)
         after = learning.apply(done)
         if step is not None:
@@ -102,9 +104,9 @@ class Student:
         )
         if after.diverged:
             return DIVERGED
-        if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
+        if self._metric is not None and self._metric.reached(after.evaluation.accuracy):
             return "target"
-        return "iterations" if done.iteration >= run.max_iterations else None
+        return "iterations" if done.iteration >= self._config.run.max_iterations else None
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the ledger."""

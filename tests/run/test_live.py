@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kofn.host.workload.metric import Metric
 from kofn.results.folder import RunFolder
 from kofn.rpc import kofn_pb2
 from kofn.run.display import Display
 from kofn.run.live import TrialView
 from tests.run.fake_run import append, compress, simulate
+
+NEVER = Metric(name="accuracy", target=2.0, percent=True)
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def live(folder: RunFolder) -> Iterator[TrialView]:
-    view = TrialView(folder.jobs[0].trials[0], 4, "round (1 of 1)", target=2.0)
+    view = TrialView(folder.jobs[0].trials[0], 4, "round (1 of 1)", metric=NEVER)
     yield view
     view.close()
 
@@ -158,7 +161,7 @@ def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: Tr
     fake = compress(simulate())
     for rank in range(4):
         append(folder, rank, fake.lines[rank][1])
-    compressing = TrialView(folder.jobs[0].trials[0], 4, "throughput", target=2.0, compresses=True)
+    compressing = TrialView(folder.jobs[0].trials[0], 4, "throughput", metric=NEVER, compresses=True)
     for view in (live, compressing):
         view.poll()
     compressing.close()
