@@ -56,15 +56,15 @@ def _fault(config: Config, metric: Metric | None) -> str:
 
 
 def _not_alike(config: Config, metric: Metric | None, workloads: list[Workload], gradient: Any) -> str:
-    """What differs between two workers, of which one takes the other's state, after the same step."""
+    """What differs between two workers, of which one takes the other's state, after the same steps."""
     plan = Planner(blocks=1, widths=(32,)).first()
     nothing, given = np.zeros(1, np.int64), gradient.copy()
     replicas = [Replica(workload, config, 1, plan) for workload in workloads]
-    for iteration in (1, 2):
-        for replica in replicas:
-            replica.apply(iteration, given.copy(), nothing, plan)
-        if iteration == 1 and (state := replicas[0].state()) is not None:
-            replicas[-1].restore(state)
+    replicas[0].apply(1, given.copy(), nothing, plan)
+    if (state := replicas[0].state()) is not None:
+        replicas[-1].restore(state)
+    for replica in replicas:
+        replica.apply(2, given.copy(), nothing, plan)
     if len({workload.parameters.tobytes() for workload in workloads}) > 1:
         return (
             "two workers' parameters differ after the same steps: a step may depend on parameters, gradient and state()"
