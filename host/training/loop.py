@@ -310,6 +310,7 @@ def report_of(
         iteration=step.iteration,
         first_block_s=step.first_block_s,
         censored=work.aborted,
+        loss=work.loss,
         late=late,
         gradient_norm2=work.norm2,
         gradient_agreement=work.agreement,
