@@ -165,8 +165,9 @@ class ModelSection(Section, frozen=True):
             raise ConfigError("model.trace is given, and model.stragglers = 'drawn': one of them is allowed")
 
 
-Law = Literal["poisson", "exponential", "pareto"]
-"""Of blocking times: a Poisson number of events of event_ms, exponential, or Pareto (shape 2, from 0 on)."""
+Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
+"""Of blocking times: a Poisson number of events of event_ms; always mean_ms; exponential; Pareto (shape 2, from 0 on);
+or none at all but in bursts (a Markov chain of two states), and there always the same."""
 
 
 class StragglerSection(Section, frozen=True):
@@ -176,8 +177,19 @@ class StragglerSection(Section, frozen=True):
     mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
+    burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # of all iterations: in bursts of law = "bursty"
+    burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of such a burst
     compute_ms: NotNegative | None = None  # other hardware: in place of model.compute_ms
     from_iteration: PositiveInt = 1
+
+    def check(self) -> None:
+        """That bursts are as long, and as seldom, as both numbers say."""
+        if self.burst_share > self.burst_iterations * (1 - self.burst_share):
+            most = self.burst_iterations / (1 + self.burst_iterations)
+            raise ConfigError(
+                f"straggler.burst_share is {self.burst_share:g} with burst_iterations = {self.burst_iterations:g}: at"
+                f" most {most:.3g} is allowed, as an iteration without blocking comes between two bursts"
+            )
 
 
 class ShockSection(Section, frozen=True):
@@ -279,6 +291,25 @@ class LinkSection(Section, frozen=True):
             raise ConfigError("link.workers is empty: one or more numbers are allowed")
 
 
+class CpuSection(Section, frozen=True):
+    """Less of a processor for some workers' processes, until a later entry for the same worker.
+
+    A limit of the kernel's (a cgroup's cpu.max, or cpu.cfs_quota_us) holds them up once they have used their share of
+    20 ms.  Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then
+    bound to. Only `kofn run` does it; what comes of it can be recorded (--record-stragglers) and then simulated.
+    """
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    share: Annotated[float, Meta(ge=0.05, le=1)]  # of one processor; 1: no limit
+    at_iteration: Annotated[int, Meta(ge=0)] = 0  # once any worker has finished this iteration; 0: from the start
+    after_s: NotNegative = 0.0  # so much later
+
+    def check(self) -> None:
+        """That there is something to slow down."""
+        if not self.workers:
+            raise ConfigError("cpu.workers is empty: one or more numbers are allowed")
+
+
 class RunSection(Section, frozen=True):
     """What is done: trials over the same seed and stragglers, one after another."""
 
@@ -312,6 +343,7 @@ class Config(Section, frozen=True):
     shard: tuple[ShardSection, ...] = ()
     fault: tuple[FaultSection, ...] = ()
     link: tuple[LinkSection, ...] = ()
+    cpu: tuple[CpuSection, ...] = ()
     event: tuple[EventSection, ...] = ()
 
     def __post_init__(self) -> None:
@@ -404,6 +436,7 @@ class Config(Section, frozen=True):
             self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
+            entry.check()
         for shock in self.shock:
             self._check_ranks(shock.workers, "shock.workers")
         self._check_shards()
@@ -413,6 +446,9 @@ class Config(Section, frozen=True):
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
+        for cpu in self.cpu:
+            self._check_ranks(cpu.workers, "cpu.workers")
+            cpu.check()
 
     def _check_event(self, event: EventSection) -> None:
         """One action, on something that is there."""

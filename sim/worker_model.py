@@ -77,6 +77,7 @@ class Student:
             norm2=norm2(gradient),
             agreement=self._learning.agreement(gradient, iteration),
             blocking_s=blocking_s,
+            blocked_s=blocking_s,
             aborted=False,
         )
 
@@ -167,7 +168,9 @@ class Zeros:
 
 
 def nothing(blocking_s: float, *, aborted: bool) -> Work:
-    return Work(loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, aborted=aborted)
+    return Work(
+        loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, blocked_s=blocking_s, aborted=aborted
+    )
 
 
 class Idler:

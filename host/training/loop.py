@@ -46,7 +46,8 @@ class Work:
     gradient: Floats | None
     norm2: float
     agreement: float  # with the aggregate that was applied before it was begun (compression.alignment)
-    blocking_s: float
+    blocking_s: float  # as it was drawn
+    blocked_s: float  # as it was measured: beyond the least time of a gradient, and its processor time
     aborted: bool
 
 
@@ -218,17 +219,22 @@ class Training:
 
     def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
+        spent_s = time.thread_time()
         loss, gradient = self._workload.gradient(iteration, batch)
+        spent_s = time.thread_time() - spent_s
         agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
-        floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
+        least_s = self._blocking.compute_s(iteration)
+        floor_s = max(0.0, ready + least_s - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s, batch)
+        blocked_s = max(0.0, time.monotonic() - ready - max(least_s, spent_s))
         return Work(
             loss=loss,
             gradient=None if aborted else gradient,
             norm2=0.0 if aborted else norm2(gradient),
             agreement=0.0 if aborted else agreement,
             blocking_s=blocking_s,
+            blocked_s=max(blocked_s, blocking_s) if aborted else blocked_s,
             aborted=aborted,
         )
 
@@ -266,6 +272,7 @@ def iteration_line(
         "count": aggregate.count,
         "members": aggregate.members,
         "late": aggregate.late,
+        "blocked_s": step.work.blocked_s if step and step.work else None,
         **asdict(evaluation),
         **(dict.fromkeys(OWN) | own),
         **(asdict(aggregate.encoding) if aggregate.encoding else {}),
