@@ -184,8 +184,8 @@ class StragglerSection(Section, frozen=True):
 
     def check(self) -> None:
         """That bursts are as long, and as seldom, as both numbers say."""
-        if self.burst_share > self.burst_iterations * (1 - self.burst_share):
-            most = self.burst_iterations / (1 + self.burst_iterations)
+        most = self.burst_iterations / (1 + self.burst_iterations)
+        if self.burst_share > most:
             raise ConfigError(
                 f"straggler.burst_share is {self.burst_share:g} with burst_iterations = {self.burst_iterations:g}: at"
                 f" most {most:.3g} is allowed, as an iteration without blocking comes between two bursts"
