@@ -71,13 +71,14 @@ class Student:
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         loss, gradient = self._learning.gradient(self._rank, iteration, batch)
+        longer_s = self._blocking.compute_s(iteration) - self._config.model.compute_ms / 1000
         return Work(
             loss=loss,
             gradient=gradient,
             norm2=norm2(gradient),
             agreement=self._learning.agreement(gradient, iteration),
             blocking_s=blocking_s,
-            blocked_s=blocking_s,
+            blocked_s=max(0.0, blocking_s + longer_s),
             aborted=False,
         )
 

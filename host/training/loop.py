@@ -47,7 +47,7 @@ class Work:
     norm2: float
     agreement: float  # with the aggregate that was applied before it was begun (compression.alignment)
     blocking_s: float  # as it was drawn
-    blocked_s: float  # as it was measured: beyond the least time of a gradient, and its processor time
+    blocked_s: float  # as it was measured: beyond model.compute_ms, and beyond the gradient's processor time
     aborted: bool
 
 
@@ -224,10 +224,9 @@ class Training:
         spent_s = time.thread_time() - spent_s
         agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
-        least_s = self._blocking.compute_s(iteration)
-        floor_s = max(0.0, ready + least_s - time.monotonic())
+        floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s, batch)
-        blocked_s = max(0.0, time.monotonic() - ready - max(least_s, spent_s))
+        blocked_s = max(0.0, time.monotonic() - ready - max(self._config.model.compute_ms / 1000, spent_s))
         return Work(
             loss=loss,
             gradient=None if aborted else gradient,

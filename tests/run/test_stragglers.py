@@ -55,7 +55,7 @@ def times(folder: Path) -> list[float]:
 def test_a_simulation_and_its_replay_take_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     COSTS.save(tmp_path / "costs.json")
-    own = '\n[[straggler]]\nworkers = [1]\nlaw = "bursty"\nmean_ms = 9\nburst_share = 0.4\n'
+    own = '\n[[straggler]]\nworkers = [1]\nlaw = "bursty"\nmean_ms = 9\nburst_share = 0.4\ncompute_ms = 9\n'
     words = ["--costs", "costs.json", "--trial", "fixed:2", "--trial", "all"]
     config = written(tmp_path, own, iterations=40, rule="merge")
     recorded = CliRunner().invoke(
