@@ -556,7 +556,7 @@ class StatePart(_message.Message):
     iteration: _builtins.int
     """the latest that is applied in it"""
     array: _builtins.str
-    """name and type: "parameters:float32", "results:int64", "optimizer.velocity:float32" """
+    """name, type and shape: "parameters:float32:4810", "optimizer.velocity:float32:4810" """
     data: _builtins.bytes
     """the next bytes of that array, native byte order"""
     def __init__(

@@ -36,13 +36,12 @@ COARSE = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What an objective may look at, for k = 1..n live workers (n,).
+    """All that an objective or a policy may look at, for k = 1..n live workers (n,).
 
-    `treatment`: of late gradients, under which all this is so. `history`: what has happened (None where nothing is
-    known of it). `expected_s` is E_k[T] in seconds, as if all workers
+    `treatment`: of late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
     started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
     that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
-    the mean of exact and fresh gradients (`progress`).
+    the mean of exact and fresh gradients (`progress`). `history`: what has happened; None where nothing is known of it.
     """
 
     expected_s: FloatArray

@@ -41,7 +41,6 @@ class HistoryLog:
 
     workers: int
     _rows: int = field(init=False)
-    _newest: int = 0
     _iteration: IntArray = field(init=False)
     _ended_s: FloatArray = field(init=False)
     _k: IntArray = field(init=False)

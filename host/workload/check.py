@@ -10,7 +10,7 @@ from kofn.config.plugins import WORKLOADS, in_words
 from kofn.config.schema import Config
 from kofn.host.compression.plan import Planner
 from kofn.host.workload.metric import Metric
-from kofn.host.workload.replica import Replica
+from kofn.host.workload.replica import Replica, from_parts, to_parts
 from kofn.host.workload.workload import Workload, load_workload, metric_of, workload_class
 
 
@@ -60,7 +60,7 @@ def _not_alike(config: Config, metric: Metric | None, workloads: list[Workload],
     replicas = [Replica(workload, config, 1, plan) for workload in workloads]
     replicas[0].apply(1, given.copy(), nothing, plan)
     if (state := replicas[0].state()) is not None:
-        replicas[-1].restore(state)
+        replicas[-1].restore(from_parts(1, dict(to_parts(state, part_bytes=1 << 40))))
     for replica in replicas:
         replica.apply(2, given.copy(), nothing, plan)
     if len({workload.parameters.tobytes() for workload in workloads}) > 1:

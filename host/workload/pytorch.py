@@ -14,7 +14,7 @@ import torch
 
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
-from kofn.host.workload.optimizer import Arrays, Optimizer, fitting
+from kofn.host.workload.optimizer import Arrays, Optimizer
 from kofn.host.workload.workload import Workload
 
 STATE = "torch"
@@ -87,9 +87,9 @@ class TorchOptimizer(Optimizer):
         return {STATE: np.frombuffer(out.getvalue(), np.uint8)}
 
     def restore(self, state: Arrays) -> None:
-        saved = state.get(STATE, np.zeros(0, np.uint8))
-        fitting({STATE: saved}, STATE, np.zeros(max(saved.size, 1), np.uint8))
-        self._optimizer.load_state_dict(torch.load(io.BytesIO(saved.tobytes()), weights_only=True))
+        if STATE not in state:
+            raise ValueError(f"a peer's optimizer has {', '.join(state) or 'nothing'}: one of PyTorch's is needed")
+        self._optimizer.load_state_dict(torch.load(io.BytesIO(state[STATE].tobytes()), weights_only=True))
 
 
 def _flatten(module: torch.nn.Module) -> torch.Tensor:

@@ -109,20 +109,23 @@ class Replica:
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration
-        except ValueError as error:
+        except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
             raise AgentError(str(error)) from error
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
-    """A state's arrays in pieces, each with the array's name and type ("parameters:float32")."""
+    """A state's arrays in pieces, each with the array's name, type and shape ("parameters:float32:4810")."""
     for name, array in state.arrays.items():
         data = array.tobytes()
         for start in range(0, max(len(data), 1), part_bytes):
-            yield f"{name}:{array.dtype.name}", data[start : start + part_bytes]
+            shape = "x".join(map(str, array.shape))
+            yield f"{name}:{array.dtype.name}:{shape}", data[start : start + part_bytes]
 
 
 def from_parts(iteration: int, parts: dict[str, bytes]) -> ReplicaState:
     """What to_parts() made, put together."""
-    named = {name.partition(":")[::2]: data for name, data in parts.items()}
-    arrays: Arrays = {name: np.frombuffer(data, kind) for (name, kind), data in named.items()}
+    arrays: Arrays = {}
+    for header, data in parts.items():
+        name, kind, shape = header.split(":")
+        arrays[name] = np.frombuffer(bytearray(data), kind).reshape([int(size) for size in shape.split("x") if size])
     return ReplicaState(iteration=iteration, arrays=arrays)

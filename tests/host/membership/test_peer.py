@@ -61,7 +61,9 @@ def test_a_replica_arrives_as_it_is() -> None:
         "results": random.integers(-(2**60), 2**60, 400_128),
         "values": random.random(10),
         "optimizer.torch": np.arange(7, dtype=np.uint8),
-        "optimizer.none": np.zeros(0, np.int16),
+        "optimizer.none": np.zeros((0, 3), np.int16),
+        "optimizer.table": random.random((3, 5)),
+        "optimizer.one": np.array(7),
     }
 
     async def scenario() -> None:
