@@ -21,7 +21,7 @@ from kofn.controller.estimate.grouped import Counts, by_value, grouped_counts, g
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
 from kofn.controller.estimate.poisson import farthest, poisson_done
-from kofn.controller.policy.history import History
+from kofn.controller.policy.history import TrainingHistory
 from kofn.controller.policy.plugin import guarded
 from kofn.controller.policy.policy import Policy
 
@@ -49,7 +49,7 @@ class Forecast:
     overhead_s: float
     worth: FloatArray
     treatment: Treatment = field(default_factory=Treatment)
-    history: History | None = None
+    history: TrainingHistory | None = None
 
     @property
     def workers(self) -> int:

@@ -18,7 +18,7 @@ from kofn.controller.estimate.model import Estimate
 from kofn.controller.policy.choose import Choice, Forecast, Objective, expected_times, gains
 from kofn.controller.policy.draws import law_times
 from kofn.controller.policy.evidence import Evidence, gain_error
-from kofn.controller.policy.history import History
+from kofn.controller.policy.history import TrainingHistory
 from kofn.controller.policy.policy import Policy, policy_costs
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import Beyond
@@ -40,7 +40,7 @@ class Known:
     progress: Progress
     overhead_s: float
     catch_up_s: float
-    history: History | None = None
+    history: TrainingHistory | None = None
 
 
 @dataclass(slots=True, kw_only=True)

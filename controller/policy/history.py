@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class TrainingHistory:
     """The latest m iterations that have ended, oldest first, of a job of n workers; no array can be written to."""
 
     now_s: float  # the controller's clock, as of `ended_s`
@@ -68,10 +68,10 @@ class HistoryLog:
             if report.HasField("loss"):
                 self._loss[row, rank] = report.loss
 
-    def history(self, live: BoolArray, now_s: float) -> History:
+    def history(self, live: BoolArray, now_s: float) -> TrainingHistory:
         order = np.argsort(self._iteration)
         order = order[self._iteration[order] > 0]
-        return History(
+        return TrainingHistory(
             now_s=now_s,
             live=_fixed(live.copy()),
             iteration=_fixed(self._iteration[order]),

@@ -103,7 +103,7 @@ BAD = [
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers has 4: 0 to 3"),
     ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
-    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nlaw = 'gauss'", "straggler[0].law is 'gauss': 'exponential' or"),
+    ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nlaw = 'gauss'", "straggler[0].law is 'gauss': 'bursty' or"),
     ("[[shock]]\nworkers = [4]\nblocking_ms = 1\nfor_ms = 1\nshare = 0.5", "shock.workers has 4: 0 to 3"),
     ("[[shock]]\nworkers = [0]\nblocking_ms = 1\nfor_ms = 1\nshare = 2", "shock[0].share is 2: "),
     ("[model]\ndirichlet = 0", "model.dirichlet is 0: more than 0 is allowed"),

@@ -16,7 +16,7 @@ from bench.synthetic import times_alone
 from kofn.cli import reference
 from kofn.config.schema import Config
 from kofn.controller.policy.choose import Forecast
-from kofn.controller.policy.history import History, HistoryLog
+from kofn.controller.policy.history import HistoryLog, TrainingHistory
 from kofn.rpc import kofn_pb2 as pb
 
 from .markdown import ROOT, anchors, blocks, documents, links, prose
@@ -98,7 +98,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
 
 def test_all_that_a_policy_sees_is_in_its_how_to() -> None:
     text = (ROOT / "docs" / "howto" / "objective.md").read_text()
-    seen = [*(field.name for kind in (Forecast, History) for field in fields(kind)), "workers", "ks"]
+    seen = [*(field.name for kind in (Forecast, TrainingHistory) for field in fields(kind)), "workers", "ks"]
     assert not [name for name in seen if f"`{name}`" not in text]
 
 
