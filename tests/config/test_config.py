@@ -32,7 +32,7 @@ BAD = [
     (
         "[runs]",
         "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shock, shard, fault,"
-        " link, event are allowed",
+        " link, cpu, event are allowed",
     ),
     (
         "[run]\ntrials = ['best']",
