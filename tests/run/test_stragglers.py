@@ -44,6 +44,8 @@ def test_a_record_that_cannot_be_written_is_refused_first(tmp_path: Path) -> Non
     ):
         with pytest.raises(ConfigError, match=words):
             check_record(path, jobs=jobs)
+    with pytest.raises(ConfigError, match=r"one seed is allowed, run.seeds is 3"):
+        check_record(tmp_path / "new.csv", seeds=3)
     result = CliRunner().invoke(main, ["simulate", "--record-stragglers", str(tmp_path / "there.csv")])
     assert result.exit_code == 2 and "is there" in result.stderr
 
