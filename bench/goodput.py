@@ -28,7 +28,7 @@ from kofn.run.runner import execute, make_plan
 
 LINK_MBPS = 20.0
 BASE = Config(
-    run=RunSection(name="goodput", trials=("all",), target_accuracy=1.0),
+    run=RunSection(name="goodput", trials=("all",), target=1.0),
     network=NetworkSection(link_mbps=LINK_MBPS),
     model=ModelSection(hidden=(256,), batch=1, compute_ms=0.0),
 )

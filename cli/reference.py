@@ -223,9 +223,10 @@ def results() -> str:
         (inspect.getdoc(Journal) or "").partition("\n\n")[2],
         "## summary.json",
         "An object with `ok` (nothing failed, and no trial was changed by hand), `failures` (sentences), `job`,"
-        " `target_accuracy`, `speedup` (the baseline's time to the target over the first trial's; null where these do"
-        " not compare), `not_compared` (which trials, and why), `early_end` (why the run ended before its last trial"
-        " did), `not_run` (trials that did not come to an iteration), `provenance` (see run.json) and `trials`: of"
+        " `metric` (`name`, `target`, `better`, `percent`; null where there is none), `speedup` (the baseline's"
+        " time to the target over the first trial's; null where these do not compare), `not_compared` (which trials,"
+        " and why), `early_end` (why the run ended before its last trial did), `not_run` (trials that did not come to"
+        " an iteration), `provenance` (see run.json) and `trials`: of"
         " each trial its `name` (the objective, and what was changed) and:",
         _fields(TrialSummary),
         "`interventions` is a list of",

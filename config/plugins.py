@@ -1,7 +1,8 @@
 """Plug-ins by name: those that ship, those of installed packages, and `module:Name` of a user's own.
 
 What ships is a file: `ring` is what host/collectives/kinds/ring.py calls `ring`.  An installed package gives a name by
-an entry point.  `module:Name` is looked for where Python looks for modules, and before that in the working folder.
+an entry point.  `module:Name` is looked for in the working folder, then in the folder of the configuration
+(job.modules), then where Python looks for modules.
 A registry knows names; nothing is imported before load().
 """
 
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 from kofn.config.errors import ConfigError
 from kofn.config.suggestion import did_you_mean
+from kofn.extras import EXTRAS, remedy
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -85,10 +87,15 @@ class Registry:
         self.check(name, self.kind)
         entry = self.find(name)
         assert entry is not None
-        if entry.value == name and (folder := os.getcwd()) not in sys.path:
-            sys.path.insert(0, folder)  # where `python -m` has it
+        if entry.value == name:
+            folders = [folder for folder in (os.getcwd(), *_FOLDERS) if folder not in sys.path]
+            sys.path[:0] = folders  # where `python -m` has the first one
         try:
             return entry.load()
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            words = remedy(error) if package in EXTRAS else in_words(error)
+            raise ConfigError(f"{self.called(name)} cannot be loaded: {words}") from error
         except Exception as error:  # whatever a foreign module does when it is imported
             raise ConfigError(f"{self.called(name)} cannot be loaded: {in_words(error)}") from error
 
@@ -118,6 +125,15 @@ class Registry:
         return [
             entry for entry in entry_points(group=self.group) if NAME.fullmatch(entry.name) and entry.name not in taken
         ]
+
+
+_FOLDERS: dict[str, None] = {}
+
+
+def look_in(folder: str) -> None:
+    """Also look for `module:Name` in this folder; ours are no modules of a user's."""
+    if not Path(folder).is_relative_to(PACKAGE.resolve()) and Path(folder) != Path(__file__).resolve().parent:
+        _FOLDERS[folder] = None
 
 
 @cache

@@ -24,7 +24,7 @@ from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import override
-from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS
+from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
@@ -99,6 +99,9 @@ class JobSection(Section, frozen=True):
     window: PositiveInt = 64  # blocks in flight, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
+    modules: str | None = (
+        None  # a folder where module:Name is looked for, after the working folder; None: the TOML file's
+    )
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
         64.0  # largest magnitude of one addend; more is clipped into the residual
     )
@@ -164,8 +167,9 @@ class ModelSection(Section, frozen=True):
             raise ConfigError("model.trace is given, and model.stragglers = 'drawn': one of them is allowed")
 
 
-Law = Literal["poisson", "exponential", "pareto"]
-"""Of blocking times: a Poisson number of events of event_ms, exponential, or Pareto (shape 2, from 0 on)."""
+Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
+"""Of blocking times: a Poisson number of events of event_ms; always mean_ms; exponential; Pareto (shape 2, from 0 on);
+or none at all but in bursts (a Markov chain of two states), and there always the same."""
 
 
 class StragglerSection(Section, frozen=True):
@@ -175,8 +179,19 @@ class StragglerSection(Section, frozen=True):
     mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
+    burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # of all iterations: in bursts of law = "bursty"
+    burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of such a burst
     compute_ms: NotNegative | None = None  # other hardware: in place of model.compute_ms
     from_iteration: PositiveInt = 1
+
+    def check(self) -> None:
+        """That bursts are as long, and as seldom, as both numbers say."""
+        most = self.burst_iterations / (1 + self.burst_iterations)
+        if self.burst_share > most:
+            raise ConfigError(
+                f"straggler.burst_share is {self.burst_share:g} with burst_iterations = {self.burst_iterations:g}: at"
+                f" most {most:.3g} is allowed, as an iteration without blocking comes between two bursts"
+            )
 
 
 class ShockSection(Section, frozen=True):
@@ -278,6 +293,25 @@ class LinkSection(Section, frozen=True):
             raise ConfigError("link.workers is empty: one or more numbers are allowed")
 
 
+class CpuSection(Section, frozen=True):
+    """Less of a processor for some workers' processes, until a later entry for the same worker.
+
+    A limit of the kernel's (a cgroup's cpu.max, or cpu.cfs_quota_us) holds them up once they have used their share of
+    20 ms.  Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then
+    bound to. Only `kofn run` does it; what comes of it can be recorded (--record-stragglers) and then simulated.
+    """
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    share: Annotated[float, Meta(ge=0.05, le=1)]  # of one processor; 1: no limit
+    at_iteration: Annotated[int, Meta(ge=0)] = 0  # once any worker has finished this iteration; 0: from the start
+    after_s: NotNegative = 0.0  # so much later
+
+    def check(self) -> None:
+        """That there is something to slow down."""
+        if not self.workers:
+            raise ConfigError("cpu.workers is empty: one or more numbers are allowed")
+
+
 class RunSection(Section, frozen=True):
     """What is done: trials over the same seed and stragglers, one after another."""
 
@@ -286,9 +320,11 @@ class RunSection(Section, frozen=True):
     seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # every trial with so many, from run.seed on; 3 or more for a claim
     trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
     # that where job.collective is not "switch"
-    target_accuracy: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that an accuracy is the mean of
-    evaluate_every: PositiveInt = 1  # iterations; the accuracy of those between is not known
+    target: float | None = (
+        None  # of the workload's metric, which ends a trial; None: its own, 0.95 for digits' accuracy
+    )
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that a value of the metric is the mean of
+    evaluate_every: PositiveInt = 1  # iterations; the metric of those between is not known
     max_iterations: PositiveInt = 1000
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
@@ -309,6 +345,7 @@ class Config(Section, frozen=True):
     shard: tuple[ShardSection, ...] = ()
     fault: tuple[FaultSection, ...] = ()
     link: tuple[LinkSection, ...] = ()
+    cpu: tuple[CpuSection, ...] = ()
     event: tuple[EventSection, ...] = ()
 
     def __post_init__(self) -> None:
@@ -370,11 +407,13 @@ class Config(Section, frozen=True):
         return config
 
     def at(self, folder: Path) -> Self:
-        """With the paths in it that every process needs, from this folder on."""
+        """With the paths in it that every process needs, from this folder on; modules are looked for there."""
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
-        return replace(self, model=replace(model, **there))
+        modules = str((folder / (self.job.modules or ".")).resolve())
+        look_in(modules)
+        return replace(self, model=replace(model, **there), job=replace(self.job, modules=modules))
 
     def check(self) -> None:
         """Bounds that types cannot say, or that span fields."""
@@ -399,6 +438,7 @@ class Config(Section, frozen=True):
             self._check_event(event)
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
+            entry.check()
         for shock in self.shock:
             self._check_ranks(shock.workers, "shock.workers")
         self._check_shards()
@@ -408,6 +448,9 @@ class Config(Section, frozen=True):
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
+        for cpu in self.cpu:
+            self._check_ranks(cpu.workers, "cpu.workers")
+            cpu.check()
 
     def _check_event(self, event: EventSection) -> None:
         """One action, on something that is there."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from kofn.config.schema import Config
 from kofn.experiments.matrix import Cell, CellResult
-from kofn.report.summarise import target_of
+from kofn.host.workload.workload import metric_of
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import TrialFolder
 from kofn.results.worker_metrics import WorkerMetrics, read_trial
@@ -76,13 +76,12 @@ def _trials(result: CellResult) -> Iterator[FinishedTrial]:
 
 
 def _columns(trial: FinishedTrial) -> Row:
-    cell, target = trial.cell, target_of(trial.config)
+    cell, metric = trial.cell, metric_of(trial.config)
     return {
         "scenario": cell.scenario.name,
         "seed": cell.seed,
         "workers": trial.config.job.workers,
-        "target_accuracy": target,
+        "target_accuracy": metric and metric.target,
         **summary_columns(trial.summary),
-        **({"best_accuracy": None} if target is None else {}),
         "command": f"kofn run {cell.source}",
     }

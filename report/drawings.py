@@ -8,15 +8,16 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from kofn.host.workload.metric import Metric
 from kofn.report.costs_figure import LINK_LABELS, CostBar, costs_figure
 from kofn.report.figures import (
     Series,
     TrialSeries,
-    accuracy_figure,
     compression_figure,
     iteration_figure,
     lambda_figure,
     mark_numbers,
+    metric_figure,
 )
 from kofn.report.svg import svg
 
@@ -46,17 +47,17 @@ class Drawing:
 
 
 def drawings(
-    trials: Sequence[TrialSeries], bars: Sequence[CostBar], target: float, *, compresses: bool
+    trials: Sequence[TrialSeries], bars: Sequence[CostBar], metric: Metric | None, *, compresses: bool
 ) -> Iterator[Drawing]:
-    """Accuracy, costs and compression, where there are such, and iteration time of all trials; blocking and k of
+    """The metric, costs and compression, where there are such, and iteration time of all trials; blocking and k of
     each.  Nothing without a trial."""
-    if any(entry.accuracy.x.size for entry in trials):
+    if metric is not None and any(entry.accuracy.x.size for entry in trials):
         yield Drawing(
-            name="accuracy",
-            caption="Held-out accuracy against the time since the first worker began its first iteration. A dot is"
-            f" where a trial reached the target.{_marked(trials)}",
-            figure=accuracy_figure(trials, target),
-            headings=("trial", "time_s", "accuracy"),
+            name=metric.name.replace(" ", "-"),
+            caption=f"{metric.name.capitalize()} against the time since the first worker began its first iteration. A"
+            f" dot is where a trial reached the target.{_marked(trials)}",
+            figure=metric_figure(trials, metric),
+            headings=("trial", "time_s", metric.name),
             rows=[(entry.name, x, y) for entry in trials for x, y in _points(entry.accuracy)],
         )
     if trials:

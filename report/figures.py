@@ -16,6 +16,8 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kofn.host.workload.metric import Metric
+
 Floats = npt.NDArray[np.float64]
 
 SIZE_INCHES = (9.0, 4.2)
@@ -83,7 +85,7 @@ class TrialSeries:
 
     name: str
     k: Series  # over the iterations
-    accuracy: Series  # over seconds
+    accuracy: Series  # the metric, over seconds
     iteration_ms: Series  # over the iterations
     expected_ms: Series  # E_k[T] of the controller, over the iterations
     predicted_ms: Series  # iteration time as it predicts it, likewise
@@ -110,22 +112,26 @@ def lambda_figure(entry: TrialSeries) -> Figure:
         return figure
 
 
-def accuracy_figure(trials: Sequence[TrialSeries], target: float) -> Figure:
-    """Held-out accuracy over time, all trials, with the time at which each reached the target."""
+def metric_figure(trials: Sequence[TrialSeries], metric: Metric) -> Figure:
+    """The metric over time, all trials, with the time at which each reached the target."""
+    scale, unit = (100, " [%]") if metric.percent else (1, "")
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
         for entry, colour in zip(trials, _colours(trials), strict=True):
-            reached = np.flatnonzero(entry.accuracy.y >= target)
+            values = entry.accuracy.y
+            reached = np.flatnonzero(values >= metric.target if metric.better == "higher" else values <= metric.target)
             when = f"{entry.accuracy.x[reached[0]]:.1f} s to the target" if reached.size else "target not reached"
             label = f"{entry.name}: {when}"
-            axes.plot(entry.accuracy.x, 100 * entry.accuracy.y, color=colour, label=label, linewidth=1.8)
+            axes.plot(entry.accuracy.x, scale * values, color=colour, label=label, linewidth=1.8)
             if reached.size:
-                axes.plot(entry.accuracy.x[reached[0]], 100 * entry.accuracy.y[reached[0]], "o", color=colour)
-        axes.axhline(100 * target, color="#555555", linestyle=":", label=f"target {target:.1%}")
-        axes.set(title="Held-out accuracy", xlabel="time since the first iteration began [s]", ylabel="accuracy [%]")
+                axes.plot(entry.accuracy.x[reached[0]], scale * values[reached[0]], "o", color=colour)
+        label = f"target {metric.text(metric.target)}"
+        axes.axhline(scale * metric.target, color="#555555", linestyle=":", label=label)
+        words = {"title": metric.name.capitalize(), "ylabel": f"{metric.name}{unit}"}
+        axes.set(xlabel="time since the first iteration began [s]", **words)
         axes.set_xlim(left=0)
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right" if metric.better == "higher" else "upper right")
         _draw_marks([axes], trials, over="time_s")
         return figure
 

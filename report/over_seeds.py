@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from kofn.host.workload.metric import Metric
 from kofn.report.interval import Interval
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.table import PlainTable
@@ -34,7 +35,7 @@ class OverSeeds:
     """One job, by trial."""
 
     job: int
-    target_accuracy: float | None
+    metric: Metric | None
     compared: bool
     """Whether the last trial is a baseline."""
     trials: tuple[TrialOverSeeds, ...]
@@ -98,7 +99,7 @@ def over_seeds(several: Sequence[Summary]) -> OverSeeds:
     first, longest = several[0], max(several, key=lambda one: len(one.trials))
     return OverSeeds(
         job=first.job,
-        target_accuracy=first.target_accuracy,
+        metric=first.metric,
         compared=any(one.baseline for one in several),
         trials=tuple(_trial(several, place, entry.objective) for place, entry in enumerate(longest.trials)),
     )

@@ -72,7 +72,7 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
         for (entry, read), trial in zip(begun, summary.trials, strict=True)
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
-    several = drawings(trials, bars, config.run.target_accuracy, compresses=summary.compresses)
+    several = drawings(trials, bars, summary.metric, compresses=summary.compresses)
     into = folder.path / FIGURES / folder.stem
     rows = summary.rows()
     return {

@@ -9,6 +9,7 @@ import msgspec
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
+from kofn.host.workload.metric import Metric
 from kofn.report.formatting import counts, integer, link_bytes, milliseconds, ratio, seconds, traffic
 from kofn.report.summary import TrialSummary, stored_summary
 from kofn.report.table import PlainTable
@@ -17,7 +18,7 @@ from kofn.results.folder import RunFolder
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
 """Of each trial, in JSON."""
 
-NAMED = ("run.name",)
+NAMED = ("run.name", "job.modules")
 """Keys in which runs may differ without being different."""
 
 
@@ -27,6 +28,7 @@ class RunSide:
 
     path: Path
     config: Config
+    metric: Metric | None
     trials: tuple[TrialSummary, ...]
     early_end: str
 
@@ -45,7 +47,13 @@ class RunSide:
             raise ConfigError(f"{path} has no summary ({error}): kofn report {path} makes it") from error
         if len(folder.jobs) > 1:
             raise ConfigError(f"{path} is a run of {len(folder.jobs)} jobs: runs of one job are compared")
-        return cls(path=path, config=folder.configs()[0], trials=summary.trials, early_end=summary.early_end)
+        return cls(
+            path=path,
+            config=folder.configs()[0],
+            metric=summary.metric,
+            trials=summary.trials,
+            early_end=summary.early_end,
+        )
 
     def trial(self, objective: str) -> TrialSummary | None:
         """The first one of this objective."""
@@ -89,7 +97,7 @@ class SideBySide:
 
     def _faster(self, objective: str) -> float | None:
         first, second = (side.trial(objective) for side in self.sides)
-        targets = {side.config.run.target_accuracy for side in self.sides}
+        targets = {side.metric for side in self.sides}
         if first is None or second is None or first.by_hand or second.by_hand or len(targets) > 1:
             return None
         if first.time_to_target_s is None or second.time_to_target_s is None:

@@ -8,7 +8,7 @@ import numpy as np
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.training.divergence import DIVERGED
-from kofn.host.workload.workload import workload_class
+from kofn.host.workload.workload import metric_of
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import courses
@@ -46,7 +46,7 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
     begun = [(entry, read_begun(entry, config.job.workers), early_end) for entry in folder.trials[count:]]
     return Summary(
         job=folder.id,
-        target_accuracy=target_of(config),
+        metric=metric_of(config),
         trials=tuple(
             summarise_trial(entry, workers, config, job=folder.id, early_end=reason)
             for entry, workers, reason in [*read, *begun]
@@ -58,19 +58,14 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
     )
 
 
-def target_of(config: Config) -> float | None:
-    """The accuracy that a trial has to reach; None where the workload trains nothing."""
-    return config.run.target_accuracy if workload_class(config).trains else None
-
-
 def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
     """One trial from its workers' lines and sums; `early_end`: why it ended before they did."""
     lines = [line for worker in workers for line in worker.iterations]
     begin = start(workers)
-    target = config.run.target_accuracy
-    reached = min((line for line in lines if (line.accuracy or 0.0) >= target), key=_time, default=None)
+    metric = metric_of(config)
+    reached = min((line for line in lines if metric and metric.reached(line.accuracy)), key=_time, default=None)
     finished = first_finishes(workers)
     times = [line.time for line in finished]
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
@@ -87,7 +82,7 @@ def summarise_trial(
         iterations_to_target=None if reached is None else reached.iteration,
         duration_s=max(map(_time, lines)) - begin,
         iterations=finished[-1].iteration,
-        best_accuracy=max(line.accuracy or 0.0 for line in lines),
+        best_accuracy=None if metric is None else metric.best(line.accuracy for line in lines),
         owned_accuracy=finished[-1].owned_accuracy,
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
         mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,

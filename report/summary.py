@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed, compressed_rows
 from kofn.report.formatting import (
     by_worker,
@@ -38,7 +39,8 @@ class TrialSummary:
     iterations_to_target: int | None
     duration_s: float
     iterations: int
-    best_accuracy: float
+    best_accuracy: float | None
+    """The metric's best value; None where it is not known."""
     owned_accuracy: float | None
     """In the end, on the classes that one worker alone holds; None where there are none."""
     median_iteration_s: float
@@ -133,17 +135,16 @@ class TrialSummary:
             return f"{name_workers(found)} (up to {max(found.values())} gradients)"
         return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found.items())
 
-    def failures(self, target: float | None) -> list[str]:
-        """Why this trial does not count, one sentence each; without a target only what is wrong."""
+    def failures(self, metric: Metric | None) -> list[str]:
+        """Why this trial does not count, one sentence each; without a metric only what is wrong."""
         reasons = [*self.broken, *self.objective_faults[:1]]
         if self.early_end:
             reasons.append(f"did not end: {self.early_end}")
         elif self.diverged:
             reasons.append(f"diverged: ended after iteration {self.iterations} (model.learning_rate is too large?)")
-        elif target is not None and self.time_to_target_s is None:
-            reasons.append(
-                f"accuracy {target:.1%} was not reached in {self.iterations} iterations (best {self.best_accuracy:.1%})"
-            )
+        elif metric is not None and self.time_to_target_s is None:
+            target, best = metric.text(metric.target), metric.text(self.best_accuracy)
+            reasons.append(f"{metric.name} {target} was not reached in {self.iterations} iterations (best {best})")
         return [f"trial {self.objective}: {reason}" for reason in reasons]
 
 
@@ -154,7 +155,7 @@ class StoredSummary(msgspec.Struct, frozen=True):
     failures: tuple[str, ...] = ()
     early_end: str = ""
     not_compared: tuple[str, ...] = ()
-    target_accuracy: float | None = None
+    metric: Metric | None = None
     trials: tuple[TrialSummary, ...] = ()
     jobs: "tuple[StoredSummary, ...]" = ()
 
@@ -180,8 +181,8 @@ class Summary:
     """One job's whole run, as far as it came; the last trial is the baseline."""
 
     job: int
-    target_accuracy: float | None
-    """None where there is none to be reached."""
+    metric: Metric | None
+    """With the target that trials have to reach; None where there is none."""
     trials: tuple[TrialSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
@@ -193,7 +194,7 @@ class Summary:
     @property
     def failures(self) -> list[str]:
         """Every reason why the run failed; empty if it did not."""
-        reasons = [reason for entry in self.trials for reason in entry.failures(self.target_accuracy)]
+        reasons = [reason for entry in self.trials for reason in entry.failures(self.metric)]
         return [*reasons, *(f"trial {objective}: not run: {self.early_end}" for objective in self.not_run)]
 
     @property
@@ -244,7 +245,7 @@ class Summary:
             "ok": self.ok,
             "failures": self.failures,
             "job": self.job,
-            "target_accuracy": self.target_accuracy,
+            "metric": self.metric and asdict(self.metric),
             "speedup": self.speedup,
             "not_compared": self.not_compared,
             "early_end": self.early_end,
@@ -281,9 +282,9 @@ class Summary:
 
     def _target(self) -> list[list[str]]:
         """Rows on the way to the target, where there is one."""
-        if self.target_accuracy is None:
+        if self.metric is None:
             return []
-        target = f"time to {self.target_accuracy:.1%} accuracy"
+        target = f"time to {self.metric.goal}"
         against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
         return [
             [target, *("diverged" if entry.diverged else seconds(entry.time_to_target_s) for entry in self.trials)],

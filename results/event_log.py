@@ -12,8 +12,8 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float  # Unix
     iteration: int  # the newest one that any worker had finished
-    action: str  # "kill", "start", "objective" or "link"; "late": what was started could not join any more
-    name: str  # of the process, or the objective, or whose link has which rate
+    action: str  # "kill", "start", "objective", "link" or "cpu"; "late": what was started could not join any more
+    name: str  # of the process, or the objective, or whose link has which rate, or whose process which share
     missed: str = ""  # why nothing came of it; empty: it was done
 
     @property
@@ -31,7 +31,8 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _what(self) -> tuple[str, str]:
-        what = {"objective": f"objective {self.name}", "link": f"link of {self.name}"}.get(self.action, self.name)
+        things = {"objective": "objective", "link": "link of", "cpu": "processor of"}
+        what = f"{things[self.action]} {self.name}" if self.action in things else self.name
         return what, {"kill": "killed", "start": "started"}.get(self.action, "set")
 
 

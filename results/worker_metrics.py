@@ -40,7 +40,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     params: str
     first_block_s: float | None = None
     iteration_s: float | None = None
-    blocking_s: float | None = None
+    blocking_s: float | None = None  # as it was drawn
+    blocked_s: float | None = None  # as it was measured, also of a gradient that it gave up: beyond model.compute_ms
     compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
     encode_s: float | None = None  # this and the next five: host.collectives.collective.Times
     send_s: float | None = None

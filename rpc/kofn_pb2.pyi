@@ -145,6 +145,7 @@ class Report(_message.Message):
     CENSORED_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     K_LEAST_FIELD_NUMBER: _builtins.int
     K_MOST_FIELD_NUMBER: _builtins.int
@@ -171,6 +172,8 @@ class Report(_message.Message):
     """at least one block of the iteration closed without this worker"""
     iteration_s: _builtins.float
     """from parameters ready to parameters ready"""
+    loss: _builtins.float
+    """of this worker's gradient, where the workload has one"""
     decision: _builtins.int
     """number of the last Decision (or Welcome) that it had heard when it began the iteration"""
     k_least: _builtins.int
@@ -218,6 +221,7 @@ class Report(_message.Message):
         censored: _builtins.bool = ...,
         late: _builtins.bool = ...,
         iteration_s: _builtins.float = ...,
+        loss: _builtins.float | None = ...,
         decision: _builtins.int = ...,
         k_least: _builtins.int = ...,
         k_most: _builtins.int = ...,
@@ -236,11 +240,13 @@ class Report(_message.Message):
         discarded: _builtins.float = ...,
         oldest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "loss", b"loss", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
 
@@ -550,7 +556,7 @@ class StatePart(_message.Message):
     iteration: _builtins.int
     """the latest that is applied in it"""
     array: _builtins.str
-    """"parameters", "velocity" (float32), "results" (int64)"""
+    """name, type and shape: "parameters:float32:4810", "optimizer.velocity:float32:4810" """
     data: _builtins.bytes
     """the next bytes of that array, native byte order"""
     def __init__(

@@ -9,6 +9,7 @@ import sys
 import click
 
 from kofn.results.folder import CERTIFICATES
+from kofn.run.cpu import remove_groups
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.state import abandoned, running
 
@@ -70,6 +71,7 @@ def command() -> None:
         sys.exit(1)
     click.echo("kofn clean: looking for leftovers of earlier runs")
     remove_certificates()
+    remove_groups()
     try:
         code = subprocess.run([SYSTEM_PYTHON, BOOT, "--clean"], check=False, timeout=CLEAN_TIMEOUT_S).returncode
     except subprocess.TimeoutExpired:

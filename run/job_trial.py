@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from kofn.config.objectives import check_objective
-from kofn.config.schema import CONTROL_PLANE, Config, LinkSection
+from kofn.config.schema import CONTROL_PLANE, Config, CpuSection, LinkSection
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.workload.workload import metric_of
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
 from kofn.results.link_bytes import LinkBytes, write_links
@@ -18,6 +19,7 @@ from kofn.results.tail import LineTail
 from kofn.rpc.document import document
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.controller_client import ControllerClient
+from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.live import TrialView
 from kofn.run.network import EmulatedHost, Network, ProcessSpec
@@ -60,22 +62,28 @@ class JobTrial:
             folder,
             config.job.workers,
             title,
-            target=config.run.target_accuracy,
+            metric=metric_of(config),
             compresses=config.compress.compresses,
         )
         self.neighbours: list[TrialView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
         self._processes, self._network = processes, network
         self._hosts, self._server = hosts, server
-        self._schedule = Schedule([*config.event, *config.link])
+        self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
         self._prefix = prefix
+        self._cpu = CpuShares(processes, folder.log)
         self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
 
     def process(self, name: str) -> str:
         """The process that an event's name means."""
         return name if name in CONTROL_PLANE else self._prefix + name
+
+    @property
+    def loads(self) -> list[str]:
+        """Processes that hold workers up: to be ended with the trial."""
+        return self._cpu.loads
 
     def port_rules(self) -> Iterator[FaultRule]:
         """What the switch is to do to this job's packets."""
@@ -205,12 +213,17 @@ class JobTrial:
             for rank in event.workers:
                 await self._network.shape(self._hosts[rank][0], event.mbps)
             return ""
+        if isinstance(event, CpuSection):
+            return await self._cpu.set([self._workers[rank] for rank in event.workers], event.share)
         what, value = action(event)
         if what == "objective":
             if self._processes.state("controller") is not ProcessState.RUNNING:
                 return "the controller does not run"
             return await client.set_objective(self.config.job.id, value) or ""
-        name = self.process(value)
+        return await self._kill_or_start(what, self.process(value))
+
+    async def _kill_or_start(self, what: str, name: str) -> str:
+        """Why not, where there is nothing to do."""
         state = self._processes.state(name)
         if what == "kill" and state is ProcessState.RUNNING:
             await self._processes.kill(name)
@@ -218,6 +231,7 @@ class JobTrial:
             if name in self._workers:
                 self._started_at[name] = self._finished(self._workers.index(name))
             await self._processes.restart(name)
+            return await self._cpu.restarted(name)
         else:
             return {
                 ProcessState.ABSENT: "it does not run",

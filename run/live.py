@@ -6,6 +6,7 @@ As lines; run/live_table.py has it as a table, run/display.py shows them.  Knows
 import time
 from dataclasses import dataclass, field
 
+from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed
 from kofn.results.account import STARVED
 from kofn.results.folder import TrialFolder
@@ -24,7 +25,7 @@ class WorkerView:
 
     rank: int
     tail: Tail
-    target: float
+    metric: Metric | None
     last: Iteration | None = None
     loss: float | None = None
     accuracy: float | None = None
@@ -72,18 +73,18 @@ class WorkerView:
     @property
     def _at_goal(self) -> bool:
         """It has trained to the end, and waits for the others'."""
-        return (self.accuracy or 0.0) >= self.target
+        return self.metric is not None and self.metric.reached(self.accuracy)
 
 
 class TrialView:
     """One job's part of a trial as it goes on."""
 
     def __init__(
-        self, folder: TrialFolder, workers: int, title: str, *, target: float, compresses: bool = False
+        self, folder: TrialFolder, workers: int, title: str, *, metric: Metric | None, compresses: bool = False
     ) -> None:
-        """Nothing is read before the first poll(); `target` is the accuracy at which workers end."""
-        self.title, self._compresses = title, compresses
-        self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), target) for rank in range(workers)]
+        """Nothing is read before the first poll(); workers end at the target of `metric`."""
+        self.title, self._compresses, self._metric = title, compresses, metric
+        self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), metric) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
         self._lines: list[str] = []
@@ -189,7 +190,9 @@ class TrialView:
         if newest is None:
             return "  ".join([*parts, "waiting for the workers' first iteration"])
         parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
-        parts += [f"accuracy {_percent(self.accuracy())}", f"k {newest.k} of {len(self.workers)}"]
+        if self._metric is not None:
+            parts.append(f"{self._metric.name} {self._metric.text(self.accuracy())}")
+        parts.append(f"k {newest.k} of {len(self.workers)}")
         if (expected := self.expected_s()) is not None:
             parts.append(f"E_k[T] {expected * 1e3:.1f} ms")
         return "  ".join(parts + self._compression())
@@ -239,7 +242,3 @@ def _pair(worker: WorkerView) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

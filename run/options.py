@@ -1,5 +1,7 @@
 """Command line options that several commands have."""
 
+from pathlib import Path
+
 import click
 
 set_option = click.option(
@@ -10,3 +12,12 @@ set_option = click.option(
     help="Another value for a key of the configuration, model.learning_rate=0.05 for example; repeat it for more.",
 )
 """For commands that read a configuration."""
+
+record_option = click.option(
+    "--record-stragglers",
+    "record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to FILE how long each worker of the last trial was blocked, as measured: a CSV for model.trace.",
+)
+"""For commands that train."""

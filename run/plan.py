@@ -20,6 +20,8 @@ class RunPlan:
     """Nothing but what happens and why nothing moves."""
     check: bool = True
     """Measure the network before the first trial."""
+    record: Path | None = None
+    """Where the last trial's blocking is written to."""
 
     @property
     def configs(self) -> list[Config]:

@@ -7,14 +7,14 @@ from kofn.config.schema import Config
 from kofn.host.collectives.check import check_collective
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
+from kofn.host.workload.check import check_workload
 from kofn.host.workload.straggler_source import straggler_class
-from kofn.host.workload.workload import workload_class
 
 
 def check_plugins(config: Config) -> None:
     """ConfigError says which plug-in does not do, and why.  What ships is not tried, but asked what it can do."""
     check_collective(config)
-    workload_class(config)
+    check_workload(config)
     straggler_class(config)
     _check_codec(config)
     for objective in config.objectives:

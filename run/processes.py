@@ -33,11 +33,16 @@ class Processes:
         self._network = network
         self._programs: dict[str, ProcessSpec] = {}
         self._states: dict[str, ProcessState] = {}
+        self._pids: dict[str, int] = {}
         self._exits: dict[asyncio.Future[int], str] = {}
 
     def state(self, name: str) -> ProcessState:
         """Of a process by name."""
         return self._states.get(name, ProcessState.ABSENT)
+
+    def pid(self, name: str) -> int:
+        """Of a process that was started."""
+        return self._pids[name]
 
     def running(self, names: Sequence[str]) -> bool:
         """Whether any of these runs."""
@@ -53,7 +58,7 @@ class Processes:
 
     async def restart(self, name: str) -> None:
         """Start a process that does not run, with the command line that is known; its log goes on where it ended."""
-        await self._network.launch(self._programs[name])
+        self._pids[name] = await self._network.launch(self._programs[name])
         self._states[name] = ProcessState.RUNNING
         self._exits[asyncio.ensure_future(self._network.exit_of(name))] = name
 

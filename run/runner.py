@@ -6,6 +6,7 @@ network, compare the trials.  Whatever happens in between, the network and every
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import time
@@ -25,17 +26,19 @@ from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
 from kofn.run.commands import Commands
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
+from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
 from kofn.run.jobs import plan_jobs
 from kofn.run.network import EmulatedHost, Network
-from kofn.run.options import set_option
+from kofn.run.options import record_option, set_option
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
 from kofn.run.seeds import run_seeds
 from kofn.run.signals import cancel_on_signal, deferred, stopped_by
 from kofn.run.state import hold
+from kofn.run.stragglers import check_record, record_stragglers
 from kofn.run.topology import wanted_topology
 from kofn.run.trial import Trial
 
@@ -77,6 +80,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
     "baseline.  [default: run.trials; where that is not given, policy.objective and all]",
 )
 @set_option
+@record_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")
 def command(
@@ -87,6 +91,7 @@ def command(
     out: Path | None,
     objectives: tuple[str, ...],
     settings: tuple[str, ...],
+    record: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -107,6 +112,7 @@ def command(
             out=out,
             objectives=objectives,
             settings=settings,
+            record=record,
             as_json=as_json,
             quiet=quiet,
         )
@@ -120,6 +126,7 @@ def make_plan(
     out: Path | None = None,
     objectives: tuple[str, ...] = (),
     settings: tuple[str, ...] = (),
+    record: Path | None = None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunPlan:
@@ -127,7 +134,10 @@ def make_plan(
     jobs = plan_jobs(
         sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
     )
-    return RunPlan(jobs=jobs, folder=out or default_path(jobs[0].config.run.name), as_json=as_json, quiet=quiet)
+    if record is not None:
+        check_record(record, jobs=len(jobs), seeds=jobs[0].config.run.seeds)
+    folder = out or default_path(jobs[0].config.run.name)
+    return RunPlan(jobs=jobs, folder=folder, record=record, as_json=as_json, quiet=quiet)
 
 
 def carry_out(plan: RunPlan, console: Console) -> int:
@@ -137,6 +147,7 @@ def carry_out(plan: RunPlan, console: Console) -> int:
         return run_seeds(plan, console, execute)
     folder = execute(plan, console, conclude_early(console, as_json=plan.as_json))
     with deferred():
+        record_stragglers(folder, plan.record, console)
         return conclude(folder, plan.configs, console, as_json=plan.as_json)
 
 
@@ -151,6 +162,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     )
     check_space(plan.folder)
     remove_certificates()
+    remove_groups()
     with hold(plan.folder):
         check_ports(plan.shared.network)
         check_management(plan.shared.network)
@@ -241,6 +253,7 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
             folder.update_record(finished=number + 1)
     finally:
         await network.stop()
+        remove_groups(os.getpid())
 
 
 def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:

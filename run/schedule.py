@@ -1,4 +1,4 @@
-"""What is due of a job's [[event]] and [[link]] entries.
+"""What is due of a job's [[event]], [[link]] and [[cpu]] entries.
 
 No I/O and no clock: times come in.
 
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import CONTROL_PLANE, EventSection, JobSection, LinkSection
+from kofn.config.schema import CONTROL_PLANE, CpuSection, EventSection, JobSection, LinkSection
 
-Due = EventSection | LinkSection
+Due = EventSection | LinkSection | CpuSection
 """What happens once an iteration is reached."""
 
 Timed = TypeVar("Timed", bound=Due)
@@ -60,11 +60,17 @@ def in_order(events: Iterable[Timed]) -> list[Timed]:
 
 
 def action(event: Due) -> tuple[str, str]:
-    """What is done, and to which process, with which objective or to whose link."""
+    """What is done, and to which process, with which objective, to whose link or processor."""
     if isinstance(event, LinkSection):
-        return "link", f"{', '.join(f'worker-{rank}' for rank in event.workers)} ({event.mbps:g} Mbit/s)"
+        return "link", f"{_workers(event)} ({event.mbps:g} Mbit/s)"
+    if isinstance(event, CpuSection):
+        return "cpu", f"{_workers(event)} ({event.share:.0%})"
     (given,) = event.actions().items()  # the configuration is checked: exactly one
     return given
+
+
+def _workers(event: LinkSection | CpuSection) -> str:
+    return ", ".join(f"worker-{rank}" for rank in event.workers)
 
 
 def late_joiners(events: Iterable[EventSection]) -> set[str]:

@@ -4,6 +4,7 @@
 #   run/setup.sh          what `kofn run` needs
 #   run/setup.sh dev      what the tests and checks need as well
 #   run/setup.sh docs     what the tests need, and what builds the documentation's site
+#   run/setup.sh torch    what the tests need, and PyTorch's CPU build (200 MB), for workloads in PyTorch
 #   run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
 #
 # Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
@@ -104,12 +105,16 @@ venv=.venv
 inputs=(pyproject.toml constraints.txt)
 case $extra in
     "") ready run || ready dev || ready docs || install run -c constraints.txt -e '.[all]' ;;
-    dev) ready dev || ready docs || install dev -c constraints.txt -e '.[dev]' ;;
+    dev) ready dev || ready docs || ready torch || install dev -c constraints.txt -e '.[dev]' ;;
     docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
+    torch) # the +cpu of constraints.txt is nowhere but there, or in an index of your own: never gigabytes of CUDA
+        ready torch || install torch -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu \
+            -e '.[dev,torch]'
+        ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)
         ready shell || install shell -r requirements-shell.txt
         ;;
-    *) fail "unknown argument '$extra': none, 'dev', 'docs' or 'shell' is allowed" ;;
+    *) fail "unknown argument '$extra': none, 'dev', 'docs', 'torch' or 'shell' is allowed" ;;
 esac

@@ -82,7 +82,8 @@ class Trial:
             ) from None
         finally:
             self._processes.forget()
-        await self._network.end(servers)
+        loads = [name for training in self._trainings for name in training.loads]
+        await self._network.end([*servers, *loads])
         await self._network.end(["controller"])
         await self._network.end(["switch"])
 

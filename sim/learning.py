@@ -13,7 +13,6 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.sample import sample
 from kofn.host.training.divergence import Divergence
 from kofn.host.workload.evaluation import Evaluation
-from kofn.host.workload.model import Momentum
 from kofn.host.workload.replica import Replica
 from kofn.host.workload.workload import load_workload
 
@@ -37,12 +36,11 @@ class Learning:
         self._workers = [load_workload(config, rank) for rank in range(job.workers)]
         all_alike = load_workload(config, 0)
         self._newest = parameters = all_alike.parameters
-        self._divergence = Divergence(parameters) if all_alike.trains else None
+        self._divergence = Divergence(parameters) if all_alike.metric else None
         self.elements = len(parameters)
-        optimizer = Momentum(parameters, rate=model.learning_rate, momentum=model.momentum)
         self.coding = JobCoding.of(job, config.compress, self.elements)
         first = self.coding.planner.first()
-        self.replica = Replica(parameters, optimizer, all_alike.evaluator, self.coding.padded, first)
+        self.replica = Replica(all_alike, config, self.coding.padded, first)
         self._alignment = Alignment(self.elements)
         self._parameters = {0: parameters.copy()}  # after each iteration that somebody may need
         self._after: dict[int, After] = {}

@@ -29,10 +29,11 @@ from kofn.rpc.document import document
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
-from kofn.run.options import set_option
+from kofn.run.options import record_option, set_option
 from kofn.run.plan import RunPlan
 from kofn.run.runner import make_plan, prepare
 from kofn.run.seeds import run_seeds
+from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
 from kofn.sim.against import Pair, pairs, real_run
 from kofn.sim.against import table as compared
@@ -69,6 +70,7 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
     help="As of kofn run, with its default; repeat it for more.",
 )
 @set_option
+@record_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
 @click.option(
     "--cores",
@@ -92,6 +94,7 @@ def command(
     config: Path | None,
     objectives: tuple[str, ...],
     settings: tuple[str, ...],
+    record: Path | None,
     out: Path | None,
     cores: int | None,
     costs: Path | None,
@@ -116,8 +119,12 @@ def command(
                 raise ConfigError(f"--against {against} and {given}: the run's own configuration is simulated")
             config, real = real_run(against)
             objectives = objectives or tuple(entry.objective for entry in real)
+        if record is not None and times:
+            raise ConfigError(f"--record-stragglers {record} and --times: these simulations write no files")
         sources = () if config is None else (config,)
-        plan = make_plan(*sources, out=out, objectives=objectives, settings=settings, as_json=as_json, quiet=quiet)
+        plan = make_plan(
+            *sources, out=out, objectives=objectives, settings=settings, record=record, as_json=as_json, quiet=quiet
+        )
         check(plan.shared)
         measured = measure(plan.shared) if costs is None else Costs.load(costs)
         measured = measured if cores is None else replace(measured, cores=cores)
@@ -128,6 +135,7 @@ def command(
         if plan.shared.run.seeds > 1 and against is None:
             sys.exit(run_seeds(plan, make_console(stderr=as_json), lambda one, _: execute(one, console, measured)))
         folder = execute(plan, console, measured, conclude_early(make_console(stderr=as_json), as_json=as_json))
+        record_stragglers(folder, plan.record, console)
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
@@ -167,6 +175,11 @@ def check(config: Config) -> None:
         raise ConfigError("job.start_workers is not simulated: all workers start together")
     if any(fault.where == "switch" for fault in config.fault):
         raise ConfigError("fault.where is 'switch', which is not simulated: 'host' is")
+    if config.cpu:
+        raise ConfigError(
+            "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes what"
+            " comes of it to a file, and model.trace takes that"
+        )
     if config.network.topology is not None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 

@@ -23,6 +23,7 @@ from kofn.host.training.loop import Step, Work, iteration_line
 from kofn.host.training.metrics import Metrics
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
 from kofn.host.workload.straggler_source import load_stragglers
+from kofn.host.workload.workload import metric_of
 from kofn.results.account import Account
 from kofn.sim.learning import Learning
 
@@ -66,15 +67,18 @@ class Student:
         self.encoder = Encoder.of(self._coding, compress, storage, rank)
         self._age_limit = config.policy.age_limit
         self._blocking = load_stragglers(config, rank)
+        self._metric = metric_of(config)
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
         loss, gradient = self._learning.gradient(self._rank, iteration, batch)
+        longer_s = self._blocking.compute_s(iteration) - self._config.model.compute_ms / 1000
         return Work(
             loss=loss,
             gradient=gradient,
             norm2=norm2(gradient),
             agreement=self._learning.agreement(gradient, iteration),
             blocking_s=blocking_s,
+            blocked_s=max(0.0, blocking_s + longer_s),
             aborted=False,
         )
 
@@ -90,8 +94,8 @@ class Student:
         return self.encoder.ledger.account()
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Step, accuracy, a line of metrics."""
-        learning, run = self._learning, self._config.run
+        """Step, evaluation, a line of metrics."""
+        learning = self._learning
         done = aggregate(finished, self._coding, rank=self._rank, average=learning.average)
         after = learning.apply(done)
         if step is not None:
@@ -102,9 +106,9 @@ class Student:
         )
         if after.diverged:
             return DIVERGED
-        if (after.evaluation.accuracy or 0.0) >= run.target_accuracy:
+        if self._metric is not None and self._metric.reached(after.evaluation.accuracy):
             return "target"
-        return "iterations" if done.iteration >= run.max_iterations else None
+        return "iterations" if done.iteration >= self._config.run.max_iterations else None
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the ledger."""
@@ -165,7 +169,9 @@ class Zeros:
 
 
 def nothing(blocking_s: float, *, aborted: bool) -> Work:
-    return Work(loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, aborted=aborted)
+    return Work(
+        loss=0.0, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, blocked_s=blocking_s, aborted=aborted
+    )
 
 
 class Idler:

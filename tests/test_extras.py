@@ -75,7 +75,7 @@ def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
 
 
 def test_a_simulation_ends_without_a_report(tmp_path: Path) -> None:
-    (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget_accuracy = 0.1\nmax_iterations = 8\n")
+    (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     run = command("simulate", tmp_path / "few.toml", "--out", tmp_path / "out")
     assert run.returncode == 0, run.stderr
     assert "no report: jinja2 is not installed: pip install 'kofn[plots]'" in run.stdout

@@ -78,7 +78,7 @@ def test_commands_ignore_the_users_files(installed: Path, users_folder: Path) ->
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)")
 def test_a_run_from_the_wheel(installed: Path, users_folder: Path) -> None:
-    (users_folder / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget_accuracy = 0.1\nmax_iterations = 8\n")
+    (users_folder / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     arguments = ("few.toml", "--out", "out", "--json")
     inside = ["unshare", "-n", sys.executable, str(installed / "bin" / "kofn"), "run", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(installed), "KOFN_STATE_DIR": str(users_folder / "state")}

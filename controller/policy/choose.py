@@ -8,17 +8,22 @@ Pure functions; knows nothing of time, gRPC or the switch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from kofn.config.errors import ConfigError
 from kofn.config.late_rules import RuleName, Treatment
 from kofn.config.objectives import OBJECTIVES, check_objective
+from kofn.config.plugins import in_words
 from kofn.controller.estimate.curves import Curves
 from kofn.controller.estimate.grouped import Counts, by_value, grouped_counts, grouped_done
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
 from kofn.controller.estimate.poisson import farthest, poisson_done
+from kofn.controller.policy.history import TrainingHistory
 from kofn.controller.policy.plugin import guarded
+from kofn.controller.policy.policy import Policy
 
 GROUP_ABOVE = 64
 """Most workers for which every one's own lambda is used."""
@@ -31,12 +36,12 @@ COARSE = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What an objective may look at, for k = 1..n live workers (n,).
+    """All that an objective or a policy may look at, for k = 1..n live workers (n,).
 
     `treatment`: of late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
     started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
     that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
-    the mean of exact and fresh gradients (`progress`).
+    the mean of exact and fresh gradients (`progress`). `history`: what has happened; None where nothing is known of it.
     """
 
     expected_s: FloatArray
@@ -44,6 +49,7 @@ class Forecast:
     overhead_s: float
     worth: FloatArray
     treatment: Treatment = field(default_factory=Treatment)
+    history: TrainingHistory | None = None
 
     @property
     def workers(self) -> int:
@@ -65,6 +71,7 @@ class Objective:
     rule: RuleName | None = None  # for late gradients, where it leaves no choice
     treatments: tuple[Treatment, ...] = ()  # of late gradients among which it chooses; none: as the configuration says
     warm_up: int = 0  # iterations before the first choice
+    policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
         """Of several forecasts (forecasts, n)."""
@@ -121,11 +128,24 @@ def objective(text: str, workers: int) -> Objective:
     if fixed is not None:
         return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule)
     found = OBJECTIVES.load(text)
+    if isinstance(found, type) and issubclass(found, Policy):
+        return Objective(
+            name=text, costs=lambda forecast: 0 * forecast.ks, unit="", policy=_maker(text, found, workers)
+        )
     if not isinstance(found, Objective):
         found = Objective(name=text, costs=found, unit="")
     if text in OBJECTIVES.built_in:
         return found
     return replace(found, name=text, costs=guarded(OBJECTIVES.called(text), found.costs))
+
+
+def _maker(text: str, kind: type[Policy], workers: int) -> Callable[[], Policy]:
+    """ConfigError, now, where none can be made."""
+    try:
+        kind(workers)
+    except Exception as error:  # whatever a foreign class does
+        raise ConfigError(f"{OBJECTIVES.called(text)} failed: {in_words(error)}") from error
+    return partial(kind, workers)
 
 
 GAIN_MAX = 1e6

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kofn.config.late_rules import Treatment
+from kofn.config.objectives import OBJECTIVES
 from kofn.controller.errors import ObjectiveError
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
 from kofn.controller.policy.choose import Choice, Forecast, Objective, expected_times, gains
 from kofn.controller.policy.draws import law_times
 from kofn.controller.policy.evidence import Evidence, gain_error
+from kofn.controller.policy.history import TrainingHistory
+from kofn.controller.policy.policy import Policy, policy_costs
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import Beyond
 from kofn.controller.policy.progress import Progress
@@ -37,6 +40,7 @@ class Known:
     progress: Progress
     overhead_s: float
     catch_up_s: float
+    history: TrainingHistory | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,19 +55,23 @@ class Chooser:
     fault: str = ""  # what the objective did instead of giving costs; empty: it gave some
     evidence: Evidence = field(init=False)
     _logged: bool = False  # that this objective failed
+    _policy: Policy | None = field(init=False)  # that chooses, where the objective is one
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(window=self.window)
+        self._policy = self.goal.policy and self.goal.policy()
 
     def restart(self) -> None:
         """Forget every choice; the objective stays."""
         self.choice = self.prediction = None
         self.fault = ""
+        self._policy = self.goal.policy and self.goal.policy()
         self.evidence.forget()
 
     def follow(self, goal: Objective) -> None:
         """Another objective from now on."""
         self.goal, self.fault, self._logged = goal, "", False
+        self._policy = goal.policy and goal.policy()
         self.choice = None
         self.evidence.forget()
 
@@ -96,7 +104,9 @@ class Chooser:
 
         try:
             found, first = forecasts(), self.choice is None
-            choice = cheapest(found, self.goal.all_costs(found), k, treatment, margin)
+            if self._policy is not None:
+                iterations, margin = None, 0.0  # it alone says whether a change is worth it
+            choice = cheapest(found, self._costs(found), k, treatment, margin)
             present = choice.place_of(treatment, k)
             if iterations is not None and present is not None:
                 doubted = self.goal.all_costs(forecasts(DOUBT)) if len(found) > 1 else choice.all_costs
@@ -112,6 +122,12 @@ class Chooser:
         self.choice, self.fault = choice, ""
         self.prediction = predictions[choice.treatment.rule]
         return choice
+
+    def _costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
+        """Of several forecasts (forecasts, n); a policy has a single one."""
+        if self._policy is None:
+            return self.goal.all_costs(forecasts)
+        return policy_costs(OBJECTIVES.called(self.goal.name), self._policy, forecasts[0])
 
     def _surely(
         self,
@@ -174,4 +190,5 @@ def _forecast(
         overhead_s=known.overhead_s,
         worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
         treatment=treatment,
+        history=known.history,
     )

@@ -18,6 +18,7 @@ from kofn.controller.estimate.model import Estimate, fit
 from kofn.controller.estimate.pace import Pace
 from kofn.controller.policy.choose import Choice, Objective, objective
 from kofn.controller.policy.chooser import Chooser, Known
+from kofn.controller.policy.history import HistoryLog
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.progress import Progress
 from kofn.rpc import kofn_pb2 as pb
@@ -58,8 +59,10 @@ class Decider:
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     progress: Progress = field(init=False)
+    history: HistoryLog = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
     _decided: int = 0  # iteration of the last decision
+    _now_s: float = 0.0  # of the latest forecast
 
     def __post_init__(self) -> None:
         """Everyone lives, nothing is measured, k is the objective's start value."""
@@ -79,6 +82,7 @@ class Decider:
         self.chooser.restart()
         self.pace = Pace()
         self.progress = Progress(workers=self.workers, average=self.average)
+        self.history = HistoryLog(workers=self.workers)
         self._decided = 0
         self.k = self._start_k(self.goal.name)
         self.treatment = self._start_treatment()
@@ -109,6 +113,7 @@ class Decider:
         if not self.measurements.report(rank, report, now_s):
             return False
         self.progress.report(rank, report)
+        self.history.report(rank, report, self.k, now_s)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
         self.pace.caught_up(report.age, report.catch_up_s)
@@ -255,7 +260,7 @@ class Decider:
 
     def _forecast(self, now_s: float) -> bool:
         """Fit the model to what is known now; False while that is too little."""
-        taken = self.measurements
+        taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
         self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.iterations, self.estimate)
         return self._warm()
@@ -272,6 +277,7 @@ class Decider:
             progress=self.progress,
             overhead_s=self.pace.overhead_s,
             catch_up_s=self.pace.catch_up_s,
+            history=self.history.history(self.live, self._now_s),
         )
         choice = self.chooser.choose(
             known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations

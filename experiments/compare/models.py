@@ -16,7 +16,8 @@ import numpy as np
 from kofn.config.errors import ConfigError
 from kofn.config.schema import CLASSES
 from kofn.host.errors import HostError
-from kofn.host.workload.model import PIXELS, Momentum, Perceptron, load_shard
+from kofn.host.workload.model import PIXELS, Perceptron, load_shard
+from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.workloads.replay import load_gradients
 
 DIGITS = "digits"

@@ -1,7 +1,7 @@
 """Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
 
 Who reduces is a Reducer's to know: the switch, a server, or the workers among themselves.  Every replica applies the
-same aggregates in the same order, so all of them see the same held-out accuracy at the same iteration and stop
+same aggregates in the same order, so all of them see the same value of the metric at the same iteration and stop
 together, without a word to each other.
 
 The rule for late gradients (config.late_rules) says whether a worker stops computing when its iteration has ended
@@ -27,10 +27,9 @@ from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
 from kofn.host.wire import packet as wire
 from kofn.host.workload.evaluation import Evaluation
-from kofn.host.workload.model import Momentum
 from kofn.host.workload.replica import Replica, ReplicaState
 from kofn.host.workload.straggler_source import load_stragglers
-from kofn.host.workload.workload import load_workload
+from kofn.host.workload.workload import load_workload, metric_of
 from kofn.results.account import Account
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.rpc import kofn_pb2
@@ -47,7 +46,8 @@ class Work:
     gradient: Floats | None
     norm2: float
     agreement: float  # with the aggregate that was applied before it was begun (compression.alignment)
-    blocking_s: float
+    blocking_s: float  # as it was drawn
+    blocked_s: float  # as it was measured: beyond model.compute_ms, and beyond the gradient's processor time
     aborted: bool
 
 
@@ -111,17 +111,17 @@ class Training:
         self._begun_s = self._since_s = time.monotonic()  # of the training; the end of the latest step
         self._cut_off = 0  # gradients in a row that were not in time
         self._workload = workload = load_workload(config, rank)
-        optimizer = Momentum(workload.parameters, rate=config.model.learning_rate, momentum=config.model.momentum)
         self.parameters = len(workload.parameters)
         self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.coding = JobCoding.of(config.job, config.compress, self.parameters)
         results = self.coding.padded if load_collective(config.job.collective).ledger else 0
-        self.replica = Replica(workload.parameters, optimizer, workload.evaluator, results, self.coding.planner.first())
+        self.replica = Replica(workload, config, results, self.coding.planner.first())
+        self._metric = metric_of(config)
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
-        """Train to the target accuracy ("target"), the last iteration ("iterations"), or till it has "diverged"."""
+        """Train to the metric's target ("target"), the last iteration ("iterations"), or till it has "diverged"."""
         self._begun_s = self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
@@ -207,29 +207,33 @@ class Training:
 
     def _over(self, iteration: int) -> str | None:
         """Why the training ends with the parameters after this iteration, if it does."""
-        return self._reason(iteration, self._workload.evaluator.accuracy(iteration))
+        return self._reason(iteration, self.replica.evaluator.value(iteration))
 
-    def _reason(self, iteration: int, accuracy: float | None) -> str | None:
+    def _reason(self, iteration: int, value: float | None) -> str | None:
         """The goal that is reached, or that none can be any more."""
-        if self._workload.trains and self._divergence.seen():
+        if self._metric is not None and self._divergence.seen():
             return DIVERGED
-        if accuracy is not None and accuracy >= self._config.run.target_accuracy:
+        if self._metric is not None and self._metric.reached(value):
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
     def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
+        spent_s = time.thread_time()
         loss, gradient = self._workload.gradient(iteration, batch)
+        spent_s = time.thread_time() - spent_s
         agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
         floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
         aborted = self._pause(reducer, floor_s + blocking_s, batch)
+        blocked_s = max(0.0, time.monotonic() - ready - max(self._config.model.compute_ms / 1000, spent_s))
         return Work(
             loss=loss,
             gradient=None if aborted else gradient,
             norm2=0.0 if aborted else norm2(gradient),
             agreement=0.0 if aborted else agreement,
             blocking_s=blocking_s,
+            blocked_s=max(blocked_s, blocking_s) if aborted else blocked_s,
             aborted=aborted,
         )
 
@@ -267,6 +271,7 @@ def iteration_line(
         "count": aggregate.count,
         "members": aggregate.members,
         "late": aggregate.late,
+        "blocked_s": step.work.blocked_s if step and step.work else None,
         **asdict(evaluation),
         **(dict.fromkeys(OWN) | own),
         **(asdict(aggregate.encoding) if aggregate.encoding else {}),
@@ -311,6 +316,7 @@ def report_of(
         iteration=step.iteration,
         first_block_s=step.first_block_s,
         censored=work.aborted,
+        loss=work.loss,
         late=late,
         gradient_norm2=work.norm2,
         gradient_agreement=work.agreement,

@@ -1,98 +1,58 @@
-"""What a model has learnt: its accuracy on held-out images, and the name of its parameters.
+"""What a model has learnt: its metric, and the name of its parameters.
 
 One evaluation says little about a training that has nearly reached its target: single steps jump over it and back.  So
-an accuracy is the mean over the last `over` evaluations (run.accuracy_over); these are part of a replica's state, and a
+a value is the mean over the last `over` evaluations (run.accuracy_over); these are part of a replica's state, and a
 worker that comes back stops with the others.
 
 A large model takes longer to evaluate than to train: with `every` (run.evaluate_every) it is looked at after every so
-many iterations and after the last one, and those between have no accuracy.
+many iterations and after the last one, and those between have no value.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats
 from kofn.host.kernels.sample import fingerprint
-from kofn.host.workload.model import Batch, Perceptron
+from kofn.host.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Of the parameters after an iteration; accuracies from 0 to 1, None where nobody looked."""
+    """Of the parameters after an iteration; None where nobody looked, or where it is not finite."""
 
-    accuracy: float | None
+    accuracy: float | None  # the workload's metric
     owned_accuracy: float | None  # on the classes that only one worker holds; None: every class has more
     params: str  # fingerprint
 
 
-class Evaluates(Protocol):
-    """What training needs of who looks at its parameters."""
-
-    recent: npt.NDArray[np.float64]
-    """A part of the replica's state."""
-
-    def look(self, iteration: int) -> Evaluation:
-        """At the parameters as they are after this iteration."""
-
-    def accuracy(self, iteration: int) -> float:
-        """As it is known after this iteration."""
-
-
 class Evaluator:
-    """Looks at a model that changes; `owned`: the classes that only one worker holds; `last`: the last iteration."""
+    """Looks at a model that changes; `last`: the last iteration."""
 
-    def __init__(
-        self,
-        model: Perceptron,
-        held_out: Batch,
-        owned: Sequence[int],
-        *,
-        over: int = 1,
-        every: int = 1,
-        last: int | None = None,
-    ) -> None:
-        self._model, self._held_out, self._every, self._last = model, held_out, every, last
-        self._owned = held_out.of(owned) if owned else None
+    def __init__(self, workload: Workload, *, over: int = 1, every: int = 1, last: int | None = None) -> None:
+        self._workload, self._every, self._last = workload, every, last
         self.recent: npt.NDArray[np.float64] = np.zeros(over)
-        """The latest accuracies, each at its evaluation's number modulo `over`."""
+        """The latest values, each at its evaluation's number modulo `over`: a part of the replica's state."""
 
     def look(self, iteration: int) -> Evaluation:
-        """At the model as it is after this iteration, if it is time to."""
-        params = fingerprint(self._model.parameters)
-        if iteration % self._every and iteration != self._last:
+        """At the parameters as they are after this iteration, if there is a metric and it is time to."""
+        workload = self._workload
+        params = fingerprint(workload.parameters)
+        if workload.metric is None or (iteration % self._every and iteration != self._last):
             return Evaluation(accuracy=None, owned_accuracy=None, params=params)
-        self.recent[self._number(iteration) % self.recent.size] = self._model.accuracy(self._held_out)
-        return Evaluation(
-            accuracy=self.accuracy(iteration),
-            owned_accuracy=self._model.accuracy(self._owned) if self._owned else None,
-            params=params,
-        )
+        self.recent[self._number(iteration) % self.recent.size] = workload.evaluate()
+        return Evaluation(accuracy=self.value(iteration), owned_accuracy=workload.evaluate_owned(), params=params)
 
-    def accuracy(self, iteration: int) -> float:
-        """The mean over the latest evaluations up to this iteration's, all of which have been made."""
+    def value(self, iteration: int) -> float | None:
+        """As it is known after this iteration: the mean over the latest evaluations; None before the first one."""
         last = self._number(iteration)
+        if self._workload.metric is None or not last:
+            return None
         first = max(1, last - self.recent.size + 1)
-        return float(np.mean([self.recent[one % self.recent.size] for one in range(first, last + 1)] or [0.0]))
+        mean = float(np.mean([self.recent[one % self.recent.size] for one in range(first, last + 1)]))
+        return mean if math.isfinite(mean) else None
 
     def _number(self, iteration: int) -> int:
         """Of the latest evaluation up to this iteration, from 1; the last one may come before its time."""
         return iteration // self._every + (iteration == self._last and iteration % self._every > 0)
-
-
-class Unseen:
-    """Parameters that cannot be judged: all that is known of them is whether they are the same everywhere."""
-
-    def __init__(self, parameters: Floats) -> None:
-        self._parameters = parameters
-        self.recent: npt.NDArray[np.float64] = np.zeros(1)
-
-    def look(self, iteration: int) -> Evaluation:
-        return Evaluation(accuracy=None, owned_accuracy=None, params=fingerprint(self._parameters))
-
-    def accuracy(self, iteration: int) -> float:
-        """0: no target is ever reached."""
-        return 0.0

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from kofn.config.schema import CLASSES
 from kofn.config.schema import ShardSection as ClassShard
 from kofn.host.arrays import Floats
-from kofn.host.kernels.kernel import kernel
 
 Labels = npt.NDArray[np.int64]
 
@@ -173,19 +172,6 @@ class Perceptron:
             views.append((flat[start:middle].reshape(fan_in, fan_out), flat[middle:end]))
             start = end
         return views
-
-
-class Momentum:
-    """SGD with momentum: velocity = momentum * velocity + gradient; parameters -= rate * velocity."""
-
-    def __init__(self, parameters: Floats, *, rate: float, momentum: float) -> None:
-        self._parameters = parameters
-        self.velocity = np.zeros_like(parameters)
-        self._rate, self._momentum = rate, momentum
-
-    def step(self, gradient: Floats) -> None:
-        """One update, in place; the same gradients give the same bits on every replica."""
-        kernel().step(gradient, self.velocity, self._parameters, rate=self._rate, momentum=self._momentum)
 
 
 def _softmax(scores: Floats) -> Floats:

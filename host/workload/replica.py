@@ -9,22 +9,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from kofn.config.schema import Config
 from kofn.host.arrays import Fixed, Floats
 from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError
-from kofn.host.workload.evaluation import Evaluates, Evaluation
-from kofn.host.workload.model import Momentum
+from kofn.host.workload.evaluation import Evaluation, Evaluator
+from kofn.host.workload.optimizer import Arrays, Momentum, fitting
+from kofn.host.workload.workload import Workload
 
-Arrays = dict[str, npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArray[np.int64]]
+OPTIMIZER = "optimizer."
+"""What the names of an optimizer's arrays begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Everything after `iteration`: "parameters" and "velocity" float32 (elements,), "results" int64 (elements,),
-    "accuracies" float64 (those that workload.evaluation takes the mean of,), and the next iteration's plan
-    (compression.plan).
+    """Everything after `iteration`: "parameters" float32 (elements,), "results" int64 (elements,), "values" float64
+    (those that workload.evaluation takes the mean of,), the next iteration's plan (compression.plan), and what the
+    optimizer has, "optimizer.velocity" for example.
     """
 
     iteration: int
@@ -37,17 +39,20 @@ class Replica:
     `results`: elements of all blocks.
     """
 
-    def __init__(self, parameters: Floats, optimizer: Momentum, evaluator: Evaluates, results: int, plan: Plan) -> None:
+    def __init__(self, workload: Workload, config: Config, results: int, plan: Plan) -> None:
         self._lock = threading.Lock()
-        self._optimizer, self._evaluator = optimizer, evaluator
+        model, run = config.model, config.run
+        self._optimizer = workload.optimizer or Momentum(
+            workload.parameters, rate=model.learning_rate, momentum=model.momentum
+        )
+        self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self._iteration: int | None = None
         self._results: Fixed = np.zeros(results, np.int64)
         self._newest: Fixed | None = None  # result, which is not in the sum of all yet
         self._arrays: Arrays = {
-            "parameters": parameters,
-            "velocity": optimizer.velocity,
+            "parameters": workload.parameters,
             "results": self._results,
-            "accuracies": evaluator.recent,
+            "values": self.evaluator.recent,
             **plan.to_arrays(),
         }
 
@@ -69,7 +74,7 @@ class Replica:
             self._newest = total.ravel()
             self._arrays |= plan.to_arrays()
             self._iteration = iteration
-            return self._evaluator.look(iteration)
+            return self.evaluator.look(iteration)
 
     def add_up(self) -> None:
         """What apply() has left for when there is time: the sum of all results; else it is done when it is needed."""
@@ -87,35 +92,40 @@ class Replica:
             if self._iteration is None:
                 return None
             self._add_up()
-            return ReplicaState(
-                iteration=self._iteration, arrays={name: array.copy() for name, array in self._arrays.items()}
-            )
+            own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
+            arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
+            return ReplicaState(iteration=self._iteration, arrays=arrays)
 
     def restore(self, state: ReplicaState) -> None:
         """Become another replica; AgentError when its arrays are of another model."""
-        for name, array in self._arrays.items():
-            given = state.arrays.get(name)
-            if given is None or (given.shape, given.dtype) != (array.shape, array.dtype):
-                found = "nothing" if given is None else f"{given.dtype} {given.shape}"
-                raise AgentError(f"a peer's {name} are {found}: {array.dtype} {array.shape} is allowed")
-        with self._lock:
-            self._newest = None
-            for name, array in self._arrays.items():
-                array[:] = state.arrays[name]
-            self._iteration = state.iteration
+        own = {
+            name.removeprefix(OPTIMIZER): array for name, array in state.arrays.items() if name.startswith(OPTIMIZER)
+        }
+        try:
+            taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays.items()}
+            with self._lock:
+                self._optimizer.restore(own)
+                self._newest = None
+                for name, array in self._arrays.items():
+                    array[:] = taken[name]
+                self._iteration = state.iteration
+        except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
+            raise AgentError(str(error)) from error
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
-    """A state's arrays in pieces."""
+    """A state's arrays in pieces, each with the array's name, type and shape ("parameters:float32:4810")."""
     for name, array in state.arrays.items():
         data = array.tobytes()
-        for start in range(0, len(data), part_bytes):
-            yield name, data[start : start + part_bytes]
+        for start in range(0, max(len(data), 1), part_bytes):
+            shape = "x".join(map(str, array.shape))
+            yield f"{name}:{array.dtype.name}:{shape}", data[start : start + part_bytes]
 
 
 def from_parts(iteration: int, parts: dict[str, bytes]) -> ReplicaState:
-    """What to_parts() made, put together; arrays that nobody knows are left out."""
-    kinds = {"parameters": np.float32, "velocity": np.float32, "results": np.int64, "accuracies": np.float64}
-    kinds |= {"plan": np.int64, "expected": np.float64}
-    arrays: Arrays = {name: np.frombuffer(data, kinds[name]) for name, data in parts.items() if name in kinds}
+    """What to_parts() made, put together."""
+    arrays: Arrays = {}
+    for header, data in parts.items():
+        name, kind, shape = header.split(":")
+        arrays[name] = np.frombuffer(bytearray(data), kind).reshape([int(size) for size in shape.split("x") if size])
     return ReplicaState(iteration=iteration, arrays=arrays)

@@ -4,13 +4,20 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.synthetic import times_alone
 from kofn.cli import reference
 from kofn.config.schema import Config
+from kofn.controller.policy.choose import Forecast
+from kofn.controller.policy.history import HistoryLog, TrainingHistory
+from kofn.rpc import kofn_pb2 as pb
 
 from .markdown import ROOT, anchors, blocks, documents, links, prose
 
@@ -87,3 +94,28 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (tmp_path / "site" / "index.html").exists()
+
+
+def test_all_that_a_policy_sees_is_in_its_how_to() -> None:
+    text = (ROOT / "docs" / "howto" / "objective.md").read_text()
+    seen = [*(field.name for kind in (Forecast, TrainingHistory) for field in fields(kind)), "workers", "ks"]
+    assert not [name for name in seen if f"`{name}`" not in text]
+
+
+def test_the_how_to_has_the_example_in_pytorch() -> None:
+    example = (ROOT / "examples" / "workloads" / "torch_digits.py").read_text().partition('"""\n\n')[2]
+    assert example in [block.text for block in blocks(ROOT / "docs" / "howto" / "model.md")]
+
+
+def test_the_how_to_s_policy_and_objective_choose() -> None:
+    names: dict[str, Any] = {}
+    for block in blocks(ROOT / "docs" / "howto" / "objective.md"):
+        if block.language == "python":
+            exec(block.text, names)
+    forecast = times_alone(np.array([0.01, 0.02, 0.03]))
+    assert names["deadline"](forecast).argmin() == 1, "two are done within 25 ms"
+    log = HistoryLog(workers=3)
+    for late, k in ((False, 3), (True, 1)):
+        log.report(0, pb.Report(iteration=4, first_block_s=0.01, late=late), 2, 1.0)
+        seen = replace(forecast, history=log.history(np.ones(3, np.bool_), 1.0))
+        assert names["Alternate"](3).choose(seen) == k

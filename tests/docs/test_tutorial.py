@@ -52,10 +52,8 @@ def checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "kofn"
     (folder / "config").mkdir(parents=True)
     text = (ROOT / "config" / "default.toml").read_text()
-    assert "target_accuracy = 0.95" in text
-    short = text.replace("target_accuracy = 0.95", "target_accuracy = 0.06").replace(
-        '["progress", "all"]', '["progress"]'
-    )
+    assert "target = 0.95" in text
+    short = text.replace("target = 0.95", "target = 0.06").replace('["progress", "all"]', '["progress"]')
     (folder / "config" / "default.toml").write_text(short)
     (folder / "examples").symlink_to(ROOT / "examples")
     script(folder / ".venv/bin/python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')

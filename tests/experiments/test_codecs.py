@@ -246,7 +246,7 @@ def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (tmp_path / "codecs" / f"{base}.toml").write_text(text)
     names = ["int8", "link-all-uncompressed", "link-all-adaptive"]
     chosen = [argument for name in names for argument in ("--scenario", name)]
-    small = ["run.target_accuracy=0.8", "run.accuracy_over=1", "model.hidden=[256]"]
+    small = ["run.target=0.8", "run.accuracy_over=1", "model.hidden=[256]"]
     settings = [argument for setting in small for argument in ("--set", setting)]
     result = invoke(*chosen, *settings, "--simulate", "--seeds", "1", "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output

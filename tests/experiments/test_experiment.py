@@ -207,7 +207,7 @@ def test_bad_input_is_named(arguments: list[str], words: str) -> None:
     assert words in " ".join(result.output.split())
 
 
-SHORT = ["--set", "run.target_accuracy=0.8", "--workers", "4", "--rate", "0.35", "--seeds", "1"]
+SHORT = ["--set", "run.target=0.8", "--workers", "4", "--rate", "0.35", "--seeds", "1"]
 
 
 @pytest.mark.root

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from kofn.host.workload.metric import ACCURACY
 from kofn.report.summary import Summary
 from kofn.report.table import PlainTable, make_console
 from tests.experiments.test_chaos import SUMMARY
@@ -54,7 +55,7 @@ def test_many_workers_leave_the_labels_as_they_are(width: int | None) -> None:
         age_by_worker=(0.5,) * 32,
         waiting_by_worker=(0.0, 0.0, *(0.25 for _ in ranks[2:30]), 0.0, 0.25),
     )
-    lines = printed(Summary(job=1, target_accuracy=0.95, trials=(entry, entry)).table(), width)
+    lines = printed(Summary(job=1, metric=ACCURACY, trials=(entry, entry)).table(), width)
     rows = {line[:25].strip(): line[25:].strip() for line in lines}
     assert rows["late contributions"].startswith("496 (0 .. 31, median 16)")
     assert rows["share of the sums"].startswith("3.12 .. 3.12, median 3.12 %")

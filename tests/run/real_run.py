@@ -19,7 +19,7 @@ from kofn.config.objectives import DEFAULT
 CONFIG = """
 [run]
 name = "tiny"
-target_accuracy = {target}
+target = {target}
 max_iterations = 5000
 trial_deadline_s = {deadline_s}
 [job]

@@ -261,7 +261,7 @@ def test_a_replay_has_no_target_to_miss(tmp_path: Path) -> None:
     config = plan(tmp_path, "switch", "[model]\nreplay = 'mine'\n[run]\ntrials = ['all']")
     summary = told(tmp_path / "run", config, fake)
     assert summary.failures == []
-    assert summary.to_dict()["target_accuracy"] is None
+    assert summary.to_dict()["metric"] is None
     assert not any("accuracy" in cells[0] or "target" in cells[0] for cells in summary.rows())
     missed = told(tmp_path / "trained", Config(), fake)
     assert "accuracy 95.0% was not reached" in missed.failures[0]
@@ -272,7 +272,7 @@ def test_a_replay_has_no_target_to_miss(tmp_path: Path) -> None:
 
 ONE = """
 [run]
-target_accuracy = 0.85
+target = 0.85
 trials = ["all"]
 [network]
 link_mbps = 100.0

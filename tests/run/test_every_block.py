@@ -22,7 +22,7 @@ CONFIG = """
 [run]
 name = "recorded"
 trials = ["throughput"]
-target_accuracy = 0.92
+target = 0.92
 record = true
 [policy]
 late_gradient = "{rule}"

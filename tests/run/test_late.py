@@ -23,7 +23,7 @@ RULES = ("merge", "async", "batch-sync", "drop")
 JOB = """
 [run]
 trials = ["fixed:1"]
-target_accuracy = 0.9
+target = 0.9
 max_iterations = 3000
 trial_deadline_s = 60
 [job]

@@ -8,12 +8,15 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from rich.console import Console
 
+from kofn.host.workload.metric import Metric
 from kofn.results.folder import RunFolder
 from kofn.rpc import kofn_pb2
 from kofn.run.display import Display
 from kofn.run.live import TrialView
 from kofn.run.live_table import LiveTable
 from tests.run.fake_run import append, compress, simulate
+
+NEVER = Metric(name="accuracy", target=2.0, percent=True)
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def live(folder: RunFolder) -> Iterator[TrialView]:
-    view = TrialView(folder.jobs[0].trials[0], 4, "round (1 of 1)", target=2.0)
+    view = TrialView(folder.jobs[0].trials[0], 4, "round (1 of 1)", metric=NEVER)
     yield view
     view.close()
 
@@ -161,7 +164,7 @@ def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: Tr
     fake = compress(simulate())
     for rank in range(4):
         append(folder, rank, fake.lines[rank][1])
-    compressing = TrialView(folder.jobs[0].trials[0], 4, "throughput", target=2.0, compresses=True)
+    compressing = TrialView(folder.jobs[0].trials[0], 4, "throughput", metric=NEVER, compresses=True)
     for view in (live, compressing):
         view.poll()
     compressing.close()
@@ -175,7 +178,7 @@ def test_the_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: in
     line = simulate().lines[0][0] | {"iteration": 12345, "injected_mean_s": 0.06}
     for rank in range(workers):
         append(folder, rank, line)
-    view = TrialView(folder.jobs[0].trials[0], workers, "batch-sync:2 (1 of 12), job 12", target=2.0)
+    view = TrialView(folder.jobs[0].trials[0], workers, "batch-sync:2 (1 of 12), job 12", metric=NEVER)
     view.poll()
     slow = {"lambda_s": 1.234, "lambda_low_s": 1.012, "lambda_high_s": 2.345}
     estimates = [
@@ -206,7 +209,7 @@ def test_a_line_about_many_workers_is_short(tmp_path: Path) -> None:
     line = simulate().lines[0][0] | {"members": [0, 7], "injected_mean_s": 0.06}
     for rank in range(32):
         append(folder, rank, line)
-    view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", target=2.0)
+    view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", metric=NEVER)
     view.poll()
     assert "late 1-6, 8-31  lambda ms -  injected ms 60 .. 60, median 60" in view.line()
     view.close()

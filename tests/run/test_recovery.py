@@ -23,7 +23,7 @@ TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 BASE = """
 [run]
 trials = ["all"]
-target_accuracy = {target}
+target = {target}
 max_iterations = 3000
 trial_deadline_s = 60
 [job]

@@ -25,7 +25,7 @@ SMALL = """
 [run]
 name = "small"
 trials = ["{objective}"]
-target_accuracy = {target}
+target = {target}
 max_iterations = {iterations}
 [job]
 workers = 3

@@ -16,7 +16,8 @@ from kofn.host.kernels.sample import fingerprint, norm2
 from kofn.host.protocol.instructions import Deliver
 from kofn.host.training.loop import Work
 from kofn.host.wire.packet import PARTS, KofnHeader
-from kofn.host.workload.model import Momentum, Perceptron, load_shard
+from kofn.host.workload.model import Perceptron, load_shard
+from kofn.host.workload.optimizer import Momentum
 from kofn.results.worker_metrics import read_trial
 from kofn.run.errors import RunError
 from kofn.sim.learning import After

@@ -15,19 +15,17 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
 from kofn.host.errors import ReplayError
-from kofn.host.workload.evaluation import Unseen
 from kofn.host.workload.workload import Workload
 
 
 class GradientReplay(Workload):
     """Of the files in the folder model.replay; ReplayError as load_gradients()."""
 
-    trains = False
+    metric = None
 
     def __init__(self, config: Config, rank: int) -> None:
         self._rank, self._gradients = rank, load_gradients(Path(config.model.replay or ""))
         self.parameters: Floats = np.zeros_like(self._gradients[0])
-        self.evaluator = Unseen(self.parameters)
 
     def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
         """A file's values as they are, flat."""

@@ -2,6 +2,8 @@
 that the stragglers they suffer are Poisson's.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +24,10 @@ from kofn.host.kernels.sample import MOST, RUN, fingerprint, norm2, sample
 from kofn.host.protocol.history import BlockId, Result
 from kofn.host.wire.packet import WEIGHT_UNIT
 from kofn.host.workload.evaluation import Evaluator
-from kofn.host.workload.model import Batch, Momentum, Perceptron, load_shard
+from kofn.host.workload.model import Batch, Perceptron, load_shard
 from kofn.host.workload.replica import Replica
 from kofn.host.workload.stragglers.drawn import DRAWN, Drawn, _quantile
+from kofn.host.workload.workloads.digits import Digits
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
 
@@ -127,65 +130,81 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float
 # -- what has been learnt
 
 
+def learner(more: str = "") -> tuple[Digits, Batch]:
+    config = Config.parse(f"[model]\nhidden = [8]\n[job]\nworkers = 2\n{more}")
+    return Digits(config, 0), load_shard(0, 2, 1).held_out
+
+
+OWNED = "[[shard]]\nworker = 0\nclasses = [3, 7]"
+
+
 def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
-    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
-    evaluator = Evaluator(model, held_out, [3, 7])
+    workload, held_out = learner(OWNED)
+    model = Perceptron((8,), seed=1)
+    evaluator = Evaluator(workload)
     first = evaluator.look(1)
     assert first.accuracy == model.accuracy(held_out)
     assert first.params == fingerprint(model.parameters)
     mine = np.isin(held_out.labels, [3, 7])
     assert 0 < mine.sum() < len(mine)
     assert first.owned_accuracy == model.accuracy(Batch(held_out.images[mine], held_out.labels[mine]))
-    model.parameters[:] = 0
-    model.parameters[-10 + 3] = 1  # everything is a 3
+    workload.parameters[:] = 0
+    workload.parameters[-10 + 3] = 1  # everything is a 3
     second = evaluator.look(2)
     assert second.accuracy == np.mean(held_out.labels == 3)
     assert second.owned_accuracy == np.sum(held_out.labels == 3) / mine.sum()
     assert second.params != first.params
-    assert Evaluator(model, held_out, []).look(1).owned_accuracy is None
+    assert Evaluator(learner()[0]).look(1).owned_accuracy is None
 
 
-def test_an_accuracy_is_the_mean_over_the_last_iterations() -> None:
-    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
-    model.parameters[:] = 0
+def test_a_value_is_the_mean_over_the_last_iterations() -> None:
+    workload, held_out = learner()
+    workload.parameters[:] = 0
     shares = [float(np.mean(held_out.labels == label)) for label in range(5)]
-    evaluator = Evaluator(model, held_out, [], over=3)
+    evaluator = Evaluator(workload, over=3)
     means = []
     for label in range(5):
-        model.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        workload.parameters[-10:] = np.arange(10) == label  # everything is this digit
         means.append(evaluator.look(label + 1).accuracy)
     expected = [np.mean(shares[max(0, last - 2) : last + 1]) for last in range(5)]
     assert means == pytest.approx(expected)
 
 
 def test_a_model_is_looked_at_every_so_many_iterations_and_in_the_end() -> None:
-    """An accuracy is then the mean over evaluations, and is known until the next one."""
-    model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
-    model.parameters[:] = 0
+    """A value is then the mean over evaluations, and is known until the next one."""
+    workload, held_out = learner(OWNED)
+    workload.parameters[:] = 0
     shares = [float(np.mean(held_out.labels == label)) for label in range(8)]
-    evaluator = Evaluator(model, held_out, [3], over=2, every=3, last=8)
+    evaluator = Evaluator(workload, over=2, every=3, last=8)
     seen = []
     for label in range(8):
-        model.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        workload.parameters[-10:] = np.arange(10) == label  # everything is this digit
         looked = evaluator.look(label + 1)
-        assert looked.params == fingerprint(model.parameters)
+        assert looked.params == fingerprint(workload.parameters)
         assert (looked.accuracy is None) == (looked.owned_accuracy is None)
-        seen.append((looked.accuracy, evaluator.accuracy(label + 1)))
+        seen.append((looked.accuracy, evaluator.value(label + 1)))
     known = {3: shares[2], 6: np.mean([shares[2], shares[5]]), 8: np.mean([shares[5], shares[7]])}
-    assert [accuracy for accuracy, _ in seen] == [known.get(iteration) for iteration in range(1, 9)]
-    assert [accuracy for _, accuracy in seen] == [0, 0, known[3], known[3], known[3], known[6], known[6], known[8]]
+    assert [value for value, _ in seen] == [known.get(iteration) for iteration in range(1, 9)]
+    assert [value for _, value in seen] == [None, None, known[3], known[3], known[3], known[6], known[6], known[8]]
 
 
-def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
-    """Its next accuracy is the same, though it has seen none of the iterations before."""
-    replicas, evaluators = [], []
-    for _ in range(2):
-        model, held_out = Perceptron((8,), seed=1), load_shard(0, 1, 1).held_out
-        evaluators.append(Evaluator(model, held_out, [], over=4))
-        optimizer = Momentum(model.parameters, rate=0.5, momentum=0.9)
-        replicas.append(Replica(model.parameters, optimizer, evaluators[-1], 8, PLAN))
+def test_a_value_that_is_not_finite_is_none() -> None:
+    class Odd(Digits):
+        values: Iterator[float] = iter([math.nan, math.inf, 0.5])
+
+        def evaluate(self) -> float:
+            return next(self.values)
+
+    evaluator = Evaluator(Odd(Config.parse("[model]\nhidden = [8]"), 0))
+    assert [evaluator.look(iteration).accuracy for iteration in (1, 2, 3)] == [None, None, 0.5]
+
+
+def test_a_restored_replica_has_the_values_of_the_other() -> None:
+    """Its next value is the same, though it has seen none of the iterations before."""
+    config = Config.parse("[model]\nhidden = [8]\n[run]\naccuracy_over = 4")
+    replicas = [Replica(Digits(config, 0), config, 8, PLAN) for _ in range(2)]
     random = np.random.default_rng(1)
-    gradients = random.normal(size=(7, len(model.parameters))).astype(np.float32)
+    gradients = random.normal(size=(7, len(Perceptron((8,), seed=1).parameters))).astype(np.float32)
     for iteration in range(1, 6):
         replicas[0].apply(iteration, gradients[iteration - 1], np.zeros(8, np.int64), PLAN)
     after = replace(PLAN, gap=np.array([7]))
@@ -194,7 +213,7 @@ def test_a_restored_replica_has_the_accuracies_of_the_other() -> None:
     assert state is not None
     assert Plan.from_arrays(state.arrays).gap.tolist() == [7], "the plan that the latest results came to"
     replicas[1].restore(state)
-    assert evaluators[1].accuracy(6) == evaluators[0].accuracy(6) > 0
+    assert replicas[1].evaluator.value(6) == replicas[0].evaluator.value(6) != 0
     first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64), PLAN) for replica in replicas)
     assert first == second
 

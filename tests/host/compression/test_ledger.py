@@ -24,7 +24,8 @@ from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
 from kofn.host.protocol.history import BlockId, Result
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
-from kofn.host.workload.model import Momentum, Perceptron, load_shard, load_shards
+from kofn.host.workload.model import Perceptron, load_shard, load_shards
+from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.stragglers.drawn import Drawn
 from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
 

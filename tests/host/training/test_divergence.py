@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kofn.host.training.divergence import GROWTH, Divergence
-from kofn.host.workload.model import Momentum, Perceptron, load_shards
+from kofn.host.workload.model import Perceptron, load_shards
+from kofn.host.workload.optimizer import Momentum
 
 
 def trained(rate: float, iterations: int) -> tuple[Divergence, float, int]:

@@ -7,6 +7,7 @@ import pytest
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.host.workload.straggler_source import load_stragglers, straggler_class
+from kofn.host.workload.stragglers.trace import read_trace, write_trace
 
 
 def traced(tmp_path: Path, text: str) -> Config:
@@ -59,3 +60,10 @@ def test_a_trace_has_to_be_there(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[model]\ntrace = 'gone.csv'\nstragglers = 'drawn'")
     with pytest.raises(ConfigError, match=r"model.trace is given, and model.stragglers = 'drawn'"):
         Config.load(tmp_path / "run.toml")
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    blocked_s = {(2, 1): 0.0123456, (1, 0): 0.0, (2, 0): 1.5}
+    write_trace(tmp_path / "own.csv", blocked_s)
+    assert (tmp_path / "own.csv").read_text().splitlines()[:2] == ["iteration,rank,blocking_ms", "1,0,0.000"]
+    assert read_trace(str(tmp_path / "own.csv")) == pytest.approx(blocked_s, abs=5e-7)

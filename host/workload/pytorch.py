@@ -1,0 +1,106 @@
+"""A workload of a PyTorch module, for workloads of your own (docs/howto/model.md); needs kofn[torch].
+
+The module's parameters become parts of one float32 array, which NumPy and PyTorch share; gradients are summed by the
+job's collective, and the module's own optimizer steps.  Every worker has one thread: its step and its evaluation give
+the same bits as the others'.
+"""
+
+import io
+from abc import abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.workload.optimizer import Arrays, Optimizer
+from kofn.host.workload.workload import Workload
+
+STATE = "torch"
+
+
+class TorchWorkload(Workload):
+    """Derive from it: build_module, build_optimizer, loss and evaluate; `self.config` and `self.rank` are there."""
+
+    def __init__(self, config: Config, rank: int) -> None:
+        self.config, self.rank = config, rank
+        torch.set_num_threads(1)
+        torch.manual_seed(config.run.seed)
+        self.module = self.build_module()
+        self._flat = flat = _flatten(self.module)
+        self.parameters = flat.numpy()
+        self.optimizer = TorchOptimizer(self.module, self.build_optimizer())
+        torch.manual_seed(config.run.seed * 1000 + rank)  # dropout is each worker's own
+        self.module.eval()
+        self._buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    @abstractmethod
+    def build_module(self) -> torch.nn.Module:
+        """The model, on the CPU, in float32; PyTorch's seed is run.seed."""
+
+    @abstractmethod
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        """Any of torch.optim over self.module.parameters()."""
+
+    @abstractmethod
+    def loss(self, iteration: int, batch: int) -> torch.Tensor:
+        """Of an iteration's `batch`-th data of this worker, one number."""
+
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[float, Floats]:
+        self.module.train()
+        loss = self.loss(iteration, batch)
+        parameters = list(self.module.parameters())
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        self._check_buffers()
+        gradient: Floats = torch.cat([each.reshape(-1) for each in gradients]).numpy()
+        self.module.eval()
+        return float(loss.detach()), gradient
+
+    def _check_buffers(self) -> None:
+        """TypeError for what workers would have each for itself, so that they evaluate differently."""
+        buffers = dict(self.module.named_buffers())
+        if changed := [name for name, before in self._buffers.items() if not torch.equal(before, buffers[name])]:
+            raise TypeError(
+                f"{changed[0]} changes while a gradient is computed, and is no parameter: it would differ between"
+                " workers (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
+            )
+
+
+class TorchOptimizer(Optimizer):
+    """One of torch.optim; its state is what state_dict() has."""
+
+    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        sizes = [parameter.numel() for parameter in module.parameters()]
+        self._gradient = torch.zeros(sum(sizes))
+        for parameter, part in zip(module.parameters(), self._gradient.split(sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def step(self, gradient: Floats) -> None:
+        self._gradient.copy_(torch.from_numpy(np.ascontiguousarray(gradient)))
+        self._optimizer.step()
+
+    def state(self) -> Arrays:
+        out = io.BytesIO()
+        torch.save(self._optimizer.state_dict(), out)
+        return {STATE: np.frombuffer(out.getvalue(), np.uint8)}
+
+    def restore(self, state: Arrays) -> None:
+        if STATE not in state:
+            raise ValueError(f"a peer's optimizer has {', '.join(state) or 'nothing'}: one of PyTorch's is needed")
+        self._optimizer.load_state_dict(torch.load(io.BytesIO(state[STATE].tobytes()), weights_only=True))
+
+
+def _flatten(module: torch.nn.Module) -> torch.Tensor:
+    """One tensor that all parameters are parts of from now on; TypeError for what is no float32 on the CPU."""
+    parameters: Iterable[tuple[str, torch.nn.Parameter]] = list(module.named_parameters())
+    for name, parameter in parameters:
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise TypeError(f"{name} is {parameter.dtype} on {parameter.device}: torch.float32 on cpu is needed")
+    flat = torch.cat([parameter.detach().reshape(-1) for _, parameter in parameters])
+    start = 0
+    for _, parameter in parameters:
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    return flat

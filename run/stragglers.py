@@ -1,0 +1,48 @@
+"""--record-stragglers: how long each worker of a trial was blocked in each iteration, as a trace for another run."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from kofn.config.errors import ConfigError
+from kofn.host.workload.stragglers.trace import write_trace
+from kofn.results.folder import RunFolder
+from kofn.results.worker_metrics import WorkerMetrics, read_trial
+from kofn.run.display import say
+
+
+def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:
+    """ConfigError, before anything is started, where the file cannot be written, or does not say whose it is."""
+    if jobs > 1:
+        raise ConfigError(f"--record-stragglers {path}: one configuration is allowed, here are {jobs}")
+    if seeds > 1:
+        raise ConfigError(f"--record-stragglers {path}: one seed is allowed, run.seeds is {seeds}")
+    if path.exists():
+        raise ConfigError(f"--record-stragglers {path} is there: choose another name, results are never overwritten")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--record-stragglers {path}: {path.absolute().parent} is no folder")
+
+
+def record_stragglers(folder: RunFolder, path: Path | None, console: Console) -> None:
+    """Write what the workers of the last trial of the one job have measured; without a path nothing."""
+    if path is None:
+        return
+    entry, ((_, workers),) = folder.jobs[0].trials[-1], folder.record().jobs
+    metrics = read_trial(entry, workers)
+    last = max(line.iteration for worker in metrics for line in worker.iterations)
+    write_trace(path, {key: time_s for worker in metrics for key, time_s in blocked(worker, last).items()})
+    say(console, f"blocking of trial {entry.objective}: {path}")
+
+
+def blocked(worker: WorkerMetrics, last: int) -> dict[tuple[int, int], float]:
+    """Seconds by iteration, up to `last`, and rank.
+
+    Of an iteration that a worker had no gradient of, because it was blocked over an earlier one, it has that one's: in
+    another run it may begin then.  After the last that it computed there is nothing.
+    """
+    measured = {line.iteration: line.blocked_s for line in worker.iterations if line.blocked_s is not None}
+    found, latest = {}, 0.0
+    for iteration in range(1, min(last, max(measured, default=0)) + 1):
+        latest = measured.get(iteration, latest)
+        found[iteration, worker.rank] = latest
+    return found

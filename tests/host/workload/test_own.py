@@ -1,0 +1,176 @@
+"""Workloads of a user's own: what they may bring, what is refused of them, and where their module is found."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kofn.config import plugins
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.compression.plan import Planner
+from kofn.host.errors import AgentError
+from kofn.host.workload.check import check_workload
+from kofn.host.workload.replica import Replica, from_parts, to_parts
+from kofn.host.workload.workload import load_workload, metric_of
+
+PLAN = Planner(blocks=1, widths=(32,)).first()
+NOTHING = np.zeros(1, np.int64)
+
+GOOD = """
+import numpy as np
+from kofn.host.workload.metric import Metric
+from kofn.host.workload.optimizer import Optimizer
+from kofn.host.workload.workload import Workload
+
+class Counting(Optimizer):
+    def __init__(self, parameters):
+        self.parameters, self.steps = parameters, np.zeros(1, np.int32)
+
+    def step(self, gradient):
+        self.steps += 1
+        self.parameters -= gradient / np.float32(self.steps[0])
+
+    def state(self):
+        return {"steps": self.steps}
+
+    def restore(self, state):
+        self.steps[:] = state["steps"]
+
+class Bowl(Workload):
+    metric = Metric(name="height", better="lower", target=0.5)
+
+    def __init__(self, config, rank):
+        self.rank = rank
+        self.parameters = np.full(4, 3, np.float32)
+        self.optimizer = Counting(self.parameters)
+
+    def gradient(self, iteration, batch=0):
+        return 1.0, np.float32(0.1) * self.parameters
+
+    def evaluate(self):
+        return float(np.sum(self.parameters ** 2))
+"""
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of a user's, with the module own.py; not the working folder."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(plugins, "_FOLDERS", {})
+    (tmp_path / "own.py").write_text(GOOD)
+    (tmp_path / "own.toml").write_text("[model]\nworkload = 'own:Bowl'\n[job]\nworkers = 2\n")
+    yield tmp_path
+    sys.modules.pop("own", None)
+
+
+def test_a_module_is_found_beside_the_configuration(users: Path) -> None:
+    config = Config.load(users / "own.toml")
+    assert "own" not in sys.modules and str(users) not in sys.path, "nothing is imported, or changed, before it is used"
+    check_workload(config)
+    assert sys.modules["own"].__file__ == str(users / "own.py")
+
+
+def test_a_module_is_found_in_the_folder_that_the_configuration_names(users: Path) -> None:
+    (users / "deep").mkdir()
+    (users / "own.py").rename(users / "deep" / "own.py")
+    config = Config.load(users / "own.toml", ["job.modules=deep"])
+    check_workload(config)
+    assert sys.modules["own"].__file__ == str(users / "deep" / "own.py")
+
+
+def test_every_process_finds_it_by_the_configuration_that_it_is_given(users: Path, tmp_path: Path) -> None:
+    """From another working folder, as effective.toml has it in a folder of results."""
+    from kofn.config.dump import to_toml  # noqa: PLC0415
+
+    away = tmp_path / "results"
+    away.mkdir()
+    (away / "effective.toml").write_text(to_toml(Config.load(users / "own.toml")))
+    code = (
+        "from pathlib import Path; from kofn.config.schema import Config; "
+        "from kofn.host.workload.workload import load_workload; "
+        "print(type(load_workload(Config.load(Path('effective.toml')), 1)).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=away, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Bowl"
+
+
+def test_its_optimizer_steps_and_its_metric_ends_the_trial(users: Path) -> None:
+    config = Config.load(users / "own.toml")
+    replica = Replica(load_workload(config, 0), config, 1, PLAN)
+    metric, gradient = metric_of(config), np.full(4, 2, np.float32)
+    assert metric is not None
+    values = [replica.apply(i, gradient, NOTHING, PLAN).accuracy for i in (1, 2)]
+    assert values == [4.0, 0.0], "3 - 2/1 = 1, 1 - 2/2 = 0: the parameters' squares, four times"
+    assert [metric.reached(value) for value in values] == [False, True]
+    assert metric_of(Config.load(users / "own.toml", ["run.target=4"])).reached(values[0])
+
+
+def test_a_replica_that_joins_has_the_optimizers_state(users: Path) -> None:
+    config = Config.load(users / "own.toml")
+    old, young = (Replica(load_workload(config, rank), config, 1, PLAN) for rank in (0, 1))
+    gradient = np.full(4, 2, np.float32)
+    old.apply(1, gradient, NOTHING, PLAN)
+    state = old.state()
+    assert state is not None
+    parts: dict[str, bytes] = {}
+    for name, data in to_parts(state, part_bytes=3):
+        parts[name] = parts.get(name, b"") + data
+    young.restore(from_parts(1, parts))
+    assert old.apply(2, gradient, NOTHING, PLAN) == young.apply(2, gradient, NOTHING, PLAN)
+    plain = Replica(load_workload(Config(), 0), Config(), 1, PLAN)
+    with pytest.raises(AgentError, match=r"a peer's parameters are float32 \(4,\)"):
+        plain.restore(state)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("np.full(4, 3, np.float32)", "np.full(4, 3.0)", "parameters are float64 (4,): float32 (elements,) is needed"),
+        ("np.full(4, 3, np.float32)", "[1.0]", "parameters are a list: a NumPy array is needed"),
+        ("np.full(4, 3, np.float32)", "np.full(4, rank, np.float32)", "the parameters of two workers differ"),
+        ("        self.parameters = np", "        nothing = np", "failed: AttributeError"),
+        ("return 1.0, np.float32(0.1) *", "return 1.0, 0.1 * np.float64(1) *", "gradient(1, 0) is float64 (4,)"),
+        ("return 1.0, np.float32(0.1) *", "return 1.0, np.float32('nan') *", "gradient(1, 0) is not finite"),
+        ("* self.parameters\n", "* self.parameters[:2]\n", "has 2 elements: as many as parameters, 4, are needed"),
+        ("return 1.0, ", "self.parameters += 1; return 1.0, ", "gradient(1, 0) changes the parameters"),
+        ("return float(np.sum", "return str(np.sum", "evaluate() gives '"),
+        ("return float(np.sum", "return self.rank + float(np.sum", "for the same parameters: workers end by it"),
+        ("    def evaluate", "    def look", "Bowl has no evaluate(): with metric = None none is needed"),
+        ('self.steps[:] = state["steps"]', "pass", "two workers' parameters differ after the same steps"),
+        ("def restore", "def take", "failed: TypeError"),
+        ("    def step", "    def go", "failed: TypeError"),
+    ],
+)
+def test_what_a_workload_does_wrong_is_said_before_a_run(users: Path, old: str, new: str, words: str) -> None:
+    assert old in GOOD
+    (users / "own.py").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigError) as raised:
+        check_workload(Config.load(users / "own.toml"))
+    assert str(raised.value).startswith("workload 'own:Bowl'") and words in str(raised.value)
+
+
+def test_without_a_metric_nothing_is_evaluated(users: Path) -> None:
+    (users / "own.py").write_text(
+        "\n".join("    metric = None" if "metric = " in line else line for line in GOOD.splitlines())
+    )
+    check_workload(Config.load(users / "own.toml"))
+    assert metric_of(Config.load(users / "own.toml", ["run.target=1"])) is None
+
+
+def test_a_share_is_reached_between_0_and_1() -> None:
+    with pytest.raises(ConfigError, match=r"run.target is 95: more than 0, at most 1 is allowed for accuracy"):
+        check_workload(Config.parse("[run]\ntarget = 95"))
+
+
+def test_what_pytorch_needs_is_said(users: Path) -> None:
+    (users / "own.py").write_text("from kofn.host.workload.pytorch import TorchWorkload as Bowl")
+    code = (
+        "import sys; sys.modules['torch'] = None; from pathlib import Path; from kofn.config.schema import Config; "
+        "from kofn.host.workload.workload import workload_class; workload_class(Config.load(Path('own.toml')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=users, capture_output=True, text=True, check=False)
+    assert "workload 'own:Bowl' cannot be loaded: torch is not installed: pip install 'kofn[torch]'" in done.stderr

@@ -1,0 +1,199 @@
+"""Blocking that is recorded, and replayed; and workers that get less of a processor."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+from click.testing import CliRunner
+
+from kofn.cli.main import main
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.workload.stragglers.trace import read_trace
+from kofn.results.worker_metrics import Iteration, Totals, WorkerMetrics
+from kofn.run.cpu import LOAD, PREFIX, cgroups, niceness, remove_groups
+from kofn.run.stragglers import blocked, check_record
+from tests.run.real_run import RealRun
+from tests.sim.lab import COSTS, written
+
+
+def line(iteration: int, blocked_s: float | None) -> Iteration:
+    return Iteration(iteration=iteration, time=0.0, params="", k=1, count=1, blocked_s=blocked_s)
+
+
+def test_an_iteration_that_was_missed_has_the_blocking_that_it_was_missed_by() -> None:
+    lines = (line(1, 0.001), line(2, 0.05), line(3, None), line(4, None), line(5, 0.0), line(6, None))
+    worker = WorkerMetrics(rank=3, iterations=lines, totals=Totals())
+    found = {iteration: time_s for (iteration, rank), time_s in blocked(worker, 9).items() if rank == 3}
+    assert found == {1: 0.001, 2: 0.05, 3: 0.05, 4: 0.05, 5: 0.0}
+    assert blocked(WorkerMetrics(rank=0, iterations=(line(1, None),), totals=Totals()), 9) == {}
+
+
+def test_a_record_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("")
+    for path, jobs, words in (
+        (tmp_path / "there.csv", 1, "there.csv is there: choose another name"),
+        (tmp_path / "gone" / "new.csv", 1, "gone is no folder"),
+        (tmp_path / "new.csv", 2, "one configuration is allowed, here are 2"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            check_record(path, jobs=jobs)
+    with pytest.raises(ConfigError, match=r"one seed is allowed, run.seeds is 3"):
+        check_record(tmp_path / "new.csv", seeds=3)
+    result = CliRunner().invoke(main, ["simulate", "--record-stragglers", str(tmp_path / "there.csv")])
+    assert result.exit_code == 2 and "is there" in result.stderr
+
+
+def times(folder: Path) -> list[float]:
+    return [trial["median_iteration_s"] for trial in json.loads((folder / "summary.json").read_text())["trials"]]
+
+
+def test_a_simulation_and_its_replay_take_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    COSTS.save(tmp_path / "costs.json")
+    own = '\n[[straggler]]\nworkers = [1]\nlaw = "bursty"\nmean_ms = 9\nburst_share = 0.4\ncompute_ms = 9\n'
+    words = ["--costs", "costs.json", "--trial", "fixed:2", "--trial", "all"]
+    config = written(tmp_path, own, iterations=40, rule="merge")
+    recorded = CliRunner().invoke(
+        main, ["simulate", str(config), *words, "--record-stragglers", "t.csv", "--out", "one"]
+    )
+    assert recorded.exit_code == 1, recorded.output  # accuracy 1 is not reached
+    assert "blocking of trial all: t.csv" in " ".join(recorded.output.split())
+    assert {rank for _, rank in read_trace("t.csv")} == {0, 1, 2} and len(read_trace("t.csv")) == 3 * 40
+    text = config.read_text().partition("[[straggler]]")[0]
+    (tmp_path / "again.toml").write_text(text.replace("[model]", '[model]\ntrace = "t.csv"'))
+    again = CliRunner().invoke(main, ["simulate", "again.toml", *words, "--out", "two"])
+    assert again.exit_code == 1, again.output
+    assert times(tmp_path / "two") == pytest.approx(times(tmp_path / "one"), rel=1e-3)
+
+
+def test_less_of_a_processor_is_not_simulated(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["simulate", str(written(tmp_path, "[[cpu]]\nworkers = [1]\nshare = 0.5"))])
+    assert result.exit_code == 2 and "cpu.share is not simulated" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("workers = []\nshare = 0.5", "cpu.workers is empty"),
+        ("workers = [4]\nshare = 0.5", "cpu.workers has 4: 0 to 3"),
+        ("workers = [1]\nshare = 0.01", r"cpu\[0\].share is 0.01: 0.05 to 1 is allowed"),
+        ("workers = [1]", r"cpu\[0\].share is missing"),
+    ],
+)
+def test_what_share_of_whom_is_checked(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Config.parse(f"[[cpu]]\n{text}")
+
+
+BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+def spent_s(pid: int) -> float:
+    """Processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until(pids: list[int], total_s: float) -> list[float]:
+    """What each has spent, once all together have spent so much."""
+    deadline, before = time.monotonic() + 60, [spent_s(pid) for pid in pids]
+    while True:
+        spent = [spent_s(pid) - first for pid, first in zip(pids, before, strict=True)]
+        if sum(spent) >= total_s:
+            return spent
+        assert time.monotonic() < deadline, spent
+        time.sleep(0.02)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a load of high priority")
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_a_load_leaves_a_process_its_share(share: float) -> None:
+    processor = str(min(os.sched_getaffinity(0)))
+    busy, load = (
+        subprocess.Popen([sys.executable, "-c", code, *words], start_new_session=True)
+        for code, words in ((BUSY, [processor]), (LOAD, [processor, str(niceness(share))]))
+    )
+    try:
+        own_s, others_s = until([busy.pid, load.pid], 1.5)
+    finally:
+        for process in (busy, load):
+            process.kill()
+            process.wait()
+    assert own_s / (own_s + others_s) == pytest.approx(share, abs=0.12)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a cgroup")
+def test_a_group_leaves_a_process_its_share_and_is_removed() -> None:
+    cgroup = next(cgroups(), None)
+    if cgroup is None:
+        pytest.skip("no cgroup for processors can be made here")
+    busy = subprocess.Popen([sys.executable, "-c", BUSY, str(min(os.sched_getaffinity(0)))])
+    group = cgroup.folder / f"{PREFIX}{os.getpid()}-busy"
+    try:
+        try:
+            cgroup.limit("busy", busy.pid, 0.2)
+        except OSError as error:
+            pytest.skip(f"no cgroup for processors can be made here: {error}")
+        assert str(busy.pid) in (group / "cgroup.procs").read_text().split()
+        began_s, before_s = time.monotonic(), spent_s(busy.pid)
+        while time.monotonic() < began_s + 1.5:
+            time.sleep(0.1)
+        assert spent_s(busy.pid) - before_s <= 0.25 * (time.monotonic() - began_s) + 0.05
+        remove_groups()
+        assert group.exists(), "it is a living process's"
+    finally:
+        busy.kill()
+        busy.wait()
+        remove_groups(os.getpid())
+    assert not group.exists()
+
+
+CPU = """
+[run]
+name = "slowed"
+target = {target}
+max_iterations = 40
+trial_deadline_s = {deadline_s}
+trials = ["all"]
+[job]
+workers = 2
+[model]
+hidden = [256, 256]
+batch = 64
+compute_ms = 1
+[[cpu]]
+workers = [1]
+share = 0.1
+at_iteration = 15
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_a_worker_with_less_of_a_processor_is_recorded_as_blocked(tmp_path: Path) -> None:
+    record = tmp_path / "blocking.csv"
+    with RealRun(tmp_path, "--quiet", "--record-stragglers", str(record), target=1.0, config=CPU) as run:
+        assert run.wait() == 1  # accuracy 1 is not reached
+        assert "processor of worker-1 (10%) set at iteration 15" in " ".join(run.text().split())
+        assert run.leftovers() == []
+        for cgroup in cgroups():
+            assert not [*cgroup.folder.glob(f"{PREFIX}{run.process.pid}-*")]
+    with record.open() as file:
+        rows = [(int(row["iteration"]), int(row["rank"]), float(row["blocking_ms"])) for row in csv.DictReader(file)]
+    slowed = median(ms for iteration, rank, ms in rows if rank == 1 and iteration > 18)
+    assert slowed > 4 * median(ms for iteration, rank, ms in rows if rank == 1 and iteration < 15)
+    lines = map(json.loads, (run.out / "all" / "worker-1.jsonl").read_text().splitlines())
+    measured = {line["iteration"]: line["blocked_s"] for line in lines if line.get("computed")}
+    assert {iteration: ms for iteration, rank, ms in rows if rank == 1} == pytest.approx(
+        {iteration: 1e3 * time_s for iteration, time_s in measured.items()}, abs=1e-3
+    )
