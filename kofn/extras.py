@@ -1,6 +1,14 @@
 """Packages that only some of kofn needs, and the extra of `pip install 'kofn[EXTRA]'` that brings each."""
 
-EXTRAS = {"cryptography": "certs", "jinja2": "plots", "matplotlib": "plots", "scapy": "scapy"}
+EXTRAS = {
+    "cryptography": "certs",
+    "jinja2": "plots",
+    "matplotlib": "plots",
+    "prometheus_client": "web",
+    "scapy": "scapy",
+    "starlette": "web",
+    "uvicorn": "web",
+}
 
 
 def remedy(error: ModuleNotFoundError) -> str:

@@ -26,6 +26,7 @@ TARGETS = (
         "docs",
         "reference",
         "picture",
+        "screenshots",
         "header",
         "p4",
         "proto",
