@@ -21,6 +21,7 @@ TARGETS = (
         "clean",
         "test",
         "check",
+        "explore",
         "fuzz",
         "soak",
         "docs",
