@@ -11,12 +11,13 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test check explore fuzz soak docs reference picture header p4 proto shell \
+.PHONY: help run chaos compare doctor stop clean test check explore fuzz soak docs reference picture \
+    screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-9s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-11s %s\n", $$1, $$2 }'
 
 run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and others: kofn run --help
 	@exec .venv/bin/kofn run $(CONFIG) $(ARGS)
@@ -63,6 +64,9 @@ reference: setup-dev ## docs/reference/ from the code: configuration, commands, 
 
 picture: setup-dev ## docs/picture.svg, the picture of the README
 	@exec .venv/bin/python docs/picture.py
+
+screenshots: setup-dev ## docs/images/ of the live page, from the default run; needs root and chromium
+	@exec .venv/bin/python -m tests.web.screenshots
 
 header: setup-dev ## rewrite what is made from the header's field table: docs/explanation/protocol.md's, and C offsets
 	@.venv/bin/python -m kofn.host.wire.header_text

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from rich.live import Live
 from kofn.cli import show
 from kofn.cli.ask import TIMEOUT_S, Asking, asking
 from kofn.cli.document import k_document, lambda_document
+from kofn.cli.page import watch_page
 from kofn.config.objectives import DEFAULT
 from kofn.report.table import make_console
 from kofn.rpc import kofn_pb2 as pb
@@ -148,14 +150,28 @@ def lambda_(asked: Asking, wide: bool) -> None:
     show_default=True,
     help="Seconds between updates, at least.",
 )
-def watch(asked: Asking, interval: float, wide: bool) -> None:
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option("--web", is_flag=True, help="On a page: the run that is going on, or the one in FOLDER, also afterwards.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free one]"
+)
+def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: bool, port: int) -> None:
     """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
+
+    With --web it serves a page with the topology, slots, workers and curves, of a run as it goes on, or of a finished
+    run or simulation in FOLDER (play, pause, speed, seek), until Ctrl-C.
 
     \b
     Examples:
       kofn watch
       kofn watch --json --interval 1 > status.jsonl
+      kofn watch --web runs/latest
     """
+    if web:
+        watch_page(folder, port)
+        return
+    if folder is not None:
+        raise click.UsageError(f"FOLDER {folder} is for --web")
 
     async def follow(inspector: Any) -> None:
         statuses = _until_end(inspector.WatchStatus(pb.StatusRequest(interval_s=interval, job=asked.job)))

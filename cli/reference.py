@@ -35,7 +35,9 @@ from kofn.results.account import Account
 from kofn.results.event_log import LoggedEvent
 from kofn.results.provenance import Provenance
 from kofn.results.record import RunRecord
+from kofn.results.samples import Sample, SlotSample
 from kofn.results.worker_metrics import Iteration, Totals
+from kofn.web import frames
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -44,6 +46,17 @@ WIDTH = 100
 
 REPEATED = ("straggler", "shock", "shard", "fault", "link", "event")
 """Tables of the configuration that may stand there several times."""
+
+
+FRAMES = (
+    frames.RunHeader,
+    frames.JobHeader,
+    frames.Frame,
+    frames.WorkerFrame,
+    frames.IterationPoint,
+    frames.Span,
+    frames.EventFrame,
+)
 
 
 def main() -> int:
@@ -169,7 +182,7 @@ def commands() -> str:
 def _targets() -> str:
     """What `make help` prints of the Makefile."""
     found = re.findall(r"^([a-z0-9-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return "\n".join(f"make {name:<10} {text}" for name, text in found)
+    return "\n".join(f"make {name:<11} {text}" for name, text in found)
 
 
 def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -216,6 +229,11 @@ def results() -> str:
         "The controller's `Status` message of [rpc/kofn.proto](../../rpc/kofn.proto) as JSON, about twice a second;"
         " `kofn status --json` prints the same.",
         *_messages("Status", "WorkerStatus", "Expected", "Change"),
+        "## samples.jsonl",
+        inspect.getdoc(Sample) or "",
+        _fields(Sample),
+        "`slots` is a list of lists of",
+        _fields(SlotSample),
         "## events.jsonl",
         inspect.getdoc(LoggedEvent) or "",
         _fields(LoggedEvent),
@@ -242,6 +260,9 @@ def results() -> str:
         "An interval is",
         inspect.getdoc(Interval) or "",
         _fields(Interval),
+        "## Frames of the live page",
+        (inspect.getdoc(frames) or "").partition("\n\n")[2],
+        *(part for kind in FRAMES for part in (f"`{kind.__name__}`: {inspect.getdoc(kind)}", _fields(kind))),
         "## run.json",
         inspect.getdoc(RunRecord) or "",
         _fields(RunRecord),

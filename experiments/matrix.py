@@ -109,6 +109,8 @@ class Cell:
     def drop(self, *, lines: bool) -> None:
         """Remove the workers' sums, which are checked, and with `lines` what they wrote down: megabytes a training."""
         for folder in self.job().trials:
+            if lines:
+                folder.samples.unlink(missing_ok=True)
             for rank in range(self.config.job.workers):
                 folder.sums(rank).unlink(missing_ok=True)
                 if lines:

@@ -1,6 +1,15 @@
 """Packages that only some of kofn needs, and the extra of `pip install 'kofn[EXTRA]'` that brings each."""
 
-EXTRAS = {"cryptography": "certs", "jinja2": "plots", "matplotlib": "plots", "scapy": "scapy", "torch": "torch"}
+EXTRAS = {
+    "cryptography": "certs",
+    "jinja2": "plots",
+    "matplotlib": "plots",
+    "prometheus_client": "web",
+    "scapy": "scapy",
+    "starlette": "web",
+    "torch": "torch",
+    "uvicorn": "web",
+}
 
 
 def remedy(error: ModuleNotFoundError) -> str:

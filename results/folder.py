@@ -11,6 +11,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/status.jsonl             the controller's view, about twice a second
   TRIAL/events.jsonl             what was killed, started and set in mid-run
   TRIAL/links.json               what went over each host's link
+  TRIAL/samples.jsonl            links and slots, several times a second
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
@@ -64,6 +65,11 @@ class TrialFolder:
     def links(self) -> Path:
         """Bytes to and from the switch by host, JSON; missing where nobody counts."""
         return self.path / "links.json"
+
+    @property
+    def samples(self) -> Path:
+        """Links and slots several times a second, one JSON object a line."""
+        return self.path / "samples.jsonl"
 
     @property
     def events(self) -> Path:

@@ -116,8 +116,12 @@ class JobTrial:
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
         """Write down what went over the links of this job's hosts between two countings."""
-        hosts = [*self._hosts, *([self._server] if self._server else [])]
-        write_links(self.folder.links, [node for node, _ in hosts], before, after)
+        write_links(self.folder.links, self.nodes, before, after)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The workers' hosts by rank, then the parameter server's, if there is one."""
+        return [node for node, _ in (*self._hosts, *([self._server] if self._server else []))]
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
         """Launch every worker that does not join late; links have their first rates again."""

@@ -18,6 +18,8 @@ class RunPlan:
     as_json: bool
     quiet: bool
     """Nothing but what happens and why nothing moves."""
+    page_port: int | None = None
+    """Of the live page; 0: any that is free, None: no page."""
     check: bool = True
     """Measure the network before the first trial."""
     record: Path | None = None

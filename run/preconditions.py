@@ -37,8 +37,10 @@ def check_needs(config: Config) -> None:
     straggler_class(config).check(config)
 
 
-def check_ports(network: NetworkSection) -> None:
+def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
     """Raise RunError for a port that somebody else listens on."""
+    if page_port:
+        _check_port(page_port, "--port")
     _check_port(network.p4runtime_port, "network.p4runtime_port")
     _check_port(network.controller_port, "network.controller_port")
 

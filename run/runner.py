@@ -6,17 +6,20 @@ network, compare the trials.  Whatever happens in between, the network and every
 
 import asyncio
 import contextlib
+import importlib
+import importlib.util
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from kofn.config.errors import KofnError
+from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.report.table import make_console
@@ -33,6 +36,7 @@ from kofn.run.errors import LeftoversError, RunError
 from kofn.run.jobs import plan_jobs
 from kofn.run.network import EmulatedHost, Network
 from kofn.run.options import record_option, set_option
+from kofn.run.page import Watched, page
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
 from kofn.run.seeds import run_seeds
@@ -54,6 +58,7 @@ Examples:
   kofn run --set network.trace=1              the way of the first packet of kofn's, in logs/switch.log of the trial
   kofn run --trial all --set job.collective=ring     a ring of the workers in place of the switch's sums
   kofn run one.toml other.toml                two jobs at once on one switch
+  kofn run --web --port 8080                  the live page at a port of your choice
   kofn run --json | jq .trials                the summary for another program
 
 \b
@@ -83,6 +88,8 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")
+@click.option("--web/--no-web", default=None, help="Serve the live page.  [default: on a terminal]")
+@click.option("--port", type=click.IntRange(0, 65535), help="The page's port at 127.0.0.1.  [default: a free one]")
 def command(
     *,
     config: tuple[Path, ...],
@@ -94,6 +101,8 @@ def command(
     record: Path | None,
     as_json: bool,
     quiet: bool,
+    web: bool | None,
+    port: int | None,
 ) -> None:
     """Train through the switch, or whatever job.collective says, once for each trial, and compare the trials.
 
@@ -116,7 +125,20 @@ def command(
             as_json=as_json,
             quiet=quiet,
         )
+        plan = replace(plan, page_port=page_port(web, port, console))
         sys.exit(carry_out(plan, console))
+
+
+def page_port(web: bool | None, port: int | None, console: Console) -> int | None:
+    """Where the page is served; None: nowhere.  ConfigError where a port is given for none."""
+    if web is False and port is not None:
+        raise ConfigError(f"--port {port} is given, and --no-web: one of them is allowed")
+    there = console.is_terminal and importlib.util.find_spec("uvicorn") is not None
+    wanted = there if web is None and port is None else web is not False
+    if not wanted:
+        return None
+    importlib.import_module("kofn.web.server")  # a package that is missing is named before anything is made
+    return port or 0
 
 
 def make_plan(
@@ -164,12 +186,16 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     remove_certificates()
     remove_groups()
     with hold(plan.folder):
-        check_ports(plan.shared.network)
+        check_ports(plan.shared.network, plan.page_port)
         check_management(plan.shared.network)
         folder = prepare(plan, topology)
         try:
-            with noted_end(folder, at_early_end), certificates(plan, folder) as certs:
-                asyncio.run(train(plan, folder, certs, console))
+            with (
+                noted_end(folder, at_early_end),
+                certificates(plan, folder) as certs,
+                page(folder.path, plan.page_port, console) as watched,
+            ):
+                asyncio.run(train(plan, folder, certs, console, watched))
         except LeftoversError:
             raise
         except KofnError as error:
@@ -211,13 +237,13 @@ def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
         shutil.rmtree(folder.certificates, ignore_errors=True)
 
 
-async def train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console) -> None:
+async def train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
     """Network up, trials, network down; InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)
     try:
-        await _train(plan, folder, certs, console)
+        await _train(plan, folder, certs, console, watched)
     except asyncio.CancelledError:
         if not signals:
             raise
@@ -230,7 +256,7 @@ def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
 
-async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console) -> None:
+async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
     network = await Network.start(
@@ -248,7 +274,7 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
                     console,
                     f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
-            one = Trial(network, commands, folder, plan.configs, number=number, console=console)
+            one = Trial(network, commands, folder, plan.configs, number=number, console=console, watched=watched)
             await one.run(check=plan.check and number == 0, quiet=plan.quiet)
             folder.update_record(finished=number + 1)
     finally:

@@ -2,7 +2,7 @@
 # Makes this checkout ready to use: system packages, and a virtual environment.
 #
 #   run/setup.sh          what `kofn run` needs
-#   run/setup.sh dev      what the tests and checks need as well
+#   run/setup.sh dev      what the tests and checks need as well, a browser included
 #   run/setup.sh docs     what the tests need, and what builds the documentation's site
 #   run/setup.sh torch    what the tests need, and PyTorch's CPU build (200 MB), for workloads in PyTorch
 #   run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
@@ -51,8 +51,21 @@ install_mininet() {
     apt_install mininet || say "mininet could not be installed: plain network namespaces will be used (driver netns)"
 }
 
+# For the tests of the live page; wanted, not needed: without it they are skipped. Ubuntu's package is a snap, which
+# cannot be driven here.
+install_browser() {
+    if ! can_install || ! grep -q '^ID=debian' /etc/os-release; then
+        say "chromium and chromedriver are missing: the tests of the live page in a browser will be skipped"
+        return
+    fi
+    say "installing chromium"
+    [ ${#needed[@]} -gt 0 ] || apt-get update </dev/null
+    apt_install chromium chromium-driver || say "chromium could not be installed: tests in a browser will be skipped"
+}
+
 [ ${#needed[@]} = 0 ] || install_system
 have mn || install_mininet
+case $extra in dev | docs) { have chromium && have chromedriver; } || install_browser ;; esac
 
 # --- virtual environment --------------------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from kofn.run.display import Display, say
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
 from kofn.run.network import ROOT, Network, ProcessSpec, listens
+from kofn.run.page import Watched
 from kofn.run.processes import Processes
+from kofn.run.sampler import Sampler
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2
@@ -40,10 +42,11 @@ class Trial:
         *,
         number: int,
         console: Console,
+        watched: Watched,
     ) -> None:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
-        self._limits = configs[0].run
+        self._limits, self._watched = configs[0].run, watched
         self._processes = Processes(network)
         hosts = list(network.ready.hosts.items())
         workers = iter(hosts)  # of each job in turn; and then a server for each job that has one
@@ -120,7 +123,11 @@ class Trial:
         before = self._network.link_bytes()
         for training, job in zip(self._trainings, self._folder.jobs, strict=True):
             await training.start(self._commands, job)
-        followers = [asyncio.create_task(training.follow(client)) for training in self._trainings]
+        sampler = Sampler(self._network, self._commands.network, self._trainings, self._watched)
+        followers = [
+            asyncio.create_task(sampler.run()),
+            *(asyncio.create_task(training.follow(client)) for training in self._trainings),
+        ]
         try:
             with Display(self._console, [training.view for training in self._trainings], quiet=quiet) as display:
                 await self._supervise(client, followers, display)

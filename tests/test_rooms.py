@@ -16,6 +16,7 @@ FLOORS = (
     {"host"},
     {"controller"},
     {"report"},
+    {"web"},
     {"run"},
     {"sim", "doctor"},
     {"experiments"},

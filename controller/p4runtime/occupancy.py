@@ -55,7 +55,7 @@ class JobSlots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class SwitchJob:
     """A job's entries in the switch."""
 
     job: int
@@ -86,12 +86,14 @@ class _Job:
 async def read_slots(address: str, device_id: int, job: int | None = None) -> list[JobSlots]:
     """The slots of every job, or of one.  Raises InspectionError, and P4ClientError where no switch answers."""
     async with fy.P4Client(address, wait_for_ready=False) as client:
-        reader = _Reader(client, await _schema(client, address, device_id), device_id)
-        jobs = await reader.jobs()
-        if job is not None and job not in (found.job for found in jobs):
-            known = ", ".join(str(found.job) for found in jobs) or "none"
-            raise InspectionError(f"the switch at {address} has no job {job}; it has {known}")
-        return [await reader.slots(found) for found in jobs if job in (None, found.job)]
+        reader = await open_reader(client, address, device_id)
+        jobs = await reader.jobs() if job is None else [await reader.job(job)]
+        return [await reader.slots(found) for found in jobs]
+
+
+async def open_reader(client: fy.P4Client, address: str, device_id: int) -> "SlotReader":
+    """A reader of the switch at the other end; InspectionError where that does not run kofn's program."""
+    return SlotReader(client, await _schema(client, address, device_id), device_id, address)
 
 
 async def _schema(client: fy.P4Client, address: str, device_id: int) -> fy.P4Schema:
@@ -108,27 +110,35 @@ async def _schema(client: fy.P4Client, address: str, device_id: int) -> fy.P4Sch
     return schema
 
 
-class _Reader:
+class SlotReader:
     """Reads of one switch."""
 
-    def __init__(self, client: fy.P4Client, schema: fy.P4Schema, device_id: int) -> None:
-        self._client = client
+    def __init__(self, client: fy.P4Client, schema: fy.P4Schema, device_id: int, address: str) -> None:
+        self._client, self._address = client, address
         self._schema = schema
         self._device_id = device_id
 
-    async def jobs(self) -> list[_Job]:
+    async def jobs(self) -> list[SwitchJob]:
         """The jobs that the switch knows."""
         workers: dict[int, set[int]] = {}
         for match, _ in await self._rows(MEMBERS):
             workers.setdefault(match["job"], set()).add(match["worker"])
         return [
-            _Job(
+            SwitchJob(
                 job=match["job"],
                 workers=tuple(sorted(workers.get(match["job"], ()))),
                 **{name: values[name] for name in ("k", "base", "mask", "generation")},
             )
             for match, values in await self._rows(JOBS)
         ]
+
+    async def job(self, number: int) -> SwitchJob:
+        """One of them; InspectionError names those that there are."""
+        jobs = {found.job: found for found in await self.jobs()}
+        if number not in jobs:
+            known = ", ".join(map(str, jobs)) or "none"
+            raise InspectionError(f"the switch at {self._address} has no job {number}; it has {known}")
+        return jobs[number]
 
     async def _rows(self, table: str) -> list[tuple[dict[str, int], dict[str, int]]]:
         """The match and the action's parameters of a table's entries."""
@@ -140,10 +150,13 @@ class _Reader:
                 rows.append((_numbers(entry.match), _numbers(entry.action.args)))
         return rows
 
-    async def slots(self, job: _Job) -> JobSlots:
-        """All slots of a job, each as it was at some moment, unless it takes blocks faster than it can be read."""
+    async def slots(self, job: SwitchJob) -> JobSlots:
+        """All slots of a job."""
+        return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=await self.some(job, range(job.mask + 1)))
+
+    async def some(self, job: SwitchJob, wanted: Sequence[int]) -> tuple[Slot, ...]:
+        """Some slots, each as it was at some moment, unless it takes blocks faster than it can be read."""
         found: dict[int, Slot] = {}
-        wanted = list(range(job.mask + 1))
         for _ in range(ATTEMPTS):
             moved = []
             for slot, cells in zip(wanted, await self._cells([job.base + slot for slot in wanted]), strict=True):
@@ -152,7 +165,7 @@ class _Reader:
                 if later != block_id:
                     moved.append(slot)
             wanted = moved
-        return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=tuple(found.values()))
+        return tuple(found.values())
 
     async def _cells(self, indices: Sequence[int]) -> list[tuple[int, ...]]:
         """The cells of ALL for each index.  They are read index by index: a block is open for milliseconds only."""

@@ -94,14 +94,21 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         except Refused as refused:
             await _abort(context, refused)
         outcomes: list[Refused | None] = []
+        response = p4r.ReadResponse()
         for query in request.entities:
             outcome = None
             try:
-                async for response in _read(pipeline, query):
-                    yield response
+                for entity in pipeline.entities.read(query):
+                    response.entities.append(entity)
+                    if len(response.entities) == READ_CHUNK:
+                        yield response
+                        response = p4r.ReadResponse()
+                        await asyncio.sleep(0)  # other clients' requests in between
             except SwitchError as error:
                 outcome = refusal(error)
             outcomes.append(outcome)
+        if response.entities:
+            yield response
         if any(outcomes):
             await _abort_batch(context, outcomes)
 
@@ -212,18 +219,6 @@ def _attempt(write: Callable[[p4r.Update], None], update: p4r.Update) -> Refused
     except SwitchError as error:
         return refusal(error)
     return None
-
-
-async def _read(pipeline: Pipeline, query: p4r.Entity) -> AsyncIterator[p4r.ReadResponse]:
-    response = p4r.ReadResponse()
-    for entity in pipeline.entities.read(query):
-        response.entities.append(entity)
-        if len(response.entities) == READ_CHUNK:
-            yield response
-            response = p4r.ReadResponse()
-            await asyncio.sleep(0)  # other clients' requests in between
-    if response.entities:
-        yield response
 
 
 async def _abort(context: Context, refused: Refused) -> NoReturn:

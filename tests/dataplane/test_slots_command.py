@@ -1,5 +1,6 @@
 """`kofn slots` against a real switch with a job on it."""
 
+import asyncio
 import itertools
 import json
 import threading
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
+from kofn.controller.p4runtime.slot_window import slot_window
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, contribution
 from tests.targets import COMMANDS
@@ -24,6 +26,26 @@ def kofn_slots(address: str, *arguments: str) -> Result:
 def send(plane: DataPlane, block: int, *workers: int) -> None:
     for worker in workers:
         plane.lab.exchange(*contribution(worker, 7, block, VALUES[worker]))
+
+
+def test_the_slots_of_the_iteration_in_progress(plane: DataPlane) -> None:
+    """Three blocks an iteration in eight slots: iteration 8 begins at slot 24 modulo 8."""
+    plane.install(k=3, slots=8)
+    if plane.switch.command == COMMANDS["bmv2"]:
+        return
+    for iteration in (7, 8):
+        for block in range(3):
+            slot = (3 * iteration + block) % 8
+            for worker in range(3 if iteration == 7 else block + 1):
+                frame = contribution(worker, iteration, block, VALUES[worker], slot=slot)
+                plane.lab.exchange(*frame)
+
+    async def look(iteration: int) -> list[tuple[int, int, bool, tuple[int, ...]]]:
+        async with slot_window(plane.switch.address, device_id=0, job=1) as window:
+            return [(one.iteration, one.block, one.closed, one.present) for one in await window.read(iteration)]
+
+    assert asyncio.run(look(9)) == [(9, 0, False, ()), (9, 1, False, ()), (9, 2, False, ())], "not begun"
+    assert asyncio.run(look(8)) == [(8, 0, False, (0,)), (8, 1, False, (0, 1)), (8, 2, True, (0, 1, 2))]
 
 
 def interrupt(_: float) -> None:

@@ -1,0 +1,22 @@
+"""samples.jsonl of a trial: what the links have carried and what the slots held, several times a second."""
+
+import msgspec
+
+from kofn.results.link_bytes import LinkBytes
+
+
+class SlotSample(msgspec.Struct, frozen=True, array_like=True):
+    """One slot of the iteration that was in progress."""
+
+    iteration: int
+    block: int
+    closed: bool
+    present: str  # by rank: "1" where the worker's gradient is in the sum, else "0"
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of samples.jsonl."""
+
+    time: float  # Unix
+    links: LinkBytes  # by host, since the trial's start: bytes to the switch and from it
+    slots: tuple[SlotSample, ...] | None = None  # none where nobody watched the live page, and at BMv2

@@ -1,0 +1,80 @@
+"""Samples of a trial as it goes on: what went over each job's links, and what the slots of its iteration held."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import finsy as fy
+import msgspec
+
+from kofn.config.schema import SWITCH, NetworkSection
+from kofn.controller.errors import InspectionError
+from kofn.controller.p4runtime.occupancy import Slot
+from kofn.controller.p4runtime.slot_window import SlotWindow, slot_window
+from kofn.results.link_bytes import LinkBytes
+from kofn.results.samples import Sample, SlotSample
+from kofn.run.job_trial import JobTrial
+from kofn.run.network import Network
+from kofn.run.page import Watched
+
+LINKS_S = 0.2
+SLOTS_EVERY = 2
+"""Samples of links from one look into the slots to the next."""
+
+
+class Sampler:
+    """Writes every job's samples.jsonl until it is cancelled."""
+
+    def __init__(
+        self, network: Network, settings: NetworkSection, trainings: Sequence[JobTrial], watched: Watched
+    ) -> None:
+        """Slots are looked into while the page is watched, where the switch sums and can be read."""
+        self._network, self._trainings = network, trainings
+        self._address, self._device = f"127.0.0.1:{settings.p4runtime_port}", settings.device_id
+        self._looks = watched if settings.target == "embedded" else lambda: False
+        self._begin = network.link_bytes()
+        self._windows: dict[int, SlotWindow] = {}
+
+    async def run(self) -> None:
+        """Look again and again; into a switch that is away once it is back."""
+        while True:
+            async with AsyncExitStack() as connections:
+                with contextlib.suppress(InspectionError, fy.P4ClientError):
+                    for number in itertools.count(1):
+                        looks = number % SLOTS_EVERY == 0 and self._looks()
+                        await self._sample(connections if looks else None)
+                        await asyncio.sleep(LINKS_S)
+            self._windows.clear()
+
+    async def _sample(self, connections: AsyncExitStack | None) -> None:
+        """A line for each job; with `connections`, which those to the switch become a part of, also of the slots."""
+        for training in self._trainings:
+            slots = await self._slots(training, connections) if connections else None
+            links = self._links(training)
+            with training.folder.samples.open("ab") as out:
+                out.write(msgspec.json.encode(Sample(time=time.time(), links=links, slots=slots)) + b"\n")
+
+    def _links(self, training: JobTrial) -> LinkBytes:
+        now = self._network.link_bytes()
+        return {
+            node: (now[node][0] - self._begin[node][0], now[node][1] - self._begin[node][1]) for node in training.nodes
+        }
+
+    async def _slots(self, training: JobTrial, connections: AsyncExitStack) -> tuple[SlotSample, ...] | None:
+        job = training.config.job
+        training.view.poll()
+        if job.collective != SWITCH or training.view.newest is None:
+            return None
+        if job.id not in self._windows:
+            window = slot_window(self._address, device_id=self._device, job=job.id)
+            self._windows[job.id] = await connections.enter_async_context(window)
+        slots = await self._windows[job.id].read(training.view.newest.iteration + 1)
+        return tuple(sampled(slot, job.workers) for slot in slots if slot.iteration)
+
+
+def sampled(slot: Slot, workers: int) -> SlotSample:
+    present = "".join("1" if rank in slot.present else "0" for rank in range(workers))
+    return SlotSample(iteration=slot.iteration, block=slot.block, closed=slot.closed, present=present)

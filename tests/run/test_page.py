@@ -1,0 +1,82 @@
+"""When a run has a page, and what is wrong is named before anything is made."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from kofn.cli.main import main
+from kofn.config.errors import ConfigError
+from kofn.run.errors import RunError
+from kofn.run.preconditions import check_ports
+from kofn.run.runner import make_plan, page_port
+from tests.run.real_run import KOFN
+from tests.web.lab import recorded
+
+TERMINAL, PIPE = Console(force_terminal=True), Console(force_terminal=False)
+
+
+@pytest.mark.parametrize(
+    ("web", "port", "console", "expected"),
+    [
+        (None, None, TERMINAL, 0),
+        (None, None, PIPE, None),
+        (True, None, PIPE, 0),
+        (False, None, TERMINAL, None),
+        (None, 8080, PIPE, 8080),
+        (True, 8080, PIPE, 8080),
+    ],
+)
+def test_when_there_is_a_page(web: bool | None, port: int | None, console: Console, expected: int | None) -> None:
+    assert page_port(web, port, console) == expected
+
+
+def test_a_port_for_no_page() -> None:
+    with pytest.raises(ConfigError, match="--port 8080 is given, and --no-web: one of them is allowed"):
+        page_port(False, 8080, PIPE)
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(RunError, match=rf"TCP port {port} \(--port\) is in use by pid"):
+            check_ports(make_plan().shared.network, port)
+
+
+def test_no_run_to_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path))
+    watched = CliRunner().invoke(main, ["watch", "--web"])
+    assert watched.exit_code == 2
+    assert "no run is going on: kofn watch --web FOLDER shows one that is over" in watched.stderr
+
+
+def test_a_folder_that_is_no_runs(tmp_path: Path) -> None:
+    watched = CliRunner().invoke(main, ["watch", "--web", str(tmp_path)])
+    assert watched.exit_code == 2
+    assert f"kofn watch: {tmp_path} is no run's folder" in watched.stderr
+
+
+def test_a_replay_until_ctrl_c(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "run", trials=1)
+    command = [sys.executable, "-c", KOFN, "watch", "--web", str(folder.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watch:
+        assert watch.stdout is not None
+        said = watch.stdout.readline()
+        assert re.fullmatch(r"page: http://127\.0\.0\.1:\d+/\?token=\S{22}  \(Ctrl-C ends it\)\n", said)
+        watch.send_signal(signal.SIGINT)
+        assert watch.stdout.read() == ""
+    assert watch.returncode == 0
+
+
+def test_a_folder_without_a_page(tmp_path: Path) -> None:
+    watched = CliRunner().invoke(main, ["watch", str(tmp_path)])
+    assert watched.exit_code == 2
+    assert f"FOLDER {tmp_path} is for --web" in watched.stderr

@@ -1,0 +1,109 @@
+"""What the page is sent: one header a run, and a frame for every tenth of a second of a trial.
+
+The same frames are made of a run that goes on and of one that is over.  Times in a frame are seconds since the trial's
+first iteration began, in milliseconds where a name ends in `_ms`.
+"""
+
+import msgspec
+
+from kofn.results.samples import SlotSample
+
+
+class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of the run."""
+
+    id: int
+    workers: int
+    collective: str
+    target_accuracy: float
+    max_iterations: int
+    hosts: tuple[str, ...]  # by rank
+    link_mbps: tuple[float | None, ...]  # by rank, as the run began; none: not shaped
+    faults: tuple[str, ...]  # as configured, in words
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change."""
+
+    name: str
+    folder: str
+    started: str
+    target: str  # the switch: "embedded" or "bmv2"; a simulation has none
+    trials: tuple[str, ...]  # objectives
+    jobs: tuple[JobHeader, ...]
+
+
+class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
+    """An iteration as the worker saw it that finished it first."""
+
+    iteration: int
+    time_s: float
+    iteration_ms: float  # since the iteration before was finished
+    k: int
+    count: int  # gradients in the sum of its first block
+    accuracy: float | None
+    loss: float | None
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's way through an iteration: computing, blocked, exchanging (all-reduce), updating.  Ends of each."""
+
+    iteration: int
+    begin_s: float
+    computed_s: float
+    unblocked_s: float
+    exchanged_s: float
+    end_s: float
+    late: bool
+
+
+class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker."""
+
+    rank: int
+    iteration: int  # the newest that it has finished
+    state: str  # as the controller has it, "killed" or "not started"
+    phase: str  # "computing", "blocked", "exchanging", "updating"; empty: between iterations, or not known
+    late: int  # iterations so far in whose sums it was not
+    late_share: float  # of its latest 50 iterations, 0 to 1
+    share: float  # of the gradients in all sums so far, 0 to 1
+    lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: not known yet
+    low_ms: float | None
+    high_ms: float | None
+    injected_ms: float | None  # the truth
+    sent_bytes: int  # over its link to the switch so far, and from it
+    received_bytes: int
+    sent_mbps: float  # between the latest two samples
+    received_mbps: float
+    spans: tuple[Span, ...]  # that ended in this frame, the latest 64 at most
+
+
+class EventFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened."""
+
+    time_s: float
+    iteration: int
+    kind: str  # "k", "event", "straggler", "fault", "worker" or "controller"
+    words: str
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of one trial at one time."""
+
+    trial: int  # from 0 on
+    job: int
+    time_s: float
+    iteration: int
+    k: int
+    objective: str
+    late_gradient: str
+    accuracy: float | None  # the latest that is known; so is the loss
+    loss: float | None
+    iteration_ms: float | None  # mean of the latest 20 iterations
+    predicted_ms: float | None  # iteration time with this k, as the controller predicts it
+    waiting: str  # what the job waits for, if it does not move
+    packets: dict[str, int]  # by verdict of the switch, so far; those that did not occur are left out
+    points: tuple[IterationPoint, ...]  # iterations finished in this frame, 64 at most
+    workers: tuple[WorkerFrame, ...]
+    slots: tuple[SlotSample, ...] | None  # the latest sample; none: nobody looked
+    events: tuple[EventFrame, ...]  # in this frame

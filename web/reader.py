@@ -1,0 +1,121 @@
+"""A run's folder as header and frames, whether the run goes on or is over."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.results.folder import RunFolder
+from kofn.web.frames import Frame, JobHeader, RunHeader
+from kofn.web.happenings import fault_words
+from kofn.web.timeline import Timeline
+
+
+class RunReader:
+    """All frames of a run that are there so far.
+
+    reader = RunReader(Path("runs/latest"), over=lambda: True)
+    reader.poll()
+    reader.header, reader.frames
+    """
+
+    def __init__(self, path: Path, *, over: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
+        """`over`: whether the run has ended; `clock`: Unix time; ConfigError where `path` is no run's folder."""
+        self.frames: list[bytes] = []
+        """JSON of Frame, job by job and trial by trial."""
+        self.newest: dict[int, Frame] = {}
+        """By job."""
+        self.watchers = 0
+        """Streams of frames that are being sent."""
+        self._over, self._clock = over, clock
+        self.over = False
+        folder = RunFolder.open(path)
+        if seeds := folder.record().seeds:
+            names = ", ".join(f"seed-{seed}" for seed in seeds)
+            raise ConfigError(f"{path} has a run for each seed: a folder of one is needed ({names})")
+        self._configs = folder.configs()
+        hosts = hosts_of(folder.topology)
+        self.header = _header(folder, self._configs, hosts)
+        shares = [header.hosts for header in self.header.jobs]
+        self._trials = [
+            [
+                Timeline(entry, config, share, trial=number)
+                for entry, config, share in zip(entries, self._configs, shares, strict=True)
+            ]
+            for number, entries in enumerate(folder.trials)
+        ]
+        self._begun = [[entry.status for entry in entries] for entries in folder.trials]
+        self._current = 0
+
+    def poll(self) -> None:
+        """Read what is new."""
+        if self.over:
+            return
+        over = self._over()
+        while True:
+            ended = over or self._next_has_begun()
+            for line in self._trials[self._current]:
+                for frame in line.poll(self._clock(), over=ended):
+                    self.newest[frame.job] = frame
+                    self.frames.append(msgspec.json.encode(frame))
+            if not ended:
+                return
+            self.close()
+            if self._current + 1 == len(self._trials):
+                self.over = over
+                return
+            self._current += 1
+
+    def close(self) -> None:
+        """Close files; what has been read stays."""
+        for line in self._trials[self._current]:
+            line.close()
+
+    @property
+    def waiting(self) -> str:
+        """What is waited for where a trial has no frame yet."""
+        return next((line.waiting for line in self._trials[self._current] if line.waiting), "")
+
+    def _next_has_begun(self) -> bool:
+        following = self._begun[self._current + 1 : self._current + 2]
+        return any(path.exists() for paths in following for path in paths)
+
+
+def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
+    """Hosts in the order of their workers, and their links' rates in Mbit/s; none where there is no network."""
+    if not topology.exists():
+        return []
+    document = json.loads(topology.read_text())
+    rates = {link[0]: link[3] if len(link) > 3 else None for link in document["links"]}
+    return [(host, rates.get(host)) for host in document["hosts"]]
+
+
+def _header(folder: RunFolder, configs: Sequence[Config], hosts: Sequence[tuple[str, float | None]]) -> RunHeader:
+    record, first, jobs = folder.record(), 0, []
+    for config in configs:
+        own = hosts[first : first + config.job.workers]
+        first += len(own)
+        jobs.append(
+            JobHeader(
+                id=config.job.id,
+                workers=config.job.workers,
+                collective=config.job.collective,
+                target_accuracy=config.run.target_accuracy,
+                max_iterations=config.run.max_iterations,
+                hosts=tuple(host for host, _ in own),
+                link_mbps=tuple(rate for _, rate in own),
+                faults=tuple(map(fault_words, config.fault)),
+            )
+        )
+    return RunHeader(
+        name=configs[0].run.name,
+        folder=str(folder.path),
+        started=record.started,
+        target="" if record.driver == "simulated" else record.target,
+        trials=tuple(objective for objective, _ in record.trials),
+        jobs=tuple(jobs),
+    )

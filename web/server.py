@@ -1,0 +1,188 @@
+"""The page of a run and its metrics over HTTP, on the loopback interface alone.
+
+Everything but a wrong request needs the token: in the query of the first request, in the cookie that it sets, or as a
+bearer token (Prometheus).  Requests for other host names than the loopback's are refused (DNS rebinding).
+"""
+
+import asyncio
+import hmac
+import os
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kofn.config.errors import ConfigError
+from kofn.web.metrics import exposition
+from kofn.web.reader import RunReader
+
+LOOPBACK = "127.0.0.1"
+PAGE = Path(__file__).parent / "page"
+TOKEN_VARIABLE = "KOFN_WEB_TOKEN"
+POLL_S = 0.1
+CLOSE_S = 2.0
+"""What is under way at the end has so long to be sent."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+REFUSED = "403: this page needs the token of the URL that kofn has printed\n"
+
+
+class Token:
+    """Lets requests with the token pass, and adds headers to every answer."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        """The cookie has the port in its name: cookies are shared by all ports of a host."""
+        self._app, self._token, self._cookie = app, token, f"kofn_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        asked = request.query_params.get("token", "")
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if self._is_token(asked):
+                    headers["Set-Cookie"] = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            await send(message)
+
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if any(map(self._is_token, (asked, bearer, request.cookies.get(self._cookie, "")))):
+            await self._app(scope, receive, answer)
+        else:
+            await PlainTextResponse(REFUSED, status_code=403)(scope, receive, answer)
+
+    def _is_token(self, given: str) -> bool:
+        """In a time that does not tell how much of it is right."""
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+class PageServer:
+    """Serves one run from a thread of its own.
+
+    with PageServer(RunReader(folder, over=...), port=0) as page:
+        print(page.url)
+    """
+
+    def __init__(self, reader: RunReader, *, port: int = 0) -> None:
+        """`port` 0: any that is free; ConfigError where it is not free."""
+        self._reader = reader
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((LOOPBACK, port))
+            self._socket.listen()  # who asks before the thread serves waits
+        except OSError as error:
+            self._socket.close()
+            raise ConfigError(f"cannot serve the page at port {port}: {error.strerror}; 0 takes a free one") from None
+        self.port = int(self._socket.getsockname()[1])
+        self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(16)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application(reader, self.token, self.port, closing=lambda: self._server.should_exit),
+                log_level="warning",
+                lifespan="off",
+                ws="none",
+                timeout_graceful_shutdown=int(CLOSE_S),
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}/?token={self.token}"
+
+    def __enter__(self) -> "PageServer":
+        """Serve from now on."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Send what is under way, and end."""
+        self._server.should_exit = True
+        self._thread.join(2 * CLOSE_S)
+        self._socket.close()
+        self._reader.close()
+
+    def wait(self) -> None:
+        """Until somebody interrupts."""
+        self._thread.join()
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+
+def application(reader: RunReader, token: str, port: int, *, closing: Callable[[], bool]) -> Starlette:
+    """The page at /, its stream of frames at /frames until `closing`, /metrics, and the page's files."""
+
+    async def frames(request: Request) -> Response:
+        last = request.headers.get("last-event-id", "")
+        first = int(last) + 1 if last.isdecimal() else 0
+        return StreamingResponse(stream(reader, first, closing), media_type="text/event-stream")
+
+    async def metrics(_: Request) -> Response:
+        reader.poll()
+        return Response(exposition(reader), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return Starlette(
+        routes=[
+            Route("/frames", frames),
+            Route("/metrics", metrics),
+            Mount("/", StaticFiles(directory=PAGE, html=True)),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"]),
+            Middleware(Token, token=token, port=port),
+        ],
+    )
+
+
+async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Server-sent events: `run` with the header, `frame`, from number `first` on; `live` with what the run waits for,
+    while it goes on, and `end`."""
+    yield event("run", msgspec.json.encode(reader.header))
+    waiting: str | None = None
+    reader.watchers += 1
+    try:
+        while True:
+            reader.poll()
+            while first < len(reader.frames):
+                several = reader.frames[first : first + 100]
+                yield b"".join(event("frame", one, first + number) for number, one in enumerate(several))
+                first += len(several)
+            if reader.over:
+                yield event("end", b"{}")
+            if reader.over or closing():
+                return
+            if waiting != reader.waiting:
+                waiting = reader.waiting
+                yield event("live", msgspec.json.encode(waiting))
+            await asyncio.sleep(POLL_S)
+    finally:
+        reader.watchers -= 1
+
+
+def event(kind: str, data: bytes, number: int | None = None) -> bytes:
+    """One server-sent event; `number` is what a client that connects again asks after."""
+    mark = b"" if number is None else b"id: %d\n" % number
+    return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), mark, data)
