@@ -24,7 +24,7 @@ from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import override
-from kofn.config.plugins import COLLECTIVES, STRAGGLERS, WORKLOADS, look_in
+from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
@@ -411,9 +411,16 @@ class Config(Section, frozen=True):
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
-        modules = str((folder / (self.job.modules or ".")).resolve())
-        look_in(modules)
+        modules = self.job.modules and str((folder / self.job.modules).resolve())
+        look_in(modules or str(folder.resolve()))
         return replace(self, model=replace(model, **there), job=replace(self.job, modules=modules))
+
+    def at_home(self, folder: Path) -> Self:
+        """With the folder of its file in it, where it names modules: for processes that read it elsewhere."""
+        names = (self.compress.codec, self.job.collective, self.model.workload_name, self.model.straggler_source)
+        if self.job.modules is not None or not any(map(MODULE.fullmatch, (*names, *self.objectives))):
+            return self
+        return replace(self, job=replace(self.job, modules=str(folder.resolve())))
 
     def check(self) -> None:
         """Bounds that types cannot say, or that span fields."""

@@ -125,7 +125,7 @@ class Cell:
             trials = stored_trials(self.folder)
         except (FileNotFoundError, msgspec.DecodeError, ResultsError):
             return None
-        if effective != to_toml(self.config):
+        if effective != to_toml(self.config.at_home(self.source.parent)):
             raise ConfigError(
                 f"{self.folder} holds the results of another configuration: choose another --out, "
                 "or the same options as then"

@@ -36,7 +36,7 @@ def plan_jobs(
     configs = [Config.load(source, settings) for source in sources]
     shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(
-        JobPlan(source=source, config=replace(config, run=shared.run, network=shared.network))
+        JobPlan(source=source, config=replace(config, run=shared.run, network=shared.network).at_home(source.parent))
         for source, config in zip(sources, configs, strict=True)
     )
     for job in jobs:

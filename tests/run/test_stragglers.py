@@ -167,8 +167,8 @@ trials = ["all"]
 [job]
 workers = 2
 [model]
-hidden = [256, 256]
-batch = 64
+hidden = [512, 512]
+batch = 128
 compute_ms = 1
 [[cpu]]
 workers = [1]
@@ -191,7 +191,7 @@ def test_a_worker_with_less_of_a_processor_is_recorded_as_blocked(tmp_path: Path
     with record.open() as file:
         rows = [(int(row["iteration"]), int(row["rank"]), float(row["blocking_ms"])) for row in csv.DictReader(file)]
     slowed = median(ms for iteration, rank, ms in rows if rank == 1 and iteration > 18)
-    assert slowed > 4 * median(ms for iteration, rank, ms in rows if rank == 1 and iteration < 15)
+    assert slowed > median(ms for iteration, rank, ms in rows if rank == 1 and iteration < 15) + 5
     lines = map(json.loads, (run.out / "all" / "worker-1.jsonl").read_text().splitlines())
     measured = {line["iteration"]: line["blocked_s"] for line in lines if line.get("computed")}
     assert {iteration: ms for iteration, rank, ms in rows if rank == 1} == pytest.approx(

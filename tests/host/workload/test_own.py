@@ -88,7 +88,7 @@ def test_every_process_finds_it_by_the_configuration_that_it_is_given(users: Pat
 
     away = tmp_path / "results"
     away.mkdir()
-    (away / "effective.toml").write_text(to_toml(Config.load(users / "own.toml")))
+    (away / "effective.toml").write_text(to_toml(Config.load(users / "own.toml").at_home(users)))
     code = (
         "from pathlib import Path; from kofn.config.schema import Config; "
         "from kofn.host.workload.workload import load_workload; "
