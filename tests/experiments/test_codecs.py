@@ -24,9 +24,10 @@ from kofn.experiments.codecs.variants import ELEMENTS, VARIANTS
 from kofn.experiments.command import command
 from kofn.experiments.findings import conclude
 from kofn.experiments.matrix import Cell, cells, run_cells
-from kofn.experiments.trials import Row, frame, read_trials, summary_columns
+from kofn.experiments.trials import Row, frame, read_trials
 from kofn.host.compression.registry import load_codecs
 from kofn.report.compressed import Compressed
+from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import RunFolder
 from kofn.run.plan import RunPlan

@@ -31,7 +31,8 @@ from kofn.experiments.compare.plan import QUICK, Axes, ComparisonPlan
 from kofn.experiments.compare.points import BLOCKED, NONE, Contender, Point, Setting
 from kofn.experiments.compare.tables import setting_table
 from kofn.experiments.matrix import Timekeeper
-from kofn.experiments.trials import frame, summary_columns
+from kofn.experiments.trials import frame
+from kofn.report.frames import summary_columns
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.errors import InterruptedRun, RunError
