@@ -37,6 +37,7 @@ LAZY = {
     "compare": ("kofn.experiments.compare.command", "command"),
     "certs": ("kofn.run.certs", "command"),
     "slots": ("kofn.cli.slots", "command"),
+    "export": ("kofn.cli.export", "command"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""
 

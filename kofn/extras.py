@@ -1,6 +1,13 @@
 """Packages that only some of kofn needs, and the extra of `pip install 'kofn[EXTRA]'` that brings each."""
 
-EXTRAS = {"cryptography": "certs", "jinja2": "plots", "matplotlib": "plots", "scapy": "scapy"}
+EXTRAS = {
+    "cryptography": "certs",
+    "jinja2": "plots",
+    "matplotlib": "plots",
+    "pyarrow": "parquet",
+    "scapy": "scapy",
+    "tensorboardX": "tensorboard",
+}
 
 
 def remedy(error: ModuleNotFoundError) -> str:
