@@ -48,7 +48,8 @@ def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
     path = path_of(given)
     if path is not None:
         return _with_topology(Config.load(path, settings), path.parent)
-    config = Config.parse(given, settings) if isinstance(given, str) else Config.of(_plain(given), settings)
+    assert not isinstance(given, Path)
+    config = Config.parse(given, settings) if isinstance(given, str) else Config.of(_tables(given), settings)
     return _with_topology(config._at(Path.cwd()), Path.cwd())
 
 
@@ -57,6 +58,14 @@ def path_of(given: Given) -> Path | None:
     if isinstance(given, Path):
         return given
     return Path(given) if isinstance(given, str) and not ("\n" in given or "=" in given) else None
+
+
+def _tables(given: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """As in a file; without trials that a Config has only because of its policy."""
+    tables: dict[str, Any] = _plain(given)
+    if isinstance(given, Config) and given.run.trials == Config(job=given.job, policy=given.policy).run.trials:
+        del tables["run"]["trials"]
+    return tables
 
 
 def _plain(value: Any) -> Any:

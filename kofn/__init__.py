@@ -40,13 +40,15 @@ _PUBLIC = {
 """Name -> its module; kofn.run is a package that is called."""
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used: a switch alone does not load what a run needs."""
-    if name == "run":
-        return import_module("kofn.run")
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'kofn' has no attribute {name!r}: it has {', '.join(__all__)}")
-    return getattr(import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:  # which knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Public names are imported when they are used: a switch alone does not load what a run needs."""
+        if name == "run":
+            return import_module("kofn.run")
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'kofn' has no attribute {name!r}: it has {', '.join(__all__)}")
+        return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -49,16 +49,16 @@ class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
     """The Ethernet frames of a host's link in a whole trial, as the kernel counted them."""
 
-    host: str
-    to_switch_bytes: int
-    from_switch_bytes: int
+    host: str  # "h1" is that of worker 0
+    to_switch_bytes: int  # sent by the host
+    from_switch_bytes: int  # sent to the host
 
 
 class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What the configuration says."""
 
-    seed: int
-    workers: int
+    seed: int  # run.seed
+    workers: int  # job.workers
     target_accuracy: float | None  # None: the workload has none
 
     @classmethod

@@ -146,7 +146,9 @@ class Run:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=UNLIMITED).print(Group(*self._summary.parts()))
+        Console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
+            Group(*self._summary.parts())
+        )
         return "\n".join([self._headline, *(line.rstrip() for line in text.getvalue().splitlines())])
 
     def _repr_html_(self) -> str:
