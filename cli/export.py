@@ -16,8 +16,8 @@ Examples:
   kofn export runs/latest --to tensorboard && tensorboard --logdir runs/latest/tensorboard
 
 \b
-Exit codes: 0 written, 1 FOLDER is not that of a run or a package is missing, 2 the command line is wrong or the
-folder for the files holds something.
+Exit codes: 0 written, 1 a file is damaged or a package is missing, 2 FOLDER is not that of a run, or the folder for
+the files holds something.
 """
 
 

@@ -3,7 +3,7 @@
 Pages are Jinja2 templates, in templates/ of the package whose page it is; what is put into them is escaped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> list[Drawing]:
+def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterator[Drawing]:
     """A job's figures, as far as its trials came."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [

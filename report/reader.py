@@ -33,6 +33,8 @@ from kofn.results.worker_metrics import WorkerMetrics, read_worker
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from kofn.report.drawings import Drawing
+
 UNLIMITED = 10_000
 """Columns of text."""
 
@@ -139,10 +141,7 @@ class Run:
 
     def figures(self) -> "list[Figure]":
         """Those of the report; ModuleNotFoundError without kofn[plots]."""
-        from kofn.report.page import job_drawings  # noqa: PLC0415  # matplotlib takes half a second
-
-        jobs = zip(self._folder.jobs, self.configs, self._summary.jobs, strict=True)
-        return [drawing.figure for job in jobs for drawing in job_drawings(*job)]
+        return [drawing.figure for drawing in self._drawings()]
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -156,24 +155,26 @@ class Run:
         return "\n".join([f"<p>{html.escape(self._headline)}</p>", *tables, self._figure()])
 
     def _figure(self) -> str:
-        """The first of the report; empty without kofn[plots] or a trial that has ended."""
-        if not any(job.trials for job in self._summary.jobs):
-            return ""
+        """The first of the report; empty without kofn[plots] or an iteration."""
         try:
             from kofn.report.svg import svg  # noqa: PLC0415  # needs kofn[plots]
 
-            return svg(self.figures()[0])
+            return next((svg(drawing.figure) for drawing in self._drawings()), "")
         except ModuleNotFoundError:
             return ""
+
+    def _drawings(self) -> "Iterator[Drawing]":
+        from kofn.report.page import job_drawings  # noqa: PLC0415  # matplotlib takes half a second
+
+        for job in zip(self._folder.jobs, self.configs, self._summary.jobs, strict=True):
+            yield from job_drawings(*job)
 
     @property
     def _headline(self) -> str:
         if self.finished:
             return f"{self.folder}: {'; '.join([*self.failures, *self._summary.notes]) or 'ok'}"
-        finished, trials = self._record.finished, len(self._record.trials)
-        return (
-            f"{self.folder}: {finished} of {trials} trials ended{f'; {self._record.ended}' * bool(self._record.ended)}"
-        )
+        trials = f"{self._record.finished} of {len(self._record.trials)} trials ended"
+        return f"{self.folder}: {trials}; {self._record.ended or NO_END}"
 
     @cached_property
     def _summary(self) -> RunSummary:

@@ -19,7 +19,7 @@ from kofn.config.given import Given, load, path_of
 from kofn.run.errors import InterruptedRun
 from kofn.run.plan import RunPlan
 from kofn.run.runner import DEFAULT_CONFIG, make_plan
-from kofn.run.signals import deferred, interruptible, pass_on
+from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
 
 Progress = bool | Callable[[str], object]
 """What becomes of a run's lines.  True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.
@@ -102,6 +102,18 @@ def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
     thread.join()
     if errors:
         raise errors[0]
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Ctrl-C and `kofn stop` end the body as they end a command; then Ctrl-C is raised as KeyboardInterrupt."""
+    try:
+        with interruptible([signal.SIGINT, signal.SIGTERM]):
+            yield
+    except InterruptedRun as error:
+        if str(error) != str(stopped_by(signal.SIGINT)):
+            raise
+        raise KeyboardInterrupt(str(error)) from None
 
 
 @contextlib.contextmanager

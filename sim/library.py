@@ -7,7 +7,7 @@ from typing import Unpack
 from kofn.config.given import Given, Sections
 from kofn.report.reader import Run, read
 from kofn.run.conclusion import conclude, conclude_early
-from kofn.run.library import Progress, line_console, listener, planned
+from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
 from kofn.sim.costs import Costs
 from kofn.sim.runner import execute
 
@@ -29,6 +29,7 @@ def simulate(
     with (
         planned([] if config is None else [config], sections, out=out, objectives=tuple(trials)) as plan,
         listener(progress) as tell,
+        ended_in_order(),
     ):
         console = line_console(tell)
         known = None if costs is None else Costs.load(Path(costs))

@@ -98,8 +98,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     code, output = export(tmp_path, "--to", "csv")
-    assert code == 1
-    assert output.startswith(f"kofn export: {tmp_path}: not the folder of a run")
+    assert code == 2
+    assert output.startswith(f"kofn export: {tmp_path} is no run's folder")
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX")])

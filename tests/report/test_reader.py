@@ -7,24 +7,24 @@ import msgspec
 import pandas as pd
 import pytest
 
+from kofn.config.errors import KofnError
 from kofn.config.schema import Config
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run, read
 from kofn.report.summarise import summarise
-from kofn.report.summary import RunSummary
 from kofn.results.errors import ResultsError
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import RunFolder
 from kofn.results.link_bytes import write_links
 from kofn.results.worker_metrics import Iteration
+from kofn.run.conclusion import summarised
 from tests.run.fake_run import append, simulate, two_trials, write
 from tests.test_extras import without_extras
 
 
 def finished(path: Path) -> RunFolder:
     folder = two_trials(path)
-    summary = RunSummary(jobs=(summarise(folder.jobs[0], Config()),))
-    (path / "summary.json").write_text(json.dumps(summary.to_dict()))
+    summarised(folder, [Config()])
     return folder
 
 
@@ -98,13 +98,11 @@ def test_the_summary_is_that_of_the_run(tmp_path: Path) -> None:
 
 def test_a_failed_run_is_not_ok(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["throughput", "all"])
-    short = simulate(iterations=200)
-    for line in short.lines[2]:
+    other = simulate()
+    for line in other.lines[2]:
         line["params"] = "other"
-    write(folder, [short, simulate()])
-    (tmp_path / "summary.json").write_text(
-        json.dumps(RunSummary(jobs=(summarise(folder.jobs[0], Config()),)).to_dict())
-    )
+    write(folder, [other, simulate()])
+    summarised(folder, [Config()])
     run = read(tmp_path)
     assert run.finished and not run.ok
     assert "replicas differ" in run.failures[0] and "replicas differ" in repr(run)
@@ -113,6 +111,7 @@ def test_a_failed_run_is_not_ok(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["throughput", "all"])
     write(folder, [simulate(), simulate(iterations=20)])
+    folder.update_record(finished=1)
     going_on = folder.jobs[0].trials[1]
     for rank in range(4):
         lines = going_on.metrics(rank).read_text().splitlines(keepends=True)[:-1]
@@ -121,9 +120,19 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     run = read(tmp_path)
     assert not run.finished and not run.ok
     assert run.metrics.groupby("trial").iteration.max().to_dict() == {"throughput": 200, "all": 20}
-    assert run.summary.trial.tolist() == ["throughput"]
-    assert f"{tmp_path}: not finished: 1 of 2 trials ended" in repr(run)
-    assert "not finished" in run._repr_html_()
+    assert run.summary[["trial", "iterations"]].values.tolist() == [["throughput", 200], ["all", 20]]
+    assert f"{tmp_path}: 1 of 2 trials ended; it goes on, or was killed" in repr(run)
+    assert "1 of 2 trials ended" in run._repr_html_()
+
+
+def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    folder.update_record(finished=1, ended="stopped by SIGINT (Ctrl-C)")
+    summarised(folder, [Config()], "stopped by SIGINT (Ctrl-C)")
+    run = read(tmp_path)
+    assert not run.finished
+    assert "1 of 2 trials ended; stopped by SIGINT (Ctrl-C)" in repr(run)
+    assert "all (did not end)" in repr(run)
 
 
 def test_a_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
@@ -155,13 +164,10 @@ def test_the_text_is_escaped(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match=r"not the folder of a run: run\.json: No such file"):
-        read(tmp_path)
-    (tmp_path / "latest").mkdir()
-    with pytest.raises(ResultsError, match=f"did you mean {tmp_path}/latest"):
+    with pytest.raises(KofnError, match=rf"^{tmp_path} is no run's folder: run\.json: No such file"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ResultsError, match="missing required field"):
+    with pytest.raises(KofnError, match="missing required field"):
         read(tmp_path)
 
 

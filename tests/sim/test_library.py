@@ -1,5 +1,7 @@
 """kofn.simulate for scripts and notebooks."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,20 @@ def test_what_is_not_simulated_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(kofn.KofnError, match=r"^job\.start_workers is not simulated"):
         kofn.simulate(CONFIG, job={"start_workers": 2}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
+    COSTS.save(tmp_path / "costs.json")
+
+    def give_up(line: str) -> None:
+        if line.startswith("trial fixed:2:"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        kofn.simulate(
+            CONFIG, trials=["fixed:2", "all"], costs=tmp_path / "costs.json", out=tmp_path / "out", progress=give_up
+        )
+    run = kofn.read(tmp_path / "out")
+    assert not run.finished
+    assert "stopped by SIGINT (Ctrl-C)" in repr(run)
+    assert run.metrics.trial.unique().tolist() == ["fixed-2"]
