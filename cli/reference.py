@@ -1,16 +1,13 @@
-"""`make reference`: docs/reference/ from the code: configuration, commands, and the files of a run.
+"""`make reference`: docs/reference/ from the code: configuration, commands, the files of a run, and the Python package.
 
 Texts are the comments and docstrings beside the definitions, so that they are written once.  A test fails when a file
 in docs/reference/ is not what this module makes.
 """
 
-import ast
 import dataclasses
 import inspect
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,8 @@ import msgspec
 import msgspec.inspect as types
 
 from kofn.cli.main import main as kofn
+from kofn.cli.python_reference import python
+from kofn.cli.reference_tables import annotations, comments, linked, table
 from kofn.config import schema
 from kofn.config.late_rules import RULES
 from kofn.config.objectives import OBJECTIVES
@@ -68,7 +67,12 @@ def main() -> int:
 
 def documents() -> dict[str, str]:
     """Name of each file in docs/reference/ and what belongs into it."""
-    return {"configuration.md": configuration(), "commands.md": commands(), "results.md": results()}
+    return {
+        "configuration.md": configuration(),
+        "commands.md": commands(),
+        "results.md": results(),
+        "python.md": f"{MADE}\n\n{python()}",
+    }
 
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -89,7 +93,7 @@ def configuration() -> str:
     ]
     for name, section in _sections():
         head = f"[[{name}]]" if name in REPEATED else f"[{name}]"
-        lines += [f"## `{head}`", _linked(inspect.getdoc(section) or ""), _keys(section)]
+        lines += [f"## `{head}`", linked(inspect.getdoc(section) or ""), _keys(section)]
     return "\n\n".join(lines) + "\n"
 
 
@@ -100,12 +104,12 @@ def _sections() -> Iterator[tuple[str, type]]:
 
 
 def _keys(section: type) -> str:
-    notes = _comments(section)
+    notes = comments(section)
     rows = [
         [f"`{field.name}`", _kind(field.type), _default(field), notes.get(field.name, "")]
         for field in types.type_info(section).fields  # type: ignore[attr-defined]
     ]
-    return _table(["key", "allowed", "default", ""], rows)
+    return table(["key", "allowed", "default", ""], rows)
 
 
 def _default(field: Any) -> str:
@@ -274,10 +278,10 @@ def results() -> str:
 
 def _fields(kind: type) -> str:
     """A table of a class's fields: name, type, comment or docstring."""
-    notes = _comments(kind)
+    notes = comments(kind)
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else _names(kind)
-    written = _annotations(kind)
-    return _table(["field", "type", ""], [[f"`{name}`", f"`{written[name]}`", notes.get(name, "")] for name in names])
+    written = annotations(kind)
+    return table(["field", "type", ""], [[f"`{name}`", f"`{written[name]}`", notes.get(name, "")] for name in names])
 
 
 def _names(kind: Any) -> tuple[str, ...]:
@@ -299,59 +303,7 @@ def _messages(*names: str) -> Iterator[str]:
             elif more := re.match(r"\s+//\s*(.*)$", line):
                 rows[-1][2] += f" {more[1]}"
         yield f"`{name}`:"
-        yield _table(["field", "type", ""], rows)
-
-
-# --- sources --------------------------------------------------------------------------------------------------------
-
-
-def _assignments(kind: type) -> list[ast.stmt]:
-    """The statements of a class's body, with their lines in its own source."""
-    tree = ast.parse(inspect.getsource(kind))
-    body = tree.body[0]
-    assert isinstance(body, ast.ClassDef)
-    return body.body
-
-
-def _annotations(kind: type) -> dict[str, str]:
-    return {
-        one.target.id: ast.unparse(one.annotation)
-        for one in _assignments(kind)
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-    }
-
-
-def _comments(kind: type) -> dict[str, str]:
-    """What is said of each field: comments on its lines, and the string below it."""
-    source = inspect.getsource(kind)
-    said: dict[int, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith("# noqa"):
-            said[token.start[0]] = token.string.removeprefix("#").strip()
-    body = _assignments(kind)
-    ends = [one.lineno for one in body[1:]] + [len(source.splitlines()) + 1]
-    notes: dict[str, str] = {}
-    name = ""
-    for one, end in zip(body, ends, strict=True):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            name = one.target.id
-            notes[name] = " ".join(said[line] for line in range(one.lineno, end) if line in said)
-        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and name:
-            notes[name] = f"{notes[name]} {inspect.cleandoc(str(one.value.value))}".strip().replace("\n", " ")
-        else:
-            name = ""
-    return notes
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(map(_linked, line))} |" for line in lines)
-
-
-def _linked(text: str) -> str:
-    """With links to the documents that it names, and "none" as TOML's reader has it."""
-    text = re.sub(r"\bdocs/(explanation|howto)/([\w-]+)\.md", r"[\2](../\1/\2.md)", text)
-    return re.sub(r"\bNone:", "none:", text)
+        yield table(["field", "type", ""], rows)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
-"""`--set SECTION.KEY=VALUE`: single keys of a configuration, given on the command line."""
+"""Other values for keys of a configuration: `--set SECTION.KEY=VALUE` of a command line, tables of a script."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kofn.config.errors import ConfigError
 
+Settings = Sequence[str] | Mapping[str, Any]
+"""SECTION.KEY=VALUE of each; or by section the keys to replace, in place of a list of tables another list."""
 
-def override(document: dict[str, Any], settings: Sequence[str]) -> None:
+
+def override(document: dict[str, Any], settings: Settings) -> None:
     """Put the values into a configuration's tables; ConfigError for what is no SECTION.KEY=VALUE."""
+    if isinstance(settings, Mapping):
+        for section, value in settings.items():
+            table = document.get(section, {})
+            both = isinstance(table, dict) and isinstance(value, dict)
+            document[section] = {**table, **value} if both else value
+        return
     for setting in settings:
         name, equals, value = setting.partition("=")
         section, dot, key = name.strip().partition(".")

@@ -8,7 +8,6 @@ says what is allowed.  This module knows nothing of processes, sockets or traini
 import math
 import re
 import tomllib
-from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +22,7 @@ from kofn.config.late_rules import AGE_WEIGHT, Treatment
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
-from kofn.config.overrides import override
+from kofn.config.overrides import Settings, override
 from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
@@ -375,8 +374,8 @@ class Config(Section, frozen=True):
         return (self.network.link_mbps or 0.0) / sharing if self.network.topology is None else 0.0
 
     @classmethod
-    def load(cls, path: Path, settings: Sequence[str] = ()) -> Self:
-        """Read and check a TOML file, a command line's `settings` in it; ConfigError names the field that is wrong."""
+    def load(cls, path: Path, settings: Settings = ()) -> Self:
+        """Read and check a TOML file, with other values by `settings`; ConfigError names the field that is wrong."""
         try:
             return cls.parse(path.read_text(), settings).at(path.parent)
         except OSError as error:
@@ -387,7 +386,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"{path}: {error}") from error
 
     @classmethod
-    def parse(cls, text: str, settings: Sequence[str] = ()) -> Self:
+    def parse(cls, text: str, settings: Settings = ()) -> Self:
         """The same of a file's text."""
         try:
             document = tomllib.loads(text)
@@ -396,7 +395,7 @@ class Config(Section, frozen=True):
         return cls.of(document, settings)
 
     @classmethod
-    def of(cls, document: dict[str, Any], settings: Sequence[str] = ()) -> Self:
+    def of(cls, document: dict[str, Any], settings: Settings = ()) -> Self:
         """What a TOML file says, checked, with `settings` as above; ConfigError names the field that is wrong."""
         override(document, settings)
         try:

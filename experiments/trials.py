@@ -1,19 +1,20 @@
 """The tidy table of an experiment: a row a trial, read from finished runs; OUT/results.csv.
 
-The columns are: experiment, scenario, seed, objective, workers, target_accuracy; every number and text of the trial's
-summary under its own name; what its workers sent, where they said so; the command that repeats the run; and what the
-experiment adds.  A cell is missing where a figure is unknown: time_to_target_s where the target was not reached.
+The columns are: experiment, scenario; those of the data frame `summary` of kofn.read(); the command that repeats the
+run; and what the experiment adds.  A cell is missing where a figure is unknown: time_to_target_s where the target was
+not reached.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from msgspec import structs
 
 from kofn.config.schema import Config
 from kofn.experiments.matrix import Cell, CellResult
-from kofn.host.workload.workload import metric_of
+from kofn.report.frames import TrialSetting, summary_columns
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import TrialFolder
 from kofn.results.worker_metrics import WorkerMetrics, read_trial
@@ -59,29 +60,15 @@ def write(trials: pd.DataFrame, folder: Path) -> None:
         trials.to_csv(folder / FILE, index=False)
 
 
-def summary_columns(summary: TrialSummary) -> Row:
-    """Its numbers and texts; norms of errors and residuals are those of the gradient's."""
-    values = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "compressed"}
-    plain = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
-    plain["objective_fault"] = next(iter(summary.objective_faults), None)
-    sent = summary.compressed
-    if sent is None:
-        return plain
-    return plain | {"wire_ratio": sent.wire_ratio, "encoding_error": sent.error, "residual": sent.residual}
-
-
 def _trials(result: CellResult) -> Iterator[FinishedTrial]:
     for folder, summary in zip(result.cell.job().trials, result.trials, strict=True):
         yield FinishedTrial(cell=result.cell, folder=folder, summary=summary)
 
 
 def _columns(trial: FinishedTrial) -> Row:
-    cell, metric = trial.cell, metric_of(trial.config)
     return {
-        "scenario": cell.scenario.name,
-        "seed": cell.seed,
-        "workers": trial.config.job.workers,
-        "target_accuracy": metric and metric.target,
+        "scenario": trial.cell.scenario.name,
+        **structs.asdict(TrialSetting.of(trial.config)),
         **summary_columns(trial.summary),
-        "command": f"kofn run {cell.source}",
+        "command": f"kofn run {trial.cell.source}",
     }

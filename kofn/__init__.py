@@ -19,16 +19,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kofn.config.errors import ConfigError, KofnError
     from kofn.config.schema import Config
+    from kofn.report.reader import Run, read
+    from kofn.run import RunPackage
+    from kofn.sim.library import simulate
+
+    run: RunPackage
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is reported once, by us
 
-__all__ = ["Config", "ConfigError", "KofnError"]
+__all__ = ["Config", "ConfigError", "KofnError", "Run", "read", "run", "simulate"]
 
-_PUBLIC = {"Config": "kofn.config.schema", "ConfigError": "kofn.config.errors", "KofnError": "kofn.config.errors"}
+_PUBLIC = {
+    "Config": "kofn.config.schema",
+    "ConfigError": "kofn.config.errors",
+    "KofnError": "kofn.config.errors",
+    "Run": "kofn.report.reader",
+    "read": "kofn.report.reader",
+    "simulate": "kofn.sim.library",
+}
+"""Name -> its module; kofn.run is a package that is called."""
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used: a switch alone does not load what a run needs."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'kofn' has no attribute {name!r}: it has {', '.join(__all__)}")
-    return getattr(import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:  # which knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Public names are imported when they are used: a switch alone does not load what a run needs."""
+        if name == "run":
+            return import_module("kofn.run")
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'kofn' has no attribute {name!r}: it has {', '.join(__all__)}")
+        return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,8 +5,10 @@ EXTRAS = {
     "jinja2": "plots",
     "matplotlib": "plots",
     "prometheus_client": "web",
+    "pyarrow": "parquet",
     "scapy": "scapy",
     "starlette": "web",
+    "tensorboardX": "tensorboard",
     "torch": "torch",
     "uvicorn": "web",
 }

@@ -74,5 +74,6 @@ def draw_links(axes: Axes, bars: Sequence[CostBar]) -> None:
 
 
 def _legend(axes: Axes, columns: int) -> None:
-    """Below."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=8.0, ncols=columns)
+    """Below; none where nothing has a name, as of links that nobody has counted."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=8.0, ncols=columns)

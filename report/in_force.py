@@ -14,11 +14,13 @@ class InForce:
     """From an iteration on."""
 
     iteration: int
+    """The first one."""
     late_gradient: str
     """The rule."""
     age_weight: float
     """What each iteration of age leaves of a late gradient's weight."""
     k: int
+    """Counted contributions that complete a block."""
 
     def __str__(self) -> str:
         """As an objective has it; the weight, where it is not the usual one."""

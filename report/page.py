@@ -3,7 +3,7 @@
 Pages are Jinja2 templates, in templates/ of the package whose page it is; what is put into them is escaped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from kofn.config.schema import Config
 from kofn.report.costs_figure import CostBar
-from kofn.report.drawings import drawings
+from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
 from kofn.report.iteration_costs import LinkMeans
 from kofn.report.marks import read_marks
@@ -64,15 +64,19 @@ def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
-    """What run.html shows of a job; its figures are written beside the page."""
+def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterator[Drawing]:
+    """A job's figures, as far as its trials came."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
         read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
         for (entry, read), trial in zip(begun, summary.trials, strict=True)
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
-    several = drawings(trials, bars, summary.metric, compresses=summary.compresses)
+    return drawings(trials, bars, summary.metric, compresses=summary.compresses)
+
+
+def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
+    """What run.html shows of a job; its figures are written beside the page."""
     into = folder.path / FIGURES / folder.stem
     rows = summary.rows()
     return {
@@ -87,7 +91,7 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
         ],
         "figures": [
             {"svg": one.write(into), "caption": one.caption, "file": (into / one.name).relative_to(folder.path)}
-            for one in several
+            for one in job_drawings(folder, config, summary)
         ],
         "effective": folder.effective.read_text(),
         "given": folder.config.read_text(),

@@ -35,8 +35,11 @@ class TrialSummary:
     """One trial; times in seconds from the first worker's first iteration."""
 
     objective: str
+    """What chose k."""
     time_to_target_s: float | None
+    """Until a worker first had the target accuracy; None where none had."""
     iterations_to_target: int | None
+    """Likewise."""
     duration_s: float
     iterations: int
     best_accuracy: float | None
@@ -58,10 +61,14 @@ class TrialSummary:
     """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""
     packets_received: int
     retransmissions: int
+    """Contributions that were sent again."""
     k_iterations: dict[int, int]
     restarts: int
+    """Processes that were started again."""
     rejoins: int
+    """Times that a worker attached to the controller again."""
     regroups: int
+    """Times that the switch had lost the job's slots."""
     longest_stall_s: float
     """The longest time in which no worker finished an iteration."""
     checksum_errors: int
@@ -69,11 +76,15 @@ class TrialSummary:
     switch_checksum_errors: int
     """Corrupted packets that the switch dropped, of all jobs."""
     peer_fetches: int
+    """Times that a worker asked its peers for results."""
     missed_events: tuple[str, ...]
     """What was to happen and did not, and why."""
     identity_error: str | None
+    """Where replicas differ; None: they do not."""
     conservation_error: str | None
+    """Whose gradients are lost or aggregated twice; None: nobody's."""
     conservation_unchecked: str | None
+    """What could not be checked of that."""
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
     share_by_worker: tuple[float, ...] = ()
@@ -81,11 +92,11 @@ class TrialSummary:
     age_by_worker: tuple[float, ...] = ()
     """Of gradients when they were contributed, in iterations: means."""
     age_most: int = 0
-    """The largest of them."""
+    """The largest age of a gradient when it was contributed, in iterations."""
     waiting_by_worker: tuple[float, ...] = ()
     """Gradients that are pending in the end, by weight."""
     oldest_age: int = 0
-    """How many iterations before the end the oldest of them was begun; 0: none is pending."""
+    """How many iterations before the end the oldest pending gradient was begun; 0: none is pending."""
     starved_by_worker: tuple[int, ...] = ()
     """The most gradients in a row of which nothing came into any sum."""
     courses: tuple[InForce, ...] = ()

@@ -14,8 +14,8 @@ class Account:
     in any block; 0: none waits.
     """
 
-    entered: float = 0.0
-    summed: float = 0.0
-    waiting: float = 0.0
-    discarded: float = 0.0
-    oldest: int = 0
+    entered: float = 0.0  # gradients so far, by weight
+    summed: float = 0.0  # of these, in sums
+    waiting: float = 0.0  # of these, pending
+    discarded: float = 0.0  # of these, lost to age
+    oldest: int = 0  # iteration in which the oldest pending one was begun; 0: none is pending

@@ -30,31 +30,31 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     A worker that fast-forwards over an iteration did not compute it: no start, no loss, no first block.
     """
 
-    iteration: int
-    started: float | None = None
-    time: float
-    computed: bool = True
-    loss: float | None = None
+    iteration: int  # counted from 1
+    started: float | None = None  # when the worker had its parameters
+    time: float  # when the worker had applied its sum
+    computed: bool = True  # whether the worker began a gradient in it
+    loss: float | None = None  # of its batch
     accuracy: float | None = None  # none where it was not evaluated (run.evaluate_every)
     owned_accuracy: float | None = None  # on the classes that one worker alone holds; none without [[shard]]
-    params: str
-    first_block_s: float | None = None
-    iteration_s: float | None = None
-    blocking_s: float | None = None  # as it was drawn
+    params: str  # digest of the parameters after it
+    first_block_s: float | None = None  # from the start until the gradient's first block left, or it was given up
+    iteration_s: float | None = None  # from start to time
+    blocking_s: float | None = None  # injected in the computing of the gradient, as it was drawn
     blocked_s: float | None = None  # as it was measured, also of a gradient that it gave up: beyond model.compute_ms
     compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
-    encode_s: float | None = None  # this and the next five: host.collectives.collective.Times
-    send_s: float | None = None
-    wait_s: float | None = None
-    receive_s: float | None = None
-    sum_s: float | None = None
-    decode_s: float | None = None
+    encode_s: float | None = None  # values to lanes; this and the next five: host.collectives.collective.Times
+    send_s: float | None = None  # handing packets to the kernel
+    wait_s: float | None = None  # nothing to do
+    receive_s: float | None = None  # taking packets from the kernel
+    sum_s: float | None = None  # adding, where workers sum
+    decode_s: float | None = None  # lanes to values
     step_s: float | None = None  # the update of the parameters, and their evaluation
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
     age: int | None = None  # of its gradient, in iterations, when it was contributed
     account: Account | None = None  # of all its gradients up to this one
-    injected_mean_s: float = 0.0
+    injected_mean_s: float = 0.0  # mean that blocking is drawn with
     width: int | None = (
         None  # bits of the planned lanes; this and what follows: of its contribution (docs/explanation/compression.md)
     )
@@ -66,10 +66,10 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
     refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
     refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
-    k: int
-    count: int
-    members: tuple[int, ...] = ()
-    late: bool = False
+    k: int  # in force when the sum was completed
+    count: int  # contributions that counted in it
+    members: tuple[int, ...] = ()  # ranks of all workers in the sum
+    late: bool = False  # whether this worker's gradient came when it was complete
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

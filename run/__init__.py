@@ -1,1 +1,52 @@
-"""One run: network, processes, trials, events, live view."""
+"""One run: network, processes, trials, events, live view.
+
+The package is called like a function: `kofn.run(config)` is RunPackage.__call__.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Unpack
+
+if TYPE_CHECKING:
+    from kofn.config.given import Given, Sections
+    from kofn.report.reader import Run
+    from kofn.run.library import Progress
+
+
+class RunPackage(ModuleType):
+    """`kofn.run`, which is this folder and a function."""
+
+    def __call__(
+        self,
+        *configs: "Given",
+        trials: Sequence[str] = (),
+        target: str | None = None,
+        driver: str | None = None,
+        out: Path | str | None = None,
+        progress: "Progress" = True,
+        **sections: "Unpack[Sections]",
+    ) -> "Run":
+        """Train through the switch once for each trial, as the command `kofn run` does, and read the results.
+
+        Each of `configs` is a Config, a path, TOML text or a dict of tables; several are as many jobs on one switch;
+        without one the default experiment runs.  `sections` give keys other values: job={"workers": 8}.
+        `trials` are objectives, `target` is "embedded" or "bmv2", `driver` "auto", "mininet" or "netns", `out` the
+        folder for the results, as the command's options of these names.
+        `progress`: True shows the newest line, False nothing; a function is called with each line.
+
+        Needs root.  A run that misses its target, or fails a check, says so in `failures`.  KofnError is raised where
+        it cannot be carried out.  Ctrl-C removes processes and network before it raises KeyboardInterrupt.
+        """
+        from kofn.report.reader import read  # noqa: PLC0415  # pandas
+        from kofn.run.library import in_thread, planned  # noqa: PLC0415
+        from kofn.run.runner import carry_out  # noqa: PLC0415
+
+        choices = {"target": target, "driver": driver, "objectives": tuple(trials)}
+        with planned(configs, sections, out=out, **choices) as plan:
+            in_thread(lambda console: carry_out(plan, console, errors=console), progress)
+            return read(plan.folder)
+
+
+sys.modules[__name__].__class__ = RunPackage

@@ -37,14 +37,14 @@ def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iter
         raise
 
 
-def conclude_early(console: Console, *, as_json: bool) -> AtEarlyEnd:
+def conclude_early(console: Console, *, as_json: bool, errors: Console | None = None) -> AtEarlyEnd:
     """Conclude what there is; say why that cannot be done, as the reason of the early end is still to be said."""
 
     def conclude_rest(folder: RunFolder) -> None:
         early_end = folder.record().early_end
         say(console, f"{early_end}; summary and report of what there is (Ctrl-C: leave them to kofn report)")
         try:
-            conclude(folder, folder.configs(), console, as_json=as_json, early_end=early_end)
+            conclude(folder, folder.configs(), console, as_json=as_json, early_end=early_end, errors=errors)
         except KofnError as error:
             say(console, f"no summary: {error}")
 
@@ -52,11 +52,17 @@ def conclude_early(console: Console, *, as_json: bool) -> AtEarlyEnd:
 
 
 def conclude(
-    folder: RunFolder, configs: Sequence[Config], console: Console, *, as_json: bool, early_end: str = ""
+    folder: RunFolder,
+    configs: Sequence[Config],
+    console: Console,
+    *,
+    as_json: bool,
+    early_end: str = "",
+    errors: Console | None = None,
 ) -> int:
     """Merge the metrics, compare the trials, write the report; the exit code.
 
-    `early_end`: why not all trials came to their end.
+    `early_end`: why not all trials came to their end. `errors`: in place of stderr.
     """
     merge(folder, configs)
     summary = summarised(folder, configs, early_end)
@@ -66,7 +72,7 @@ def conclude(
         say(console, note)
     say(console, report_line(lambda: _write_report(folder, configs, summary)))
     for reason in summary.failures:
-        say(Console(stderr=True), f"kofn run: {reason}", style="red")
+        say(errors or Console(stderr=True), f"kofn run: {reason}", style="red")
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0

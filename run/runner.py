@@ -162,15 +162,15 @@ def make_plan(
     return RunPlan(jobs=jobs, folder=folder, record=record, as_json=as_json, quiet=quiet)
 
 
-def carry_out(plan: RunPlan, console: Console) -> int:
+def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) -> int:
     """The whole run; its exit code."""
     check(plan)
     if plan.shared.run.seeds > 1:
         return run_seeds(plan, console, execute)
-    folder = execute(plan, console, conclude_early(console, as_json=plan.as_json))
+    folder = execute(plan, console, conclude_early(console, as_json=plan.as_json, errors=errors))
     with deferred():
         record_stragglers(folder, plan.record, console)
-        return conclude(folder, plan.configs, console, as_json=plan.as_json)
+        return conclude(folder, plan.configs, console, as_json=plan.as_json, errors=errors)
 
 
 def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = None) -> RunFolder:

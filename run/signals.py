@@ -1,13 +1,14 @@
 """What ends a run from outside, and when it may.
 
 Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; while results are
-being compared it waits.
+being compared it waits.  Only the main thread hears of signals, and may pass one on to a thread with a loop.
 """
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from kofn.run import terminal
@@ -24,23 +25,26 @@ NAMES = {
 
 Handler = Callable[[int, FrameType | None], None]
 
+_LOOPS: dict[threading.Thread, Callable[[int], object]] = {}
+"""What takes a signal for the task of a thread's loop."""
+
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """A signal raises InterruptedRun wherever the program is."""
+def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
+    """One of the signals raises InterruptedRun wherever the program is."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         _leave_terminal(number)
         raise stopped_by(number)
 
-    with _handled(interrupt):
+    with _handled(interrupt, signals):
         yield
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Nothing is interrupted: what goes on takes a second and is worth more than the second."""
-    with _handled(lambda number, frame: _leave_terminal(number)):
+    with _handled(lambda number, frame: _leave_terminal(number), SIGNALS):
         yield
 
 
@@ -53,12 +57,15 @@ def impatient() -> Iterator[None]:
         if number != signal.SIGHUP:
             raise stopped_by(number)
 
-    with contextlib.suppress(InterruptedRun), _handled(leave):
+    with contextlib.suppress(InterruptedRun), _handled(leave, SIGNALS):
         yield
 
 
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
-    """Let the first signal cancel a task of the running loop, later ones do nothing; the list fills with them."""
+    """Let the first signal cancel a task of the running loop, later ones do nothing; the list fills with them.
+
+    In another thread than the main one, signals are those that somebody passes on.
+    """
     received: list[int] = []
 
     def cancel_once(number: int) -> None:
@@ -67,9 +74,20 @@ def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
         if len(received) == 1:
             task.cancel()
 
+    loop, thread = asyncio.get_running_loop(), threading.current_thread()
+    if thread is not threading.main_thread():
+        _LOOPS[thread] = lambda number: loop.call_soon_threadsafe(cancel_once, number)
+        task.add_done_callback(lambda _: _LOOPS.pop(thread))
+        return received
     for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, cancel_once, number)
+        loop.add_signal_handler(number, cancel_once, number)
     return received
+
+
+def pass_on(number: int, thread: threading.Thread) -> None:
+    """A signal to the task of a thread's loop; nothing where it has none."""
+    if (listener := _LOOPS.get(thread)) is not None:
+        listener(number)
 
 
 def stopped_by(number: int) -> InterruptedRun:
@@ -78,8 +96,10 @@ def stopped_by(number: int) -> InterruptedRun:
 
 
 @contextlib.contextmanager
-def _handled(handler: Handler) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+def _handled(handler: Handler, signals: Sequence[int]) -> Iterator[None]:
+    """Nothing changes in another thread than the main one."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals if main}
     try:
         yield
     finally:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kofn.experiments.tables import Columns, TextTable
-from kofn.experiments.trials import Row, summary_columns
+from kofn.experiments.trials import Row
 from kofn.report.formatting import seconds
+from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
 
 

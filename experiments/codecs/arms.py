@@ -37,7 +37,7 @@ class VariantArm(Arm):
         reasons = [f"{name}: {why}" for why in self.failures]
         if self.variant.error_feedback and self.reached < trainings:
             missed = f"{trainings - self.reached} of {trainings}"
-            reasons.append(f"{name}: {missed} did not reach {self.fact('target_accuracy'):.1%}")
+            reasons.append(f"{name}: {missed} did not reach {self.fact('target'):.1%}")
         return reasons
 
 

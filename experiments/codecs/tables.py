@@ -73,7 +73,7 @@ def tables(arms: Arms) -> Iterator[TextTable]:
 def document(arm: VariantArm) -> dict[str, object]:
     return {
         "variant": arm.variant,
-        "target_accuracy": arm.fact("target_accuracy"),
+        "target": arm.fact("target"),
         "seeds": arm.seeds,
         "reached": arm.reached,
         "iterations_by_seed": arm.values(ITERATIONS),

@@ -26,7 +26,7 @@ def _setting(rivals: Rivals, first: Mapping[str, CellResult]) -> Iterator[Elemen
     yield _commands([command for arm in arms for command in arm.column("command")])
     if setting_of(rivals).trained:
         curves = {name: series(first[arm.point.name]).accuracy for name, arm in rivals.items()}
-        yield accuracy_figure(curves, arms[0].fact("target_accuracy"))
+        yield accuracy_figure(curves, arms[0].fact("target"))
         yield _commands([arm.column("command")[0] for arm in arms])
 
 

@@ -45,7 +45,7 @@ def times_figure(found: Hindsight) -> Figure:
         several = found.standings
         places = np.arange(len(several), dtype=np.float64)
         _spreads(top, places, [one.time for one in several], 1.0, TRIAL_COLOURS[0], "median, least and most")
-        top.set(title=f"{found.scenario}: time to {found.fact('target_accuracy'):.0%}", ylabel="time [s]")
+        top.set(title=f"{found.scenario}: time to {found.fact('target'):.0%}", ylabel="time [s]")
         measured = [one.spread("mean_iteration_s") for one in several]
         _spreads(bottom, places - 0.12, measured, 1e3, TRIAL_COLOURS[0], "measured")
         predicted = [one.known_spread("predicted_iteration_s") for one in several]

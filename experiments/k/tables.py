@@ -140,7 +140,7 @@ def constants_table(found: Sequence[Hindsight]) -> TextTable:
     return TextTable.of(columns, means)
 
 
-FACTS = ("scenario", "world", "kind", "workers", "rate", "target_accuracy")
+FACTS = ("scenario", "world", "kind", "workers", "rate", "target")
 """Of a scenario."""
 
 

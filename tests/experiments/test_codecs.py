@@ -24,9 +24,10 @@ from kofn.experiments.codecs.variants import ELEMENTS, VARIANTS
 from kofn.experiments.command import command
 from kofn.experiments.findings import conclude
 from kofn.experiments.matrix import Cell, cells, run_cells
-from kofn.experiments.trials import Row, frame, read_trials, summary_columns
+from kofn.experiments.trials import Row, frame, read_trials
 from kofn.host.compression.registry import load_codecs
 from kofn.report.compressed import Compressed
+from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import RunFolder
 from kofn.run.plan import RunPlan
@@ -42,7 +43,7 @@ SENT = Compressed(wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.
 
 def arm(name: str, summaries: Sequence[TrialSummary], *more: Row, seeds: Iterable[int] = (1, 2, 3)) -> VariantArm:
     """A variant's, a summary a seed, each with columns of its own."""
-    facts = {"scenario": name, "target_accuracy": 0.95}
+    facts = {"scenario": name, "target": 0.95}
     rows = [
         {**facts, "seed": seed, **summary_columns(summary), **own}
         for seed, summary, own in zip(seeds, summaries, more, strict=False)

@@ -31,7 +31,8 @@ from kofn.experiments.compare.plan import QUICK, Axes, ComparisonPlan
 from kofn.experiments.compare.points import BLOCKED, NONE, Contender, Point, Setting
 from kofn.experiments.compare.tables import setting_table
 from kofn.experiments.matrix import Timekeeper
-from kofn.experiments.trials import frame, summary_columns
+from kofn.experiments.trials import frame
+from kofn.report.frames import summary_columns
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.errors import InterruptedRun, RunError
@@ -72,7 +73,7 @@ def row(
         {
             "scenario": at.name,
             "seed": seed,
-            "target_accuracy": 0.95,
+            "target": 0.95,
             **summary_columns(
                 replace(SUMMARY, time_to_target_s=time_s, iterations_to_target=None if time_s is None else 100)
             ),

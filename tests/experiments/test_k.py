@@ -20,7 +20,8 @@ from kofn.experiments.k.hindsight import NEVER, Hindsight, Standing, constants, 
 from kofn.experiments.k.tables import scenario_table, summary_table, world_table
 from kofn.experiments.k.worlds import WORKERS, WORLDS, trials
 from kofn.experiments.statistics import Spread
-from kofn.experiments.trials import Row, frame, summary_columns
+from kofn.experiments.trials import Row, frame
+from kofn.report.frames import summary_columns
 from kofn.report.in_force import InForce, courses
 from kofn.report.summary import TrialSummary
 from tests.experiments.test_chaos import SUMMARY
@@ -61,7 +62,7 @@ FACTS: Row = {
     "kind": "stationary",
     "workers": 8,
     "rate": 0.1,
-    "target_accuracy": 0.95,
+    "target": 0.95,
 }
 
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import TextTable, milliseconds, shown
-from kofn.experiments.trials import FILE, frame, summary_columns, write
+from kofn.experiments.trials import FILE, frame, write
+from kofn.report.frames import summary_columns
 from tests.experiments.test_chaos import SUMMARY
 
 ROWS = [

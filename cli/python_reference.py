@@ -1,0 +1,83 @@
+"""docs/reference/python.md: what `import kofn` gives, and the columns of the data frames."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kofn
+from kofn.cli.reference_tables import comments, table
+from kofn.report.frames import TABLES, Column
+from kofn.run import RunPackage
+
+INTRODUCTION = """\
+`import kofn` gives the names below; each is loaded when it is first used. [How to](../howto/python.md) use them.
+
+- `kofn.run`, `kofn.simulate` and `kofn.read` give a `kofn.Run`.
+- A configuration is a `kofn.Config`, a path, TOML text (what has a line break or a `=`), or a dict of tables.
+- `kofn.KofnError` is the base of all errors, with the texts that the commands print; `kofn.ConfigError` is a
+  configuration that cannot be run."""
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "run": RunPackage.__call__,
+    "simulate": kofn.simulate,
+    "read": kofn.read,
+    "Config.load": kofn.Config.load,
+    "Config.parse": kofn.Config.parse,
+}
+
+
+def python() -> str:
+    lines = ["# Python", INTRODUCTION]
+    for name, function in FUNCTIONS.items():
+        lines += [f"## kofn.{name}", f"```text\nkofn.{name}{signature(function)}\n```", inspect.getdoc(function) or ""]
+    lines += ["## kofn.Run", inspect.getdoc(kofn.Run) or "", table(["member", ""], list(_members(kofn.Run)))]
+    lines += [
+        "## Data frames",
+        "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",
+    ]
+    for name, schema in TABLES.items():
+        rows = [[f"`{one.name}`", one.unit, f"`{one.dtype}`", meaning(one)] for one in schema.columns()]
+        lines += [f"### {name}", f"A row is {schema.rows}.", table(["column", "unit", "dtype", ""], rows)]
+    return "\n\n".join(lines) + "\n"
+
+
+def meaning(column: Column) -> str:
+    """What is said of the field, where it is defined."""
+    return next(said[column.field] for kind in column.kind.__mro__ if column.field in (said := comments(kind)))
+
+
+def signature(function: Callable[..., Any]) -> str:
+    """As it is written, a parameter a line, without self."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(definition, ast.FunctionDef) and definition.returns
+    arguments = definition.args
+    positional = arguments.posonlyargs + arguments.args
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    parameters = [
+        _parameter(*one) for one in zip(positional, defaults, strict=True) if one[0].arg not in ("self", "cls")
+    ]
+    parameters += [f"*{_parameter(arguments.vararg)}"] if arguments.vararg else ["*"] * bool(arguments.kwonlyargs)
+    parameters += [_parameter(*one) for one in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    parameters += [f"**{_parameter(arguments.kwarg)}"] if arguments.kwarg else []
+    return "".join(["(", *(f"\n    {one}," for one in parameters), f"\n) -> {_plain(definition.returns)}"])
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None = None) -> str:
+    kind = f": {_plain(argument.annotation)}" if argument.annotation else ""
+    return f"{argument.arg}{kind}" + (f" = {ast.unparse(default)}" if default else "")
+
+
+def _plain(annotation: ast.expr) -> str:
+    """Without the quotes of a name that is defined elsewhere."""
+    return ast.unparse(annotation).strip("'")
+
+
+def _members(kind: type) -> Iterator[list[str]]:
+    for name, member in vars(kind).items():
+        if not name.startswith("_"):
+            yield [
+                f"`{name}{'()' if inspect.isfunction(member) else ''}`",
+                (inspect.getdoc(member) or "").replace("\n", " "),
+            ]

@@ -1,0 +1,83 @@
+"""A run's data frames as files for other programs: CSV, Parquet, and event files for TensorBoard."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from kofn.config.errors import ConfigError
+from kofn.report.frames import TABLES
+from kofn.report.reader import Run
+
+KEYS = ("trial", "job", "worker")
+"""Columns whose values are folders of TensorBoard's, not curves."""
+
+
+def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
+    """Write the files, into a folder of the run's unless `out` is given; what was written.
+
+    ConfigError where the folder holds something already; ModuleNotFoundError where an extra is missing.
+    """
+    write = FORMATS[to]()
+    folder = out or run.folder / to
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another --out, nothing is overwritten")
+        return write(run, folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+Write = Callable[[Run, Path], list[Path]]
+
+
+def _csv() -> Write:
+    return lambda run, folder: [_table(run, folder / f"{name}.csv") for name in TABLES]
+
+
+def _parquet() -> Write:
+    import pyarrow  # noqa: F401, PLC0415  # needs kofn[parquet]: pandas does not say so
+
+    return lambda run, folder: [_table(run, folder / f"{name}.parquet") for name in TABLES]
+
+
+def _table(run: Run, path: Path) -> Path:
+    """One data frame; the file's suffix is its format."""
+    frame: pd.DataFrame = getattr(run, path.stem)
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path, index=False)
+    return path
+
+
+def _tensorboard() -> Write:
+    """Curves over iterations: a folder for each trial and worker, a tag for each column of `metrics` with numbers."""
+    from tensorboardX import SummaryWriter  # noqa: PLC0415  # needs kofn[tensorboard]
+
+    def write(run: Run, folder: Path) -> list[Path]:
+        made = []
+        for (trial, job, worker), rows in run.metrics.groupby(list(KEYS), sort=False):
+            jobs = [f"job-{job}"] if len(run.configs) > 1 else []
+            path = folder.joinpath(str(trial), *jobs, f"worker-{worker}")
+            with SummaryWriter(str(path)) as writer:
+                for tag in _curves(rows):
+                    known = rows[rows[tag].notna()]
+                    for value, step, time in zip(known[tag], known["iteration"], known["time"], strict=True):
+                        writer.add_scalar(tag, float(value), int(step), float(time))
+            made.append(path)
+        return made
+
+    return write
+
+
+def _curves(rows: pd.DataFrame) -> list[str]:
+    numbers = rows.select_dtypes(["number", "bool", "boolean"]).drop(
+        columns=[*KEYS, "iteration", "time"], errors="ignore"
+    )
+    return [str(name) for name in numbers if numbers[name].notna().any()]
+
+
+FORMATS: dict[str, Callable[[], Write]] = {"csv": _csv, "parquet": _parquet, "tensorboard": _tensorboard}
+"""By name: what loads the libraries that it needs, and gives what writes."""

@@ -1,0 +1,189 @@
+"""The data frames that a run is read into: a type for the rows of each, whose fields are its columns.
+
+A field that is a record itself is a column for each of its own fields; a field that is a list is none.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+import msgspec.inspect as types
+import pandas as pd
+
+from kofn.config.schema import Config
+from kofn.host.workload.workload import metric_of
+from kofn.report.in_force import InForce
+from kofn.report.summary import TrialSummary
+from kofn.results.event_log import LoggedEvent
+from kofn.results.worker_metrics import Iteration
+
+
+class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Which trial of which job a row is about."""
+
+    trial: str  # the name of its folder: "progress", "fixed-2"
+    job: int  # job.id
+
+
+class WorkerKey(TrialKey, frozen=True, kw_only=True):
+    """And which worker."""
+
+    worker: int  # its rank
+
+
+class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A gradient that a worker began, and what became of it in the iteration that it was begun in."""
+
+    iteration: int  # the one in which it was begun
+    started: float  # when the worker had that iteration's parameters
+    first_block_s: float  # from then until its first block left, or until it was given up
+    blocking_s: float  # injected delay in that
+    injected_mean_s: float  # mean that the delay was drawn with
+    place: int  # 1: its first block left before all others' of this iteration
+    in_sum: bool  # whether the worker has a part in this iteration's sum
+    late: bool  # whether the iteration had ended elsewhere
+    age: int  # in iterations, when it was contributed
+
+
+class HostLink(msgspec.Struct, frozen=True, kw_only=True):
+    """The Ethernet frames of a host's link in a whole trial, as the kernel counted them."""
+
+    host: str  # "h1" is that of worker 0
+    to_switch_bytes: int  # sent by the host
+    from_switch_bytes: int  # sent to the host
+
+
+class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration says."""
+
+    seed: int  # run.seed
+    workers: int  # job.workers
+    target: float | None  # of the workload's metric; None: it has none
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        metric = metric_of(config)
+        target = None if metric is None else metric.target
+        return cls(seed=config.run.seed, workers=config.job.workers, target=target)
+
+
+class DerivedValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what a summary has in lists and records."""
+
+    wire_ratio: float | None = None  # bytes of values sent, over the gradients' in float32
+    encoding_error: float | None = None  # its L2 norm over the gradient's
+    residual: float | None = None  # likewise, of what was pending
+    objective_fault: str | None = None  # the first that its objective did in place of giving costs
+
+    @classmethod
+    def of(cls, summary: TrialSummary) -> Self:
+        """The first three have no value where the workers did not say what they sent."""
+        sent, fault = summary.compressed, next(iter(summary.objective_faults), None)
+        if sent is None:
+            return cls(objective_fault=fault)
+        return cls(wire_ratio=sent.wire_ratio, encoding_error=sent.error, residual=sent.residual, objective_fault=fault)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSchema:
+    """The columns of a data frame: the fields of these types, one after another."""
+
+    rows: str
+    """What a row is."""
+    kinds: tuple[type, ...]
+    without: tuple[str, ...] = ()
+    """Fields that are no columns."""
+
+    def columns(self) -> Iterator["Column"]:
+        for number, kind in enumerate(self.kinds):
+            for field in _fields(kind):
+                if field.name not in self.without:
+                    yield from _columns(field, number, (field.name,), kind)
+
+    def frame(self, rows: Iterable[Sequence[object]]) -> pd.DataFrame:
+        """`rows`: for each row a value of each kind, in their order."""
+        several = list(rows)
+        return pd.DataFrame(
+            {one.name: pd.Series([one.value(row) for row in several], dtype=one.dtype) for one in self.columns()}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a row, or of a record in it."""
+
+    name: str
+    dtype: str
+    kind: type
+    """Where the field is defined."""
+    field: str
+    number: int
+    path: tuple[str, ...]
+
+    def value(self, row: Sequence[object]) -> Any:
+        """None where the field, or the record that it is in, has no value."""
+        value: Any = row[self.number]
+        for name in self.path:
+            value = None if value is None else getattr(value, name)
+        return value
+
+    @property
+    def unit(self) -> str:
+        """As the name says it; empty: a count, a share, or a text."""
+        if self.name in ("time", "started"):
+            return "s, Unix time"
+        words = self.name.split("_")
+        return "bytes" if "bytes" in words else UNITS.get(words[-1], "")
+
+
+UNITS = {"s": "s", "norm2": "L2 norm, squared", "norm": "L2 norm", "width": "bits", "age": "iterations"}
+"""By the last word of a name."""
+
+DTYPES: dict[type[types.Type], str] = {
+    types.IntType: "int64",
+    types.FloatType: "float64",
+    types.BoolType: "bool",
+    types.StrType: "str",
+}
+NULLABLE = {"int64": "Int64", "bool": "boolean"}
+
+SUMMARY = (TrialSummary, DerivedValues)
+
+TABLES = {
+    "metrics": FrameSchema("an iteration of a worker", (WorkerKey, Iteration)),
+    "k": FrameSchema(
+        "a rule for late gradients and a k, from the iteration on in which they came into force", (TrialKey, InForce)
+    ),
+    "arrivals": FrameSchema("a gradient that a worker began", (WorkerKey, GradientArrival)),
+    "links": FrameSchema("the link between a host and the switch", (TrialKey, HostLink)),
+    "events": FrameSchema("something that was done to a process, a link or an objective", (TrialKey, LoggedEvent)),
+    "summary": FrameSchema("a trial that has begun", (TrialKey, TrialSetting, *SUMMARY), without=("compressed",)),
+}
+"""By the name of the data frame."""
+
+
+def summary_columns(summary: TrialSummary) -> dict[str, Any]:
+    """A trial's numbers and texts, by their columns of the data frame `summary`."""
+    row = (summary, DerivedValues.of(summary))
+    return {one.name: one.value(row) for one in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
+
+
+def _fields(kind: type) -> Sequence[Any]:
+    fields: Sequence[Any] = types.type_info(kind).fields  # type: ignore[attr-defined]
+    return fields
+
+
+def _columns(field: Any, number: int, path: tuple[str, ...], kind: type, *, optional: bool = False) -> Iterator[Column]:
+    """Of a field: one, one for each field of the record that it is, or none for a list."""
+    found = field.type
+    if isinstance(found, types.UnionType):
+        optional = True
+        found = next(one for one in found.types if not isinstance(one, types.NoneType))
+    if isinstance(found, types.StructType | types.DataclassType):
+        for inner in found.fields:
+            yield from _columns(inner, number, (*path, inner.name), found.cls, optional=optional)
+    elif type(found) in DTYPES:
+        dtype = DTYPES[type(found)]
+        name = "_".join(path)
+        yield Column(name, NULLABLE.get(dtype, dtype) if optional else dtype, kind, field.name, number, path)

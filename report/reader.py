@@ -1,0 +1,273 @@
+"""`kofn.read`: the folder of a run as data frames, also while the run goes on and after it was stopped.
+
+>>> import kofn
+>>> kofn.read("no-such-folder")
+Traceback (most recent call last):
+kofn.config.errors.ConfigError: no-such-folder is no run's folder: run.json: No such file or directory
+"""
+
+import html
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pandas as pd
+from rich.console import Console, Group
+
+from kofn.config.schema import Config
+from kofn.host.workload.workload import metric_of
+from kofn.report.frames import TABLES, DerivedValues, GradientArrival, HostLink, TrialKey, TrialSetting, WorkerKey
+from kofn.report.in_force import courses
+from kofn.report.recoveries import read_lines
+from kofn.report.summarise import summarise_run
+from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
+from kofn.results.errors import ResultsError
+from kofn.results.event_log import read_event_log
+from kofn.results.folder import RunFolder, TrialFolder
+from kofn.results.link_bytes import read_links
+from kofn.results.worker_metrics import WorkerMetrics, read_worker
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from kofn.report.drawings import Drawing
+
+UNLIMITED = 10_000
+"""Columns of text."""
+
+NO_END = "it goes on, or was killed (SIGKILL)"
+"""Of a run that has not said why it ended."""
+
+
+def read(folder: Path | str) -> "Run":
+    """The results in a run's folder; KofnError where it is none.
+
+    The folder may be that of a run which goes on: what is there so far is read.
+    """
+    return Run(Path(folder))
+
+
+class Run:
+    """The results of one run.  Each data frame is read from the files when it is first used, and kept then.
+
+    A notebook shows a run as its summary and a figure.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder = RunFolder.open(path)
+        self._record = self._folder.record()
+        self.configs = tuple(self._folder.configs())
+        """Of every job, with every default and the command line's choices."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._folder.path
+
+    @property
+    def report(self) -> Path | None:
+        """The page, where there is one."""
+        path = self.folder / "report.html"
+        return path if path.exists() else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trials came to their end."""
+        return self._record.finished == len(self._record.trials)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is finished, nothing failed, and no trial was changed by hand."""
+        return self.finished and all(job.ok for job in self._summary.jobs)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why it failed, one sentence each: a target that was missed, replicas that differ, gradients that are lost."""
+        return self._summary.failures
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each trial, job, worker and iteration."""
+        return TABLES["metrics"].frame(
+            (trial.worker_key(worker.rank), line)
+            for trial in self._trials
+            for worker in trial.workers
+            for line in worker.iterations
+        )
+
+    @cached_property
+    def k(self) -> pd.DataFrame:
+        """A row for each rule and k that came into force."""
+        return TABLES["k"].frame(
+            (trial.key, one)
+            for trial in self._trials
+            for one in courses(read_lines(trial.folder.status), trial.folder.decisions)
+        )
+
+    @cached_property
+    def arrivals(self) -> pd.DataFrame:
+        """A row for each gradient that a worker began."""
+        return TABLES["arrivals"].frame(
+            (trial.worker_key(rank), arrival) for trial in self._trials for rank, arrival in _arrivals(trial.workers)
+        )
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """A row for each host's link; none of a trial that goes on, or of a simulation."""
+        return TABLES["links"].frame(
+            (trial.key, HostLink(host=host, to_switch_bytes=sent, from_switch_bytes=received))
+            for trial in self._trials
+            for host, (sent, received) in read_links(trial.folder.links).items()
+        )
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """A row for each thing that was done to a process, a link or an objective."""
+        return TABLES["events"].frame(
+            (trial.key, event) for trial in self._trials for event in read_event_log(trial.folder.events)
+        )
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """A row for each trial that has begun, with the figures of `kofn run`'s table."""
+        return TABLES["summary"].frame(
+            (trial.key, TrialSetting.of(trial.config), entry, DerivedValues.of(entry))
+            for job in self._summary.jobs
+            for trial, entry in zip(self._of_job(job.job), job.trials, strict=False)
+        )
+
+    def figures(self) -> "list[Figure]":
+        """Those of the report; ModuleNotFoundError without kofn[plots]."""
+        return [drawing.figure for drawing in self._drawings()]
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
+            Group(*self._summary.parts())
+        )
+        return "\n".join([self._headline, *(line.rstrip() for line in text.getvalue().splitlines())])
+
+    def _repr_html_(self) -> str:
+        tables = (_html(job) for job in self._summary.jobs if job.trials)
+        return "\n".join([f"<p>{html.escape(self._headline)}</p>", *tables, self._figure()])
+
+    def _figure(self) -> str:
+        """The first of the report; empty without kofn[plots] or an iteration."""
+        try:
+            from kofn.report.svg import svg  # noqa: PLC0415  # needs kofn[plots]
+
+            return next((svg(drawing.figure) for drawing in self._drawings()), "")
+        except ModuleNotFoundError:
+            return ""
+
+    def _drawings(self) -> "Iterator[Drawing]":
+        from kofn.report.page import job_drawings  # noqa: PLC0415  # matplotlib takes half a second
+
+        for job in zip(self._folder.jobs, self.configs, self._summary.jobs, strict=True):
+            yield from job_drawings(*job)
+
+    @property
+    def _headline(self) -> str:
+        if self.finished:
+            return f"{self.folder}: {'; '.join([*self.failures, *self._summary.notes]) or 'ok'}"
+        trials = f"{self._record.finished} of {len(self._record.trials)} trials ended"
+        return f"{self.folder}: {trials}; {self._record.ended or NO_END}"
+
+    @cached_property
+    def _summary(self) -> RunSummary:
+        """As it was written in the end; of what there is where nothing was written."""
+        if not (self.folder / "summary.json").exists():
+            return summarise_run(self._folder, self.configs, self._record.ended or NO_END)
+        stored = _stored(self.folder)
+        return RunSummary(
+            jobs=tuple(
+                Summary(
+                    job=job.id,
+                    metric=metric_of(config),
+                    trials=one.trials,
+                    compresses=config.compress.compresses,
+                    early_end=one.early_end,
+                )
+                for job, config, one in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
+            )
+        )
+
+    @cached_property
+    def _trials(self) -> "list[_Trial]":
+        """Every trial of every job."""
+        return [
+            _Trial(folder=folder, job=job.id, config=config)
+            for job, config in zip(self._folder.jobs, self.configs, strict=True)
+            for folder in job.trials
+        ]
+
+    def _of_job(self, job: int) -> "list[_Trial]":
+        return [trial for trial in self._trials if trial.job == job]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """One trial of one job, and what its workers have written."""
+
+    folder: TrialFolder
+    job: int
+    config: Config
+
+    @property
+    def key(self) -> TrialKey:
+        return TrialKey(trial=self.folder.shared.name, job=self.job)
+
+    def worker_key(self, rank: int) -> WorkerKey:
+        return WorkerKey(trial=self.folder.shared.name, job=self.job, worker=rank)
+
+    @cached_property
+    def workers(self) -> tuple[WorkerMetrics, ...]:
+        """So far, which may be nothing."""
+        return tuple(read_worker(self.folder, rank) for rank in range(self.config.job.workers))
+
+
+def _stored(folder: Path) -> StoredSummary:
+    try:
+        return stored_summary(folder)
+    except msgspec.DecodeError as error:
+        raise ResultsError(f"{folder / 'summary.json'}: not the summary of a run: {error}") from error
+
+
+def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientArrival]]:
+    """Of each rank what it began, and when that left compared with the others' of the same iteration."""
+    left: dict[int, list[float]] = {}
+    begun = [
+        (worker.rank, line, line.started, line.first_block_s)
+        for worker in workers
+        for line in worker.iterations
+        if line.started is not None and line.first_block_s is not None
+    ]
+    for _, line, started, first_block_s in begun:
+        left.setdefault(line.iteration, []).append(started + first_block_s)
+    for rank, line, started, first_block_s in begun:
+        yield (
+            rank,
+            GradientArrival(
+                iteration=line.iteration,
+                started=started,
+                first_block_s=first_block_s,
+                blocking_s=line.blocking_s or 0.0,
+                injected_mean_s=line.injected_mean_s,
+                place=1 + sum(time < started + first_block_s for time in left[line.iteration]),
+                in_sum=rank in line.members,
+                late=line.late,
+                age=line.age or 0,
+            ),
+        )
+
+
+def _html(summary: Summary) -> str:
+    """A job's table."""
+    labels, *columns = zip(*summary.rows(), strict=True)
+    table = pd.DataFrame(dict(enumerate(columns)), index=list(labels))
+    table.columns = pd.Index(summary.headings())
+    return table.to_html()

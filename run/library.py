@@ -1,0 +1,157 @@
+"""A run for a script or a notebook: its configurations as files, its lines to a callback, its end by Ctrl-C."""
+
+import contextlib
+import io
+import queue
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import ConfigError
+from kofn.config.given import Given, load, path_of
+from kofn.run.errors import InterruptedRun
+from kofn.run.plan import RunPlan
+from kofn.run.runner import DEFAULT_CONFIG, make_plan
+from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
+
+Progress = bool | Callable[[str], object]
+"""What becomes of a run's lines.  True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.
+False: nothing.  Or what is called with each."""
+
+UNLIMITED = 10_000
+"""Columns of a line."""
+
+PASSED_ON_S = 0.2
+"""How often a thread is asked to end: its loop may not run yet."""
+
+
+@contextlib.contextmanager
+def planned(
+    configs: Sequence[Given], sections: Mapping[str, Any], *, out: Path | str | None, **choices: Any
+) -> Iterator[RunPlan]:
+    """What is to be run, the default experiment where no configuration is given; ConfigError says what is wrong.
+
+    What is given otherwise than as a file is one until the end of the block.
+    """
+    with tempfile.TemporaryDirectory(prefix="kofn-") as folder:
+        given = configs or [DEFAULT_CONFIG]
+        own = [Path(folder) / f"{number}.toml" for number, _ in enumerate(given)]
+        files = [_file(one, sections, path) for one, path in zip(given, own, strict=True)]
+        try:
+            plan = make_plan(*files, out=None if out is None else Path(out), **choices)
+        except ConfigError as error:
+            message = str(error)
+            for path in own:
+                message = message.removeprefix(f"{path}: ")  # nobody knows that file
+            raise ConfigError(message) from None
+        if plan.shared.run.seeds > 1:
+            raise ConfigError(f"run.seeds is {plan.shared.run.seeds}: 1 is allowed here, a call for each run.seed")
+        yield plan
+
+
+def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
+    """The file that says it; written to `path` where there is none."""
+    own = path_of(given)
+    if own is not None and not sections:
+        return own
+    path.write_text(to_toml(load(given, sections)))
+    return path
+
+
+def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
+    """Do the work in a thread of its own: in a notebook's an event loop runs already.
+
+    The caller's thread takes the lines that are printed to the console, and hears of signals.  What is raised there,
+    KeyboardInterrupt for instance, is passed on, and raised again when the work has ended in order.
+    """
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work(line_console(lines.put))
+        except BaseException as error:  # raised in the caller's thread
+            errors.append(error)
+        finally:
+            lines.put(None)
+
+    thread = threading.Thread(target=run, name="kofn.run")
+    with interruptible([signal.SIGTERM]), listener(progress) as tell:
+        thread.start()
+        try:
+            while (line := lines.get()) is not None:
+                tell(line)
+        except BaseException as error:
+            told_to_end = isinstance(error, InterruptedRun)
+            with deferred():
+                while thread.is_alive():
+                    pass_on(signal.SIGTERM if told_to_end else signal.SIGINT, thread)
+                    thread.join(PASSED_ON_S)
+            if errors and told_to_end:
+                raise errors[0] from None
+            for reason in errors:
+                error.add_note(str(reason))
+            raise
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Ctrl-C and `kofn stop` end the body as they end a command; then Ctrl-C is raised as KeyboardInterrupt."""
+    try:
+        with interruptible([signal.SIGINT, signal.SIGTERM]):
+            yield
+    except InterruptedRun as error:
+        if str(error) != str(stopped_by(signal.SIGINT)):
+            raise
+        raise KeyboardInterrupt(str(error)) from None
+
+
+@contextlib.contextmanager
+def listener(progress: Progress) -> Iterator[Callable[[str], object]]:
+    """What takes the lines of a run."""
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield lambda line: None
+    else:
+        yield _notebook() or (lambda line: print(line, file=sys.stderr))
+
+
+def line_console(tell: Callable[[str], object]) -> Console:
+    """Each line that is printed to it goes to `tell`."""
+    return Console(file=_Lines(tell), width=UNLIMITED, force_terminal=False, force_jupyter=False)
+
+
+class _Lines(io.StringIO):
+    """A file of lines."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._tell, self._rest = tell, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._tell(line.rstrip())
+        return len(text)
+
+
+def _notebook() -> Callable[[str], object] | None:
+    """Shows a line in place of the one before; None where this is no kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display  # noqa: PLC0415  # the kernel has it
+
+    shown: Any = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    return lambda line: shown.update({"text/plain": line}, raw=True)

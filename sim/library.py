@@ -1,0 +1,38 @@
+"""`kofn.simulate`: a simulation for a script or a notebook."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+from kofn.config.given import Given, Sections
+from kofn.report.reader import Run, read
+from kofn.run.conclusion import conclude, conclude_early
+from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
+from kofn.sim.costs import Costs
+from kofn.sim.runner import execute
+
+
+def simulate(
+    config: Given | None = None,
+    *,
+    trials: Sequence[str] = (),
+    costs: Path | str | None = None,
+    out: Path | str | None = None,
+    progress: Progress = True,
+    **sections: Unpack[Sections],
+) -> Run:
+    """Carry out an experiment in virtual time, as the command `kofn simulate` does, and read the results.
+
+    Arguments are those of kofn.run; `costs` is the costs.json of an earlier simulation, with which its results come
+    out again.  Needs no root.  KofnError is raised for what is not simulated.
+    """
+    with (
+        planned([] if config is None else [config], sections, out=out, objectives=tuple(trials)) as plan,
+        listener(progress) as tell,
+        ended_in_order(),
+    ):
+        console = line_console(tell)
+        known = None if costs is None else Costs.load(Path(costs))
+        folder = execute(plan, console, known, conclude_early(console, as_json=False, errors=console))
+        conclude(folder, plan.configs, console, as_json=False, errors=console)
+        return read(plan.folder)

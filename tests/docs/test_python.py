@@ -1,0 +1,87 @@
+"""The Python of the documents and the notebook, as written: what a reader pastes works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.run.fake_run import two_trials
+
+from .markdown import ROOT, blocks
+
+PAGE = ROOT / "docs" / "howto" / "python.md"
+NOTEBOOK = ROOT / "examples" / "choosing-k.ipynb"
+
+EXECUTE = """
+import sys, nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], as_version=4)
+for cell in notebook.cells:
+    cell.pop("outputs", None)
+    if cell.cell_type == "code":
+        cell.outputs = []
+nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.fixture
+def latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a run."""
+    monkeypatch.chdir(tmp_path)
+    return two_trials(tmp_path / "runs" / "latest").path
+
+
+def value(text: str, names: dict[str, Any]) -> Any:
+    """Of the last line, as a notebook shows it."""
+    *before, last = text.strip().splitlines()
+    exec("\n".join(before), names)
+    return eval(last, names)
+
+
+def test_a_run_is_read_in_three_lines(latest: Path) -> None:
+    texts = [block.text for path in (PAGE, ROOT / "README.md") for block in blocks(path) if block.note == "three lines"]
+    assert len(texts) == 2
+    for text in texts:
+        assert len(text.split("\n\n")) == 2 and len([line for line in text.splitlines() if line]) == 3
+        accuracy = value(text, {})
+        assert accuracy["throughput"].index.tolist() == list(range(1, 201))
+        assert accuracy["all", 200] == pytest.approx(0.97, abs=0.01)
+
+
+def test_the_how_to_works(latest: Path) -> None:
+    names: dict[str, Any] = {}
+    values = {block.note: value(block.text, names) for block in blocks(PAGE) if block.language == "python"}
+    assert values["a simulation"].trial.tolist() == ["fixed-2", "all"]
+    assert values["a simulation"].iterations.tolist() == [12, 12]
+    spread: pd.DataFrame = values["a sweep"]
+    assert (spread["min"] <= spread["max"]).all() and spread.index.tolist() == ["all", "fixed-2"]
+
+
+@pytest.mark.slow
+def test_the_notebook_works(tmp_path: Path) -> None:
+    shutil.copy(NOTEBOOK, tmp_path)
+    environment = {
+        **os.environ,
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+    }
+    command = [sys.executable, "-c", EXECUTE, NOTEBOOK.name, "executed.ipynb"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    shown = [
+        output.get("data", {})
+        for cell in json.loads((tmp_path / "executed.ipynb").read_text())["cells"]
+        for output in cell.get("outputs", [])
+    ]
+    assert sum("image/png" in data for data in shown) == 2
+    (table,) = ("".join(data["text/html"]) for data in shown if "<svg" in "".join(data.get("text/html", "")))
+    assert "all (baseline)" in table
+    progress = "".join(shown[0]["text/plain"])
+    assert progress.startswith("report: runs/notebook-"), "one line, in place of those before"
+    assert float("".join(shown[-1]["text/plain"])) > 1.2, "waiting for everybody takes longer"

@@ -1,0 +1,181 @@
+"""A run's folder as data frames: finished, stopped, going on, or none at all."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config
+from kofn.report.frames import TABLES
+from kofn.report.reader import Run, read
+from kofn.report.summarise import summarise
+from kofn.results.errors import ResultsError
+from kofn.results.event_log import LoggedEvent
+from kofn.results.folder import RunFolder
+from kofn.results.link_bytes import write_links
+from kofn.results.worker_metrics import Iteration
+from kofn.run.conclusion import summarised
+from tests.run.fake_run import append, simulate, two_trials, write
+from tests.test_extras import without_extras
+
+
+def finished(path: Path) -> RunFolder:
+    folder = two_trials(path)
+    summarised(folder, [Config()])
+    return folder
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> None:
+    frame = getattr(read(finished(tmp_path).path), name)
+    columns = list(TABLES[name].columns())
+    assert list(frame) == [one.name for one in columns]
+    assert [str(dtype) for dtype in frame.dtypes] == [one.dtype for one in columns]
+    assert len({one.name for one in columns}) == len(columns), "a name is there twice"
+
+
+def test_metrics_are_the_lines_of_the_workers(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    metrics = read(tmp_path).metrics
+    assert len(metrics) == 2 * 4 * 200
+    row = metrics[(metrics.trial == "all") & (metrics.worker == 3) & (metrics.iteration == 7)].iloc[0]
+    line = msgspec.json.decode(folder.jobs[0].trials[1].metrics(3).read_bytes().splitlines()[6], type=Iteration)
+    assert (row.loss, row.time, row.k, row.late) == (line.loss, line.time, line.k, line.late)
+    assert pd.isna(row.width) and pd.isna(row.account_entered), "what the workers did not say"
+
+
+def test_arrivals_say_who_was_first_and_who_is_in_the_sum(tmp_path: Path) -> None:
+    two_trials(tmp_path)
+    arrivals = read(tmp_path).arrivals
+    first = arrivals[(arrivals.trial == "throughput") & (arrivals.iteration == 50)].sort_values("first_block_s")
+    assert first.place.is_monotonic_increasing
+    assert first.place.iloc[0] == 1
+    assert first.in_sum.tolist() == [True, True, True, False], "k is 3"
+    assert (first.late == ~first.in_sum).all()
+
+
+def test_k_is_what_came_into_force(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    decision = {
+        "time": 1.0,
+        "job": 1,
+        "iteration": 60,
+        "k": 2,
+        "late_gradient": "async",
+        "age_weight": 0.5,
+        "reason": "better",
+    }
+    folder.jobs[0].trials[0].decisions.write_text(json.dumps(decision) + "\n")
+    k = read(tmp_path).k
+    assert k[k.trial == "throughput"][["iteration", "late_gradient", "k"]].values.tolist() == [
+        [8, "merge", 3],
+        [60, "async", 2],
+    ]
+
+
+def test_links_and_events_are_read(tmp_path: Path) -> None:
+    entry = two_trials(tmp_path).jobs[0].trials[1]
+    write_links(entry.links, ["h1"], {"h1": (10, 20)}, {"h1": (110, 320)})
+    event = LoggedEvent(time=5.0, iteration=9, action="kill", name="worker-2")
+    entry.events.write_bytes(msgspec.json.encode(event) + b"\n")
+    run = read(tmp_path)
+    assert run.links.values.tolist() == [["all", 1, "h1", 100, 300]]
+    assert run.events.values.tolist() == [["all", 1, 5.0, 9, "kill", "worker-2", ""]]
+
+
+def test_the_summary_is_that_of_the_run(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    run = read(tmp_path)
+    trials = summarise(folder.jobs[0], Config()).trials
+    assert run.finished and run.ok and run.failures == []
+    assert run.summary.time_to_target_s.tolist() == [entry.time_to_target_s for entry in trials]
+    assert run.summary.trial.tolist() == ["throughput", "all"]
+    assert run.report is None
+
+
+def test_a_failed_run_is_not_ok(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["throughput", "all"])
+    other = simulate()
+    for line in other.lines[2]:
+        line["params"] = "other"
+    write(folder, [other, simulate()])
+    summarised(folder, [Config()])
+    run = read(tmp_path)
+    assert run.finished and not run.ok
+    assert "replicas differ" in run.failures[0] and "replicas differ" in repr(run)
+
+
+def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["throughput", "all"])
+    write(folder, [simulate(), simulate(iterations=20)])
+    folder.update_record(finished=1)
+    going_on = folder.jobs[0].trials[1]
+    for rank in range(4):
+        lines = going_on.metrics(rank).read_text().splitlines(keepends=True)[:-1]
+        going_on.metrics(rank).write_text("".join(lines) + '{"iteration": 21, "ti')
+    going_on.sums(0).unlink()
+    run = read(tmp_path)
+    assert not run.finished and not run.ok
+    assert run.metrics.groupby("trial").iteration.max().to_dict() == {"throughput": 200, "all": 20}
+    assert run.summary[["trial", "iterations"]].values.tolist() == [["throughput", 200], ["all", 20]]
+    assert f"{tmp_path}: 1 of 2 trials ended; it goes on, or was killed" in repr(run)
+    assert "1 of 2 trials ended" in run._repr_html_()
+
+
+def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    folder.update_record(finished=1, ended="stopped by SIGINT (Ctrl-C)")
+    summarised(folder, [Config()], "stopped by SIGINT (Ctrl-C)")
+    run = read(tmp_path)
+    assert not run.finished
+    assert "1 of 2 trials ended; stopped by SIGINT (Ctrl-C)" in repr(run)
+    assert "all (did not end)" in repr(run)
+
+
+def test_a_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    folder.write_record([Config()], driver="auto")
+    folder.write_effective([Config()])
+    run = read(tmp_path)
+    assert [len(getattr(run, name)) for name in TABLES] == [0] * len(TABLES)
+    assert "0 of 1 trials ended" in repr(run)
+    assert "<svg" not in run._repr_html_()
+
+
+def test_a_notebook_shows_table_and_figure(tmp_path: Path) -> None:
+    page = read(finished(tmp_path).path)._repr_html_()
+    assert "all (baseline)" in page and "gradients conserved" in page
+    assert page.count("<svg") == 1
+
+
+def test_a_notebook_shows_the_table_without_plots(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    run = without_extras(f"import kofn; print(kofn.read({str(folder.path)!r})._repr_html_())")
+    assert "all (baseline)" in run.stdout, run.stderr
+    assert "<svg" not in run.stdout
+
+
+def test_the_text_is_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "<b>"
+    assert "&lt;b&gt;" in Run(finished(path).path)._repr_html_()
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KofnError, match=rf"^{tmp_path} is no run's folder: run\.json: No such file"):
+        read(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(KofnError, match="missing required field"):
+        read(tmp_path)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    append(folder, 1, {"iteration": "many"})
+    with pytest.raises(ResultsError, match=r"worker-1.jsonl: not a line of worker metrics"):
+        _ = read(tmp_path).metrics
+    (tmp_path / "summary.json").write_text('{"trials": 1}')
+    with pytest.raises(ResultsError, match=r"summary.json: not the summary of a run"):
+        _ = read(tmp_path).summary

@@ -1,0 +1,67 @@
+"""kofn.simulate for scripts and notebooks."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import kofn
+from tests.sim.lab import COSTS, SMALL
+
+CONFIG = SMALL.format(objective="fixed:2", target=0.9, iterations=12, rule="merge", weight=0.5, limit=8)
+
+
+def test_the_results_are_those_of_the_command(tmp_path: Path) -> None:
+    COSTS.save(tmp_path / "costs.json")
+    lines: list[str] = []
+    run = kofn.simulate(
+        CONFIG, trials=["fixed:2", "all"], costs=tmp_path / "costs.json", out=tmp_path / "out", progress=lines.append,
+        run={"max_iterations": 15},
+    )  # fmt: skip
+    assert run.folder == tmp_path / "out"
+    assert run.configs[0].run.max_iterations == 15
+    assert run.metrics.groupby("trial").iteration.max().to_dict() == {"fixed-2": 15, "all": 15}
+    assert set(run.metrics[run.metrics.trial == "all"].k) == {3}
+    assert run.finished and not run.ok
+    assert run.failures[0] in " ".join(lines), "the target is missed"
+    assert any("iterations in all" in line for line in lines)
+
+
+def test_progress_false_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    COSTS.save(tmp_path / "costs.json")
+    kofn.simulate(CONFIG, costs=tmp_path / "costs.json", out=tmp_path / "out", progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_elsewhere_than_in_a_notebook_progress_goes_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    COSTS.save(tmp_path / "costs.json")
+    kofn.simulate(CONFIG, costs=tmp_path / "costs.json", out=tmp_path / "out")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "trial fixed:2" in said.err
+
+
+def test_what_is_not_simulated_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(kofn.KofnError, match=r"^job\.start_workers is not simulated"):
+        kofn.simulate(CONFIG, job={"start_workers": 2}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
+    COSTS.save(tmp_path / "costs.json")
+
+    def give_up(line: str) -> None:
+        if line.startswith("trial fixed:2:"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        kofn.simulate(
+            CONFIG, trials=["fixed:2", "all"], costs=tmp_path / "costs.json", out=tmp_path / "out", progress=give_up
+        )
+    run = kofn.read(tmp_path / "out")
+    assert not run.finished
+    assert "stopped by SIGINT (Ctrl-C)" in repr(run)
+    assert run.metrics.trial.unique().tolist() == ["fixed-2"]
