@@ -153,7 +153,7 @@ def row(times: Pairs, shares: Pairs, workers: int) -> Row:
 def measure(workers: int, iterations: int, turn_s: float) -> tuple[list[float], list[tuple[float, float]]]:
     """When iterations were finished, and the turns with the client, Unix time."""
     config = Config(
-        run=RunSection(name="page", trials=("all",), target_accuracy=1.0, max_iterations=iterations),
+        run=RunSection(name="page", trials=("all",), target=1.0, max_iterations=iterations),
         job=JobSection(workers=workers),
     )
     with tempfile.TemporaryDirectory() as folder, own_port() as port:

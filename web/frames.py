@@ -6,6 +6,7 @@ first iteration began, in milliseconds where a name ends in `_ms`.
 
 import msgspec
 
+from kofn.host.workload.metric import Metric
 from kofn.results.samples import SlotSample
 
 
@@ -15,7 +16,7 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     workers: int
     collective: str
-    target_accuracy: float
+    metric: Metric | None  # with the target that ends a trial; none: nothing is evaluated
     max_iterations: int
     hosts: tuple[str, ...]  # by rank
     link_mbps: tuple[float | None, ...]  # by rank, as the run began; none: not shaped
@@ -41,7 +42,7 @@ class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
     iteration_ms: float  # since the iteration before was finished
     k: int
     count: int  # gradients in the sum of its first block
-    accuracy: float | None
+    accuracy: float | None  # the metric
     loss: float | None
 
 

@@ -16,7 +16,7 @@ PER_JOB: tuple[Gauge, ...] = (
     ("kofn_trial", "Number of the trial, from 0 on.", "trial", 1),
     ("kofn_iteration", "Newest iteration that a worker has finished.", "iteration", 1),
     ("kofn_k", "Workers that a sum waits for.", "k", 1),
-    ("kofn_accuracy_ratio", "Accuracy on held-out data.", "accuracy", 1),
+    ("kofn_metric", "What the workload is judged by; the digits' is accuracy, 0 to 1.", "accuracy", 1),
     ("kofn_loss", "Loss at the worker that finished the iteration first.", "loss", 1),
     ("kofn_iteration_seconds", "Mean time of the latest 20 iterations.", "iteration_ms", 1e-3),
     ("kofn_predicted_iteration_seconds", "Iteration time as predicted for this k.", "predicted_ms", 1e-3),

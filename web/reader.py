@@ -9,6 +9,7 @@ import msgspec
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
+from kofn.host.workload.workload import metric_of
 from kofn.results.folder import RunFolder
 from kofn.web.frames import Frame, JobHeader, RunHeader
 from kofn.web.happenings import fault_words
@@ -104,7 +105,7 @@ def _header(folder: RunFolder, configs: Sequence[Config], hosts: Sequence[tuple[
                 id=config.job.id,
                 workers=config.job.workers,
                 collective=config.job.collective,
-                target_accuracy=config.run.target_accuracy,
+                metric=metric_of(config),
                 max_iterations=config.run.max_iterations,
                 hosts=tuple(host for host, _ in own),
                 link_mbps=tuple(rate for _, rate in own),

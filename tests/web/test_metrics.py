@@ -33,7 +33,7 @@ def test_the_newest_frame(samples: Samples) -> None:
     assert samples["kofn_trial"] == {("1",): 1}
     assert samples["kofn_iteration"] == {("1",): 200}
     assert samples["kofn_k"] == {("1",): 4}
-    assert samples["kofn_accuracy_ratio"][("1",)] == pytest.approx(0.968, abs=0.01)
+    assert samples["kofn_metric"][("1",)] == pytest.approx(0.968, abs=0.01)
     assert samples["kofn_iteration_seconds"][("1",)] == pytest.approx(0.075, abs=0.02)
 
 

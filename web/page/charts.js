@@ -1,7 +1,7 @@
 // Accuracy, iteration time, k and blocking over the time of the trial, up to the time that is shown.
 
 import uPlot from './uplot/uPlot.esm.js';
-import { FONT, colour, milliseconds, number, setText, workerColour } from './theme.js';
+import { FONT, colour, milliseconds, number, quantity, setText, title, workerColour } from './theme.js';
 
 const HEIGHT = 190, SHOWN_WORKERS = 8;
 
@@ -11,6 +11,7 @@ export class Charts {
     this.workers = Array.from({ length: Math.min(job.workers, SHOWN_WORKERS) }, (_, rank) => rank);
     const [small] = document.querySelectorAll('#lambda-title small');
     setText(small, `dashed: injected; band: 95\u202f%${job.workers > SHOWN_WORKERS ? `; workers 0 to ${SHOWN_WORKERS - 1}` : ''}`);
+    setText(document.getElementById('metric-name'), `${title(job.metric)}${job.metric?.percent ? ', %' : ''}`);
     this.build();
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.build());
     new ResizeObserver(() => this.charts.forEach(chart => fit(chart))).observe(document.getElementById('time-chart'));
@@ -20,7 +21,7 @@ export class Charts {
     this.charts?.forEach(chart => chart.destroy());
     const plain = () => colour('accent'), dashed = () => colour('muted');
     this.charts = [
-      this.chart('accuracy-chart', [line(plain), line(dashed, [5, 4])], { y: { range: accuracyRange } }),
+      this.chart('accuracy-chart', [line(plain), line(dashed, [5, 4])], { y: { range: this.job.metric?.percent ? shareRange : null } }),
       this.chart('time-chart', [line(plain), line(dashed, [5, 4])], { y: { range: (_, __, high) => [0, 1.1 * (high || 1)] } }),
       this.chart('k-chart', [{ ...line(plain), paths: uPlot.paths.stepped({ align: 1 }) }],
         { y: { range: () => [0.5, this.job.workers + 0.5] } }, { splits: () => whole(this.job.workers) }),
@@ -65,7 +66,9 @@ export class Charts {
     const cut = name => track.points[name].slice(0, points);
     const time = cut('time');
     const [accuracy, times, k, lambda] = this.charts;
-    accuracy.setData([time, cut('accuracy'), time.map(() => 100 * this.job.target_accuracy)]);
+    const { metric } = this.job, unit = metric?.percent ? 100 : 1;
+    accuracy.setData([time, cut('accuracy').map(value => value === null ? null : unit * value),
+      time.map(() => metric ? unit * metric.target : null)]);
     times.setData([time, cut('ms'), cut('predicted')]);
     k.setData([time, cut('k')]);
     const up = name => rank => track.workers[rank][name].slice(0, index + 1).map(positive);
@@ -82,7 +85,7 @@ export class Charts {
     const value = series => chart.data[series][at];
     const when = `${number(chart.data[0][at])} s`;
     const words = {
-      'accuracy-chart': () => `${number(value(1))} %`,
+      'accuracy-chart': () => quantity(value(1) === null ? null : value(1) / (this.job.metric?.percent ? 100 : 1), this.job.metric),
       'time-chart': () => `${milliseconds(value(1))} ms`,
       'k-chart': () => `${value(1)} of ${this.job.workers}`,
       'lambda-chart': () => this.workers.length > 4 ? '' : this.workers.map(rank => milliseconds(value(4 * rank + 1))).join(' / '),
@@ -142,7 +145,7 @@ const blocking = rank => {
 
 const positive = value => value === null ? null : Math.max(0.5, value);
 
-const accuracyRange = (_, low) => [Math.max(0, Math.min(50, Math.floor((low ?? 0) / 10) * 10)), 100];
+const shareRange = (_, low) => [Math.max(0, Math.min(50, Math.floor((low ?? 0) / 10) * 10)), 100];
 
 const whole = workers => Array.from({ length: workers }, (_, at) => at + 1).filter(k => k === 1 || k % Math.ceil(workers / 8) === 0);
 

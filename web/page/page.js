@@ -5,7 +5,7 @@ import { Events } from './events.js';
 import { Player } from './player.js';
 import { Slots } from './slots.js';
 import { Store } from './store.js';
-import { milliseconds, percent, setText } from './theme.js';
+import { milliseconds, quantity, setText, title } from './theme.js';
 import { Topology } from './topology.js';
 import { Workers } from './workers.js';
 
@@ -93,7 +93,8 @@ function figures(frame, job) {
   setText(find('lane-span'), `${LANE_S} s`);
   setText(find('iteration'), frame.iteration.toLocaleString('en'));
   figure('k', frame.k || '–', ` of ${job.workers}`);
-  figure('accuracy', percent(frame.accuracy, 1), ` target ${percent(job.target_accuracy)}`);
+  setText(find('metric'), title(job.metric));
+  figure('accuracy', quantity(frame.accuracy, job.metric), job.metric ? ` target ${quantity(job.metric.target, job.metric)}` : '');
   figure('iteration-time', milliseconds(frame.iteration_ms), ' ms, mean of 20');
   figure('predicted', milliseconds(frame.predicted_ms), frame.predicted_ms === null ? '' : ' ms');
   figure('rule', frame.late_gradient || '–', '');

@@ -23,7 +23,7 @@ export class Track {
       points.iteration.push(iteration);
       points.ms.push(ms);
       points.k.push(k);
-      points.accuracy.push(accuracy === null ? null : 100 * accuracy);
+      points.accuracy.push(accuracy);
       points.predicted.push(frame.predicted_ms);
     }
     for (const worker of frame.workers) {

@@ -33,6 +33,12 @@ export function milliseconds(value) {
 
 export const percent = (value, digits = 0) => value === null ? '–' : `${(100 * value).toFixed(digits)}\u202f%`;
 
+// A value of the workload's metric, and its name; null: the workload has none.
+export const quantity = (value, metric) =>
+  metric?.percent ? percent(value, 1) : value === null ? '–' : String(Number(value.toPrecision(4)));
+
+export const title = metric => metric ? metric.name[0].toUpperCase() + metric.name.slice(1) : 'Metric';
+
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
