@@ -5,7 +5,7 @@ s is the block time when nothing blocks, tau the duration of one blocking event,
 (docs/explanation/control.md). Pure functions of arrays; knows nothing of workers' names, k, or time.
 
 Observations that were cut off (lower bounds) enter the likelihood as survival terms. Whether the model holds is tested:
-each worker against the others (`goodness`), all against Poisson's law (`shape`) and against independence
+each worker against the others (`dispersion_check`), all against Poisson's law (`shape`) and against independence
 (`independence`). Where it does not, times are drawn from what was measured.
 """
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from kofn.controller.estimate.aligned import align, completed, filled
 from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.goodness import Fits, check, describe
+from kofn.controller.estimate.dispersion_check import Fits, check, describe
 from kofn.controller.estimate.independence_check import independence_chance
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.poisson import TIE, interval, poisson_rates
 from kofn.controller.estimate.poisson_check import shape_chance
-from kofn.controller.estimate.units import (
-    MeasuredUnit,
+from kofn.controller.estimate.time_scales import (
+    EventDuration,
     estimate_event,
     estimate_service,
     hidden_blocking,
@@ -35,7 +35,7 @@ EVENT_SHARE = 0.1
 """tau as a share of s where nothing was blocked and no dispersion can be measured."""
 
 STEP = 1.05
-"""Ratio of units over which a rate's dependence on the unit is measured."""
+"""Ratio of taus over which a rate's dependence on tau is measured."""
 
 REFUTED = 0.01
 """Chance of a Poisson window, or of one of independent workers, at which the model is given up."""
@@ -84,19 +84,19 @@ def fit(
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
-    unit, fits = _unit(blocking_s, cut, before, fallback_s=EVENT_SHARE * service_s)
-    tau = unit.event_s
+    event, fits = _event_duration(blocking_s, cut, before, fallback_s=EVENT_SHARE * service_s)
+    tau = event.event_s
     counts = in_events(blocking_s, cut, tau)
     silent = np.full(len(cut), np.nan)
     if silent_s is not None:
         silent = np.where(silent_s > service_s, (silent_s - service_s) / tau + TIE, np.nan)
-    rate, told = _with_silence(counts, cut, silent, fits, unit)
-    low, high = interval(rate, told / fits.excess, unit.freedom)
+    rate, told = _with_silence(counts, cut, silent, fits, event)
+    low, high = interval(rate, told / fits.excess, event.freedom)
     whole = np.sum(~cut & ~np.isnan(times_s), axis=1)
     found = Estimate(
         service_s=service_s,
         event_s=tau,
-        event_error=float(np.sqrt(2 / max(unit.freedom, 2.0))),
+        event_error=float(np.sqrt(2 / max(event.freedom, 2.0))),
         lambda_s=tau * rate,
         low_s=tau * low,
         high_s=np.where(whole > 0, tau * high, np.inf),
@@ -151,48 +151,48 @@ def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
 
 
 def _with_silence(
-    counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, unit: MeasuredUnit
+    counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, event: EventDuration
 ) -> tuple[FloatArray, FloatArray]:
-    """Rates (n,), and the information in them less what is lost because the unit is estimated, too."""
+    """Rates (n,), and the information in them less what is lost because tau is estimated, too."""
     if np.isnan(silent).all():
-        return fits.rate, _less_by_unit(counts, cut, fits.rate, fits.blocks, unit)
+        return fits.rate, _less_by_event(counts, cut, fits.rate, fits.blocks, event)
     counts, cut = np.column_stack((counts, silent)), np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
     rate, blocks = poisson_rates(counts, cut, np.maximum(fits.rate, 1e-3))
-    return rate, _less_by_unit(counts, cut, rate, blocks, unit)
+    return rate, _less_by_event(counts, cut, rate, blocks, event)
 
 
-def _unit(
+def _event_duration(
     blocking_s: FloatArray, cut: BoolArray, before: Estimate | None, *, fallback_s: float
-) -> tuple[MeasuredUnit, Fits]:
+) -> tuple[EventDuration, Fits]:
     """tau of the workers that have one in common, and which these are."""
-    unit = estimate_event(blocking_s, cut, fallback_s=fallback_s)
+    event = estimate_event(blocking_s, cut, fallback_s=fallback_s)
     aside = np.any(outliers(blocking_s, cut, fallback_s), axis=1)
-    start = None if before is None else np.maximum(before.lambda_s / unit.event_s, 1e-3)
-    fits = check(in_events(blocking_s, cut, unit.event_s), cut, aside=np.asarray(aside), start=start)
+    start = None if before is None else np.maximum(before.lambda_s / event.event_s, 1e-3)
+    fits = check(in_events(blocking_s, cut, event.event_s), cut, aside=np.asarray(aside), start=start)
     if fits.poisson.all():
-        return unit, fits
-    before_s, unit = unit.event_s, estimate_event(blocking_s[fits.poisson], cut[fits.poisson], fallback_s=fallback_s)
-    return unit, describe(
-        in_events(blocking_s, cut, unit.event_s),
+        return event, fits
+    before_s, event = event.event_s, estimate_event(blocking_s[fits.poisson], cut[fits.poisson], fallback_s=fallback_s)
+    return event, describe(
+        in_events(blocking_s, cut, event.event_s),
         cut,
         fits.poisson,
-        np.maximum(fits.rate * before_s / unit.event_s, 1e-3),
+        np.maximum(fits.rate * before_s / event.event_s, 1e-3),
     )
 
 
-def _less_by_unit(
-    counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray, unit: MeasuredUnit
+def _less_by_event(
+    counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray, event: EventDuration
 ) -> FloatArray:
-    """Information `blocks` less what is lost because the unit is estimated, too.
+    """Information `blocks` less what is lost because tau is estimated, too.
 
-    A mean of whole observations does not depend on the unit; what a lower bound adds to the mean does.
+    A mean of whole observations does not depend on tau; what a lower bound adds to the mean does.
     """
     rows = np.flatnonzero(np.any(cut & ~np.isnan(counts), axis=1) & (rate > 0))
-    if not np.isfinite(unit.freedom) or not rows.size:
+    if not np.isfinite(event.freedom) or not rows.size:
         return blocks
     bounds = np.where(cut[rows], TIE + (counts[rows] - TIE) / STEP, counts[rows] / STEP)
     moved = STEP * poisson_rates(bounds, cut[rows], rate[rows], np.inf)[0]  # one step is near enough
     slope = (moved - rate[rows]) / np.log(STEP)
     less = blocks.copy()
-    less[rows] = rate[rows] / (rate[rows] / np.maximum(blocks[rows], 1e-3) + slope**2 * 2 / unit.freedom)
+    less[rows] = rate[rows] / (rate[rows] / np.maximum(blocks[rows], 1e-3) + slope**2 * 2 / event.freedom)
     return less

@@ -12,7 +12,7 @@ from scipy import special
 
 from kofn.controller.estimate.aligned import completed
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.units import low_time
+from kofn.controller.estimate.time_scales import low_time
 
 SEED = 1
 

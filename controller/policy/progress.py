@@ -9,8 +9,8 @@ and DIVERGENCE more where AGE * a / L > DIVERGES.
 - a: mean age of the gradients in a sum, each by its weight; m: how many there are, (sum w)^2 / sum w^2;
 - L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L: a small learning rate
   averages over many iterations, so that neither the age nor the noise of one matters much; a large one does not;
-- own: where the data of some workers is their own (`unlike`), half of log(n x the least share that one of them has of
-  the sums): a step that leaves a part of the data out is worth less.
+- own: where the data of some workers is their own (`data_skew`), half of log(n x the least share that one of them has
+  of the sums): a step that leaves a part of the data out is worth less.
 
 The worth of an iteration is 1 / N without the constant. A sum that is divided by its contributors (model.average) is a
 longer step than the mean of its gradients where late ones are in it, and worth as much more.
@@ -25,8 +25,8 @@ import numpy as np
 
 from kofn.config.schema import Average
 from kofn.controller.estimate.correlation import Correlation
+from kofn.controller.estimate.data_skew import DataSkew
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.unlike import Unlike
 from kofn.controller.policy.prediction import Prediction, weights_of
 from kofn.controller.policy.process import AGES
 from kofn.host.compression.alignment import LAGS
@@ -60,12 +60,12 @@ class Progress:
     workers: int
     average: Average
     correlation: Correlation = field(default_factory=Correlation)
-    unlike: Unlike = field(init=False)
+    data_skew: DataSkew = field(init=False)
     _norms: deque[float] = field(init=False)  # |g|^2 of the latest single gradients
     _settled: int = 0  # the latest iteration whose aggregate is known
 
     def __post_init__(self) -> None:
-        self.unlike = Unlike(workers=self.workers)
+        self.data_skew = DataSkew(workers=self.workers)
         self._norms = deque(maxlen=max(self.workers, 4))
 
     def report(self, rank: int, report: pb.Report) -> None:
@@ -73,7 +73,7 @@ class Progress:
         if report.gradient_norm2:
             self._norms.append(report.gradient_norm2)
         if report.gradient_agreement:
-            self.unlike.add(rank, report.gradient_agreement)
+            self.data_skew.add(rank, report.gradient_agreement)
         if report.gradients and report.iteration > self._settled:
             self._settled = report.iteration
             self.correlation.add(
@@ -117,7 +117,7 @@ class Progress:
 
     def _shared(self, prediction: Prediction, live: BoolArray, age_weight: float) -> FloatArray:
         """What is left of progress where the data of some workers is in few sums."""
-        alone = self.unlike.alone[live]
+        alone = self.data_skew.skewed[live]
         if not alone.any():
             return np.ones(prediction.workers)
         return np.asarray(np.sqrt(np.clip(prediction.shares.least(age_weight, alone), SHARE_MIN, 1.0)))

@@ -65,9 +65,9 @@ def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
         )
 
 
-def faster_with_unlike_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
+def faster_with_skewed_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
     """Where slow workers alone hold classes."""
-    for one in standings(_of_kind(found, "unlike"), DEFAULT):
+    for one in standings(_of_kind(found, "skewed"), DEFAULT):
         if (faster := one.faster) is not None:
             yield Verdict(
                 claim=f"{one.among.scenario}: {DEFAULT} faster than k = n",
@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim[Sequence[Hindsight]], ...] = (
     near_in_mean,
     near_the_best_of_other_seeds,
     better_than_constant,
-    faster_with_unlike_data,
+    faster_with_skewed_data,
     nobody_starves,
     stable,
     predicted,

@@ -10,7 +10,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.experiments.matrix import Scenario
 
-Kind = Literal["stationary", "changing", "unlike"]
+Kind = Literal["stationary", "changing", "skewed"]
 """Whether blocking stays as it is, and whether the workers' data is alike."""
 
 Document = dict[str, Any]
@@ -169,9 +169,9 @@ WORLDS = {
     ),
     "alternating": World("changing", f"one and half of them 60 ms, by turns of {PERIOD} iterations", _alternating),
     "returning": World("changing", "two are away for 1.5 s and 2.5 s", _returning),
-    "owned": World("unlike", "two 60 ms, who alone hold two classes", _owned),
+    "owned": World("skewed", "two 60 ms, who alone hold two classes", _owned),
     "dirichlet": World(
-        "unlike",
+        "skewed",
         "two 40 ms; classes divided by Dirichlet(0.3)",
         lambda n: _last(n, 40.0, 40.0) | {"model": {"dirichlet": 0.3}},
     ),

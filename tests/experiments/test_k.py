@@ -187,9 +187,9 @@ def test_what_never_changes_is_compared_over_all_scenarios() -> None:
     assert lines[-1][3:7] == ["0%", "50%", "1.15", "1.20"]
 
 
-def test_claims_about_unlike_data_starvation_and_stability() -> None:
+def test_claims_about_skewed_data_starvation_and_stability() -> None:
     fixed = (row("async:6", 4.0), row("all", 8.0))
-    unlike = {"scenario": "owned-8w-0.1", "kind": "unlike"}
+    unlike = {"scenario": "owned-8w-0.1", "kind": "skewed"}
     faster = said([found(*fixed, row("progress", 4.0), **unlike)], "faster than k = n")
     assert faster.holds
     assert faster.numbers == "2.00 times; 1 of 1 reached the target"

@@ -10,7 +10,7 @@ from bench.synthetic import ALWAYS, LARGE, SERVICE_S, SMALL, Setting
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.estimate.poisson import interval, poisson_rates
-from kofn.controller.estimate.units import EVENT_MIN_S, NOISE, estimate_service, in_events
+from kofn.controller.estimate.time_scales import EVENT_MIN_S, NOISE, estimate_service, in_events
 
 
 def made(lambdas_s: list[float], *, blocks: int, seed: int = 1, event_s: float = 0.005) -> FloatArray:

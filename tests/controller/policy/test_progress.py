@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kofn.controller.estimate.correlation import FARTHEST, LENGTH_MAX, UNKNOWN, Correlation
+from kofn.controller.estimate.data_skew import KNOWN, DataSkew
 from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.unlike import KNOWN, Unlike
 from kofn.controller.policy.prediction import Prediction, Shares
 from kofn.controller.policy.process import AGES
 from kofn.controller.policy.progress import NOISE_MAX, Progress
@@ -145,7 +145,7 @@ def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
             noise = 0.01 * (-1) ** iteration
             told = pb.Report(iteration=iteration, first_block_s=0.01, gradient_agreement=agreement + noise)
             progress.report(rank, told)
-    assert progress.unlike.alone.tolist() == [False, True]
+    assert progress.data_skew.skewed.tolist() == [False, True]
     np.testing.assert_allclose(progress.worth(few, BOTH, 1.0), before * math.sqrt(2 * 0.1))
     np.testing.assert_allclose(progress.worth(few, np.array([True, False]), 1.0), before, err_msg="it is not there")
 
@@ -153,16 +153,16 @@ def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
 def test_nobody_is_alone_by_chance() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
-        unlike = Unlike(workers=4)
+        data_skew = DataSkew(workers=4)
         for _ in range(50):
             for rank in range(4):
-                unlike.add(rank, 0.4 + 0.2 * random.normal())
-        assert not unlike.alone.any()
+                data_skew.add(rank, 0.4 + 0.2 * random.normal())
+        assert not data_skew.skewed.any()
 
 
 def test_a_few_gradients_say_nothing() -> None:
-    unlike = Unlike(workers=2)
+    data_skew = DataSkew(workers=2)
     for _ in range(KNOWN - 1):
-        unlike.add(0, 1.0)
-        unlike.add(1, 0.0)
-    assert not unlike.alone.any()
+        data_skew.add(0, 1.0)
+        data_skew.add(1, 0.0)
+    assert not data_skew.skewed.any()

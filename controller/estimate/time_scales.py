@@ -1,6 +1,6 @@
-"""The model's units: s, the block time when nothing blocks, and tau, the duration of one blocking event.
+"""The model's time scales: s, the block time when nothing blocks, and tau, the duration of one blocking event.
 
-A Poisson count's variance equals its mean, so var / mean of the blocking times tau * N is tau: the unit is measured,
+A Poisson count's variance equals its mean, so var / mean of the blocking times tau * N is tau: it is measured,
 not chosen. Pure functions of times (n, window), NaN where unknown; `cut` marks lower bounds.
 """
 
@@ -41,7 +41,7 @@ ROUGHLY = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredUnit:
+class EventDuration:
     """tau, and how well it is known."""
 
     event_s: float
@@ -68,7 +68,7 @@ def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatAr
     return np.asarray(blocking_s / event_s + TIE * cut)
 
 
-def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> MeasuredUnit:
+def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> EventDuration:
     """tau: variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without blocking.
 
     The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
@@ -82,11 +82,11 @@ def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float)
     whole = ~cut & ~np.isnan(blocking_s)
     rows = whole.sum(axis=1) > PAIRS_MIN
     blocking_s, cut, whole = blocking_s[rows], cut[rows], whole[rows]
-    unit = MeasuredUnit(event_s=max(fallback_s, EVENT_MIN_S), freedom=np.inf)
+    event = EventDuration(event_s=max(fallback_s, EVENT_MIN_S), freedom=np.inf)
     longest_s = float(np.max(blocking_s, where=whole, initial=0.0))
     if longest_s <= 0:
-        return unit
-    found = _fixed_point(blocking_s, cut, unit)
+        return event
+    found = _fixed_point(blocking_s, cut, event)
     return replace(found, event_s=min(found.event_s, max(longest_s, EVENT_MIN_S)))
 
 
@@ -95,38 +95,38 @@ def enough(workers: int) -> slice:
     return slice(None, None, -(-workers // ENOUGH) or 1)
 
 
-def _fixed_point(blocking_s: FloatArray, cut: BoolArray, unit: MeasuredUnit) -> MeasuredUnit:
+def _fixed_point(blocking_s: FloatArray, cut: BoolArray, event: EventDuration) -> EventDuration:
     """The tau that the variances confirm."""
     logs: list[float] = []
     gaps: list[float] = []
     rate = None
     for _ in range(ROUNDS):
-        found, rate = _pooled(blocking_s, cut, unit.event_s, rate)
-        logs.append(float(np.log(unit.event_s)))
+        found, rate = _pooled(blocking_s, cut, event.event_s, rate)
+        logs.append(float(np.log(event.event_s)))
         gaps.append(float(np.log(found.event_s)) - logs[-1])
         if abs(gaps[-1]) < SETTLED:
             return found
         slope = (gaps[-1] - gaps[-2]) / (logs[-1] - logs[-2]) if len(logs) > 1 else -1.0
         step = np.clip(-gaps[-1] / min(slope, -0.2), -1.5, 1.5)
-        unit = MeasuredUnit(event_s=max(float(np.exp(logs[-1] + step)), EVENT_MIN_S), freedom=found.freedom)
-        rate = rate * np.exp(logs[-1]) / unit.event_s
-        if np.log(unit.event_s) == logs[-1]:
+        event = EventDuration(event_s=max(float(np.exp(logs[-1] + step)), EVENT_MIN_S), freedom=found.freedom)
+        rate = rate * np.exp(logs[-1]) / event.event_s
+        if np.log(event.event_s) == logs[-1]:
             break
-    return unit
+    return event
 
 
 def _pooled(
     blocking_s: FloatArray, cut: BoolArray, event_s: float, start: FloatArray | None
-) -> tuple[MeasuredUnit, FloatArray]:
+) -> tuple[EventDuration, FloatArray]:
     """Variance over mean, pooled over workers so that each counts for what its variance tells; and the rates."""
     counts = in_events(blocking_s, cut, event_s)
     rate, blocks = poisson_rates(counts, cut, start, ROUGHLY)
     variance, weight = variances(counts, cut, rate, blocks)
     total = float(weight @ rate)
     if not weight @ variance > 0 or not total > 0:
-        return MeasuredUnit(event_s=event_s, freedom=np.inf), rate
+        return EventDuration(event_s=event_s, freedom=np.inf), rate
     ratio = float(weight @ variance) / total  # its relative variance is 1 / total
-    return MeasuredUnit(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
+    return EventDuration(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
 
 
 def variances(

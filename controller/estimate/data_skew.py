@@ -17,23 +17,23 @@ KNOWN = 3
 SURE = 3.0
 """Standard errors."""
 
-UNLIKE = 0.5
+SKEWED = 0.5
 """Share of the usual agreement below which a worker's data is its own."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Unlike:
-    """Of `workers` workers; `alone` (workers,) marks those whose data is their own, once found for good."""
+class DataSkew:
+    """Of `workers` workers; `skewed` (workers,) marks those whose data is their own, once found for good."""
 
     workers: int
-    alone: BoolArray = field(init=False)
+    skewed: BoolArray = field(init=False)
     _count: FloatArray = field(init=False)
     _sum: FloatArray = field(init=False)
     _square: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         self._count, self._sum, self._square = np.zeros((3, self.workers))
-        self.alone = np.zeros(self.workers, np.bool_)
+        self.skewed = np.zeros(self.workers, np.bool_)
 
     def add(self, worker: int, agreement: float) -> None:
         self._count[worker] += 1
@@ -47,4 +47,4 @@ class Unlike:
         squares = np.maximum(self._square - count * mean**2, 0.0)
         variance = squares[known].sum() / (self._count[known] - 1).sum()
         usual = float(np.median(mean[known]))
-        self.alone |= known & (mean + SURE * np.sqrt(variance / count) < UNLIKE * usual)
+        self.skewed |= known & (mean + SURE * np.sqrt(variance / count) < SKEWED * usual)

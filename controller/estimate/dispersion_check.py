@@ -13,7 +13,7 @@ from scipy import special
 from kofn.controller.estimate.curves import Curves
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.poisson import poisson_rates
-from kofn.controller.estimate.units import variances
+from kofn.controller.estimate.time_scales import variances
 
 FALSE_ALARMS = 0.01
 """Most of the truly Poisson windows, as a share, in which any worker is called something else."""
@@ -57,7 +57,7 @@ def check(counts: FloatArray, cut: BoolArray, aside: BoolArray, start: FloatArra
 
 
 def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: FloatArray) -> Fits:
-    """The same in another unit, for what was found in the first one."""
+    """The same with another tau, for what was found in the first one."""
     return _fits(counts, cut, poisson, ~poisson, start)
 
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kofn.controller.estimate.goodness import poisson_fits
+from kofn.controller.estimate.dispersion_check import poisson_fits
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.estimate.poisson import HAZARDS, hazard, imputed, poisson_done
