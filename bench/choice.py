@@ -20,8 +20,9 @@ from bench.timing import median_ms
 from kofn.controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.poisson import farthest
-from kofn.controller.policy.choose import GROUP_ABOVE, expected_counts, lattice, objective
 from kofn.controller.policy.chooser import cheapest
+from kofn.controller.policy.expected_time import GROUP_ABOVE, expected_counts, lattice
+from kofn.controller.policy.objective import objective
 from kofn.controller.policy.objectives.throughput import throughput_costs
 
 SERVICE = 2.0

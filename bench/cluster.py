@@ -9,7 +9,7 @@ import numpy as np
 from bench.synthetic import EVENT_S, SERVICE_S
 from kofn.config.schema import PolicySection
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 
 Rates = Callable[[int, int], float]
@@ -20,7 +20,7 @@ Rates = Callable[[int, int], float]
 class Cluster:
     """Workers that start every iteration together; those later than the k-th are cut off (late = "abort")."""
 
-    decider: Decider
+    control_loop: ControlLoop
     lambda_s: Rates
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
     looking: bool = True  # at k after every report
@@ -29,10 +29,10 @@ class Cluster:
 
     def iterate(self, iteration: int) -> None:
         """One iteration: what the switch sees, then what the workers report, with a look at k after each."""
-        live = np.flatnonzero(self.decider.live).tolist()
+        live = np.flatnonzero(self.control_loop.live).tolist()
         counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
         times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
-        end_s = np.sort(times_s)[min(self.decider.k, len(live)) - 1]
+        end_s = np.sort(times_s)[min(self.control_loop.k, len(live)) - 1]
         for index in np.argsort(times_s):
             rank, time_s = live[index], float(times_s[index])
             if time_s <= end_s:
@@ -42,17 +42,17 @@ class Cluster:
         for index, rank in enumerate(live):
             late = bool(times_s[index] > end_s)
             report = pb.Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
-            assert self.decider.report(int(rank), report, self.now_s)
+            assert self.control_loop.report(int(rank), report, self.now_s)
             self.look()
 
     def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
         """The switch's digest of a worker's first block."""
         arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
-        assert self.decider.measurements.arrival(arrival, self.now_s)
+        assert self.control_loop.measurements.arrival(arrival, self.now_s)
 
     def look(self) -> None:
         """Decide, if that is due."""
-        if self.looking and self.decider.due(self.now_s) and (change := self.decider.decide(self.now_s)):
+        if self.looking and self.control_loop.due(self.now_s) and (change := self.control_loop.choose(self.now_s)):
             self.changes.append(change)
 
 
@@ -60,9 +60,9 @@ def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: Any) -> 
     """Workers that are about to begin, all together; they have no gradients, which `progress` would go by."""
     policy = {"objective": "throughput"} | policy
     made = Cluster(
-        decider=Decider(workers=workers, policy=PolicySection(**policy)),
+        control_loop=ControlLoop(workers=workers, policy=PolicySection(**policy)),
         lambda_s=lambda_s,
         random=np.random.default_rng(seed),
     )
-    made.decider.measurements.begin(0.0)
+    made.control_loop.measurements.begin(0.0)
     return made

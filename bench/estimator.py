@@ -4,8 +4,8 @@
     python -m bench.estimator --part tracking          one of coverage, tracking, fit, time
     python -m bench.estimator --repetitions 100 --json
 
-Times are made from known parameters (bench/synthetic.py); changes of k are the Decider's own in virtual time. Progress
-goes to stderr, the tables to stdout.
+Times are made from known parameters (bench/synthetic.py); changes of k are the control loop's own in virtual time.
+Progress goes to stderr, the tables to stdout.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from bench.timing import median_ms
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate, fit
 from kofn.controller.estimate.poisson import farthest
-from kofn.controller.policy.choose import done_by, expected_counts
 from kofn.controller.policy.evidence import gain_error
+from kofn.controller.policy.expected_time import done_by, expected_counts
 from kofn.controller.policy.objectives.throughput import throughput_costs
 
 CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 100
@@ -109,10 +109,10 @@ def _tracked(before_s: float, after_s: float, seed: int) -> tuple[float, float]:
     chosen = inside = np.inf
     for iteration in range(1, CHANGE_AT + 100):
         running.iterate(iteration)
-        estimate, since = running.decider.estimate, iteration - CHANGE_AT + 1
+        estimate, since = running.control_loop.estimate, iteration - CHANGE_AT + 1
         if since < 1 or estimate is None:
             continue
-        if running.decider.k == 3:
+        if running.control_loop.k == 3:
             chosen = min(chosen, since)
         if estimate.low_s[1] <= after_s <= estimate.high_s[1]:
             inside = min(inside, since)
@@ -125,7 +125,7 @@ def recovered(seeds: int, first: int) -> Row:
     for seed in range(first, first + seeds):
         running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration < CHANGE_AT else 0.001, seed=seed)
         iteration = 0
-        while iteration < CHANGE_AT or (running.decider.k == 3 and iteration < CHANGE_AT + STATIONARY):
+        while iteration < CHANGE_AT or (running.control_loop.k == 3 and iteration < CHANGE_AT + STATIONARY):
             iteration += 1
             running.iterate(iteration)
         taken.append(iteration - CHANGE_AT + 1)
@@ -140,7 +140,7 @@ def silence_s(seed: int) -> float:
     for rank in (0, 1, 2):
         running.arrive(rank, 40, int(1e6 * (running.now_s + STEP_S)))
     begin_s = running.now_s
-    while running.decider.k == 4:
+    while running.control_loop.k == 4:
         running.now_s += STEP_S
         running.look()
     return running.now_s - begin_s
@@ -167,7 +167,7 @@ def stationary(name: str, seeds: int, first: int) -> Row:
         seen = []
         for iteration in range(1, SETTLED + STATIONARY + 1):
             running.iterate(iteration)
-            seen.append(running.decider.k)
+            seen.append(running.control_loop.k)
         late = seen[SETTLED - 1 :]
         changes.append(sum(one != other for one, other in pairwise(late)))
         ks.update(late)
@@ -222,9 +222,9 @@ def decision(workers: int) -> Row:
     for iteration in range(1, 80):
         running.iterate(iteration)
         begin = time.process_time()
-        running.decider.decide(running.now_s)
+        running.control_loop.choose(running.now_s)
         due_ms.append(1e3 * (time.process_time() - begin))
-    found = running.decider
+    found = running.control_loop
     assert found.estimate is not None and found.choice is not None
     estimate, live, costs = found.estimate, found.live, found.goal.all_costs
     forecasts, present = found.choice.forecasts, (found.choice.place, found.k - 1)

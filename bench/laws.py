@@ -17,8 +17,8 @@ from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL
 from bench.tables import Row, say, show
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import fit
-from kofn.controller.policy.choose import expected_times
 from kofn.controller.policy.draws import law_times
+from kofn.controller.policy.expected_time import expected_times
 
 WINDOW, TRUTH = 16, 40_000
 

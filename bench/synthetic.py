@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.policy.choose import Forecast
+from kofn.controller.policy.objective import Forecast
 
 SERVICE_S = 0.010
 EVENT_S = 0.005

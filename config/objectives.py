@@ -11,7 +11,7 @@ DEFAULT = "progress"
 """What chooses k where nothing else is said (docs/explanation/experiments.md says why)."""
 
 OBJECTIVES = Registry(kind="objective", folder="controller/policy/objectives", reserved=("auto", "fixed", *RULES))
-"""An Objective, or the costs of one (controller/policy/choose.py)."""
+"""An Objective, or the costs of one (controller/policy/objective.py)."""
 
 
 class Fixed(NamedTuple):

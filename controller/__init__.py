@@ -2,7 +2,7 @@
 
     measure -> model -> choose -> push        (docs/explanation/control.md)
 
-`policy.decide` holds the whole loop without I/O or clock; `job.session` and `job.service` put gRPC around it,
+`policy.control_loop` holds the whole loop without I/O or clock; `job.session` and `job.service` put gRPC around it,
 `p4runtime.switch_link` P4Runtime.
 """
 

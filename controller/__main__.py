@@ -22,7 +22,7 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import read_hosts
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc.errors import SecurityError
 from kofn.rpc.security import CONTROLLER, Credentials
 
@@ -84,9 +84,11 @@ def main(
 
 
 def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession:
-    decider = Decider(workers=config.job.workers, policy=config.policy, average=config.model.average)
-    slots = Slots(layout=layout, k=decider.k)
-    return JobSession(job=config.job, decider=decider, journal=journal, slots=slots, objectives=config.objectives)
+    control_loop = ControlLoop(workers=config.job.workers, policy=config.policy, average=config.model.average)
+    slots = Slots(layout=layout, k=control_loop.k)
+    return JobSession(
+        job=config.job, control_loop=control_loop, journal=journal, slots=slots, objectives=config.objectives
+    )
 
 
 def _log_to(path: Path | None) -> None:
@@ -138,7 +140,7 @@ def _log_start(jobs: Jobs, listen: tuple[str, ...], credentials: Credentials | N
     protection = "plaintext" if credentials is None else "mutual TLS"
     for session in jobs.all:
         addresses = ", ".join(listen)
-        goal = session.decider.goal.name
+        goal = session.control_loop.goal.name
         _LOG.info("job %d, objective %s, listening at %s (%s)", session.job.id, goal, addresses, protection)
 
 

@@ -34,6 +34,6 @@ def _check_codec(config: Config) -> None:
 
 def _check_objective(text: str, workers: int) -> None:
     if check_objective(text, workers, "run.trials") is None and text not in OBJECTIVES.built_in:
-        from kofn.controller.policy.choose import objective  # noqa: PLC0415  # NumPy and SciPy
+        from kofn.controller.policy.objective import objective  # noqa: PLC0415  # NumPy and SciPy
 
         objective(text, workers)

@@ -1,4 +1,4 @@
-"""The controller in virtual time: the real decider, told what the session would tell it, and k's way to the switch."""
+"""The controller in virtual time: the real control loop, told what a session would tell it; k's way to the switch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from kofn.config.schema import EventSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.session import TICK_S
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.controller.policy.decision_pacer import DecisionPacer
 from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import VirtualClock
@@ -28,7 +28,7 @@ class Controller:
     """One job's; `set_k` is the switch's."""
 
     clock: VirtualClock
-    decider: Decider
+    control_loop: ControlLoop
     journal: Journal
     job: int
     events: tuple[EventSection, ...]
@@ -48,7 +48,7 @@ class Controller:
         self._agenda = VirtualSchedule(self.clock, self.events, self._set_objective)
 
     def start(self) -> None:
-        self.decider.measurements.begin(self.clock.time())
+        self.control_loop.measurements.begin(self.clock.time())
         self.clock.after(TICK_S, self._tick)
 
     def report(self, rank: int, report: pb.Report) -> None:
@@ -57,17 +57,17 @@ class Controller:
 
     def arrival(self, arrival: Arrival) -> None:
         """The switch has told its view."""
-        self.decider.measurements.arrival(arrival, self.clock.time())
+        self.control_loop.measurements.arrival(arrival, self.clock.time())
 
     def _report(self, rank: int, report: pb.Report) -> None:
         self.machine.spend(self.costs.take_s)
-        if not self.decider.report(rank, report, self.clock.time()):
+        if not self.control_loop.report(rank, report, self.clock.time()):
             return
         self._lull.reported(self.clock.time())
-        if self.decider.iteration > self._sampled:
-            self._sampled = self.decider.iteration
-            self.journal.sample(self.job, self.decider)
-            self._agenda.reached(self.decider.iteration)
+        if self.control_loop.iteration > self._sampled:
+            self._sampled = self.control_loop.iteration
+            self.journal.sample(self.job, self.control_loop)
+            self._agenda.reached(self.control_loop.iteration)
 
     def finished(self) -> None:
         """The first worker has reached its goal, and told that after its last report."""
@@ -85,27 +85,27 @@ class Controller:
     def _decide(self) -> None:
         """Decide, if that is due."""
         now_s = self.clock.time()
-        if self.decider.due(now_s):
-            self._apply(self.decider.decide(now_s))
+        if self.control_loop.due(now_s):
+            self._apply(self.control_loop.choose(now_s))
             self.machine.spend(self.costs.decide_s)
             self._lull.decided(now_s, now_s + self.costs.decide_s)
 
     def _set_objective(self, event: EventSection) -> None:
         """As `kofn set-k` would."""
         assert event.objective is not None  # nothing else happens to virtual processes
-        change = self.decider.set_objective(event.objective, self.clock.time())
-        self.journal.objective(self.job, self.decider, planned=True)
+        change = self.control_loop.set_objective(event.objective, self.clock.time())
+        self.journal.objective(self.job, self.control_loop, planned=True)
         self._apply(change)
 
     def _apply(self, change: Change | None) -> None:
         """Note a change, and bring it to the switch."""
-        self.journal.fault(self.job, self.decider)
+        self.journal.fault(self.job, self.control_loop)
         if change is not None:
             self.changes += 1
-            self.journal.decision(self.job, self.decider, change)
+            self.journal.decision(self.job, self.control_loop, change)
             self.clock.after(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
             self.clock.after(self.clock.time() + self.costs.decide_s + MANAGEMENT_S, self.treat, change.treatment)
 
     def _push(self) -> None:
         """Only the latest k counts."""
-        self.set_k(self.decider.k)
+        self.set_k(self.control_loop.k)

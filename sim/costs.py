@@ -17,7 +17,7 @@ from msgspec import Meta
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.config.section import NotNegative
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
@@ -185,16 +185,16 @@ def _power_of_two(blocks: int) -> int:
 def _decide_s(config: Config) -> float:
     """The mean, as some decisions take a simulation and some do not; all workers report in between."""
     workers = range(config.job.workers)
-    decider = Decider(workers=len(workers), policy=config.policy, average=config.model.average)
+    control_loop = ControlLoop(workers=len(workers), policy=config.policy, average=config.model.average)
     blocking = [load_stragglers(config, rank) for rank in workers]
     times_s = []
     for iteration in range(1, config.policy.warm_up + DECISIONS + 1):
         now_s = float(iteration)
         for rank in workers:
             first_block_s = blocking[rank].compute_s(iteration) + blocking[rank].blocking_s(iteration, 0, now_s)
-            decider.report(rank, pb.Report(iteration=iteration, first_block_s=first_block_s), now_s)
+            control_loop.report(rank, pb.Report(iteration=iteration, first_block_s=first_block_s), now_s)
         begin_s = time.thread_time()
-        decider.decide(now_s)
+        control_loop.choose(now_s)
         times_s.append(time.thread_time() - begin_s)
     return float(np.mean(times_s[-DECISIONS:]))
 

@@ -17,7 +17,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.status import decided
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.straggler_source import straggler_class
@@ -213,9 +213,9 @@ def _train(config: Config, entry: TrialFolder, students: list[Student], costs: C
     simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
 
-    def look(decider: Decider, virtual_s: float) -> None:
-        progress(decider, virtual_s)
-        status = {"time": virtual_s} | document(decided(decider)) | {"job": config.job.id, "uptime_s": virtual_s}
+    def look(control_loop: ControlLoop, virtual_s: float) -> None:
+        progress(control_loop, virtual_s)
+        status = {"time": virtual_s} | document(decided(control_loop)) | {"job": config.job.id, "uptime_s": virtual_s}
         statuses.write(json.dumps(status) + "\n")
 
     with simulation.journal, entry.status.open("w") as statuses:
@@ -236,15 +236,18 @@ def _simulation(
     return Simulation(config=config, pupils=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
 
 
-def _progress(console: Console, objective: str, begin: float) -> Callable[[Decider, float], None]:
+def _progress(console: Console, objective: str, begin: float) -> Callable[[ControlLoop, float], None]:
     """Says about every second how far a simulation is."""
     said = begin
 
-    def show(decider: Decider, virtual_s: float) -> None:
+    def show(control_loop: ControlLoop, virtual_s: float) -> None:
         nonlocal said
         if (now := time.perf_counter()) - said >= 1:
             said = now
-            say(console, f"trial {objective}: iteration {decider.iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
+            say(
+                console,
+                f"trial {objective}: iteration {control_loop.iteration}, {virtual_s:.1f} s in {now - begin:.1f} s",
+            )
 
     return show
 

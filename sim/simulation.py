@@ -9,7 +9,7 @@ from kofn.config.schema import Config
 from kofn.config.schema import LinkSection as Rate
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import Kind, KofnHeader
@@ -50,7 +50,7 @@ class Simulation:
     """When the first one did."""
     _machine: Machine = field(init=False)
     _switch: SlotModel = field(init=False)
-    _look: Callable[[Decider, float], None] = field(init=False)
+    _look: Callable[[ControlLoop, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
@@ -61,12 +61,12 @@ class Simulation:
 
     def __post_init__(self) -> None:
         config, job = self.config, self.config.job
-        decider = Decider(workers=job.workers, policy=config.policy, average=config.model.average)
+        control_loop = ControlLoop(workers=job.workers, policy=config.policy, average=config.model.average)
         self._machine = Machine(self.clock, self.costs.cores)
-        self._switch = SlotModel(workers=job.workers, k=decider.k, slots=job.slots)
+        self._switch = SlotModel(workers=job.workers, k=control_loop.k, slots=job.slots)
         self.controller = Controller(
             clock=self.clock,
-            decider=decider,
+            control_loop=control_loop,
             journal=self.journal,
             job=job.id,
             events=config.event,
@@ -91,20 +91,20 @@ class Simulation:
         self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
         self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
 
-    def run(self, look: Callable[[Decider, float], None]) -> None:
+    def run(self, look: Callable[[ControlLoop, float], None]) -> None:
         """From the start to the last worker's end; RunError if that does not come in time.
 
-        `look` gets the decider and the time, now and then and at the end.
+        `look` gets the control_loop and the time, now and then and at the end.
         """
         self._look = look
-        self._treat(self.controller.decider.treatment)
+        self._treat(self.controller.control_loop.treatment)
         self.controller.start()
         self._show()
         for worker in self.workers:
             worker.start()
         self.clock.after(self.config.run.trial_deadline_s, self.clock.end)
         self.clock.run()
-        look(self.controller.decider, self.clock.time())
+        look(self.controller.control_loop, self.clock.time())
         if missing := [rank for rank in range(len(self.workers)) if rank not in self.reasons]:
             raise RunError(
                 f"trial {self.config.policy.objective!r} was not over after {self.clock.time():.0f} s of virtual time "
@@ -113,7 +113,7 @@ class Simulation:
             )
 
     def _show(self) -> None:
-        self._look(self.controller.decider, self.clock.time())
+        self._look(self.controller.control_loop, self.clock.time())
         self.clock.after(self.clock.time() + LOOK_S, self._show)
 
     def _link(self, rank: int, direction: str, take: Take) -> Link:

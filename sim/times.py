@@ -24,18 +24,18 @@ class SimulatedTimes:
     @classmethod
     def of(cls, simulation: Simulation, objective: str, wall_s: float) -> Self:
         """Look at a simulation that has ended."""
-        decider, iterations = simulation.controller.decider, simulation.config.run.max_iterations
-        forecast = decider.choice.forecast if decider.choice else None
+        control_loop, iterations = simulation.controller.control_loop, simulation.config.run.max_iterations
+        forecast = control_loop.choice.forecast if control_loop.choice else None
         return cls(
             objective=objective,
-            workers=decider.workers,
+            workers=control_loop.workers,
             iterations=iterations,
             virtual_s=simulation.first_s,
             wall_s=wall_s,
             mean_iteration_s=simulation.first_s / iterations,
-            predicted_s=float(forecast.predicted_s[decider.k - 1]) + forecast.overhead_s if forecast else None,
+            predicted_s=float(forecast.predicted_s[control_loop.k - 1]) + forecast.overhead_s if forecast else None,
             changes=simulation.controller.changes,
-            k=decider.k,
+            k=control_loop.k,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -64,12 +64,12 @@ class Waiting:
             return f"{away}: waiting for it"
         if not job.members.sources:
             return "every worker is lost: waiting for one to attach"
-        iteration = job.decider.iteration + 1
-        live = [int(rank) for rank in np.flatnonzero(job.decider.live)]
-        tracks = job.decider.measurements.track
+        iteration = job.control_loop.iteration + 1
+        live = [int(rank) for rank in np.flatnonzero(job.control_loop.live)]
+        tracks = job.control_loop.measurements.track
         behind = [rank for rank in live if tracks[rank].reached < iteration and not self._finished(rank)]
         whom = name_workers(behind) if behind else "results: every live worker has sent its first block"
-        return f"iteration {iteration} (k = {job.decider.k} of {len(live)}): waiting for {whom}"
+        return f"iteration {iteration} (k = {job.control_loop.k} of {len(live)}): waiting for {whom}"
 
     def _finished(self, rank: int) -> bool:
         """A worker that has nothing more to send."""

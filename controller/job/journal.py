@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from kofn.controller.errors import StartError
 from kofn.controller.job.agreement import Agreement
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 
 
 class Journal:
@@ -45,8 +45,8 @@ class Journal:
         if self._file is not None:
             self._file.close()
 
-    def decision(self, job: int, decider: Decider, change: Change) -> None:
-        forecast = decider.choice.forecast if decider.choice else None
+    def decision(self, job: int, control_loop: ControlLoop, change: Change) -> None:
+        forecast = control_loop.choice.forecast if control_loop.choice else None
         self._write(
             {
                 "time": self._now(),
@@ -57,25 +57,27 @@ class Journal:
                 "late_gradient": change.treatment.rule,
                 "age_weight": change.treatment.age_weight,
                 "reason": change.reason,
-                "lambda_s": _lambda(decider),
-                "time_model": decider.estimate.law if decider.estimate else None,
+                "lambda_s": _lambda(control_loop),
+                "time_model": control_loop.estimate.law if control_loop.estimate else None,
                 "expected_s": forecast.expected_s.tolist() if forecast else [],
                 "predicted_s": forecast.predicted_s.tolist() if forecast else [],
-                "measured_s": [decider.pace.measured(k).mean_s or None for k in range(1, decider.workers + 1)],
-                "overhead_s": decider.pace.overhead_s or None,
+                "measured_s": [
+                    control_loop.pace.measured(k).mean_s or None for k in range(1, control_loop.workers + 1)
+                ],
+                "overhead_s": control_loop.pace.overhead_s or None,
             }
         )
 
-    def sample(self, job: int, decider: Decider) -> None:
+    def sample(self, job: int, control_loop: ControlLoop) -> None:
         """The state at a new iteration."""
         self._write(
             {
                 "time": self._now(),
                 "job": job,
-                "iteration": decider.iteration,
-                "k": decider.k,
-                "lambda_s": _lambda(decider),
-                "live": int(decider.live.sum()),
+                "iteration": control_loop.iteration,
+                "k": control_loop.k,
+                "lambda_s": _lambda(control_loop),
+                "live": int(control_loop.live.sum()),
             }
         )
 
@@ -91,29 +93,29 @@ class Journal:
             }
         )
 
-    def objective(self, job: int, decider: Decider, *, planned: bool) -> None:
+    def objective(self, job: int, control_loop: ControlLoop, *, planned: bool) -> None:
         """It follows another one from now on."""
-        self._note(job, decider, planned=planned)
+        self._note(job, control_loop, planned=planned)
 
-    def fault(self, job: int, decider: Decider) -> None:
+    def fault(self, job: int, control_loop: ControlLoop) -> None:
         """What the objective did in place of giving costs, if it is not what it did before."""
-        fault, before = decider.chooser.fault, self._faults.get(job, "")
+        fault, before = control_loop.chooser.fault, self._faults.get(job, "")
         self._faults[job] = fault
         if fault not in ("", before):
-            self._note(job, decider, fault=fault)
+            self._note(job, control_loop, fault=fault)
 
-    def _note(self, job: int, decider: Decider, **what: bool | str) -> None:
+    def _note(self, job: int, control_loop: ControlLoop, **what: bool | str) -> None:
         """An ObjectiveNote (results/objective_notes.py)."""
-        place = {"time": self._now(), "job": job, "iteration": decider.iteration}
-        self._write({**place, "objective": decider.goal.name, **what})
+        place = {"time": self._now(), "job": job, "iteration": control_loop.iteration}
+        self._write({**place, "objective": control_loop.goal.name, **what})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
-def _lambda(decider: Decider) -> list[float | None]:
+def _lambda(control_loop: ControlLoop) -> list[float | None]:
     """Each worker's estimate; null before the first fit."""
-    if decider.estimate is None:
-        return [None] * decider.workers
-    return [value if math.isfinite(value) else None for value in decider.estimate.lambda_s.tolist()]
+    if control_loop.estimate is None:
+        return [None] * control_loop.workers
+    return [value if math.isfinite(value) else None for value in control_loop.estimate.lambda_s.tolist()]

@@ -58,12 +58,12 @@ class Lifecycle:
         if seat.state is not SeatState.JOINING:
             return  # who started with the others takes part already
         seat.state, seat.current = SeatState.TRAINING, True
-        if job.decider.live[rank]:
-            job.decider.measurements.join(rank, now_s, iteration)
+        if job.control_loop.live[rank]:
+            job.control_loop.measurements.join(rank, now_s, iteration)
             return
         words = "is back" if seat.attachments > 1 else "has joined"
         _LOG.info("job %d: worker %d %s, in iteration %d", job.job, rank, words, iteration)
-        job.apply(job.decider.gain(rank, words, now_s, iteration))
+        job.apply(job.control_loop.gain(rank, words, now_s, iteration))
 
     def finish(self, rank: int, reason: str, now_s: float) -> None:
         """A worker is done; when all are, all may stop."""
@@ -178,7 +178,7 @@ class Lifecycle:
         """Have the switch let a new generation in; `_begin` follows."""
         job = self.job_state
         job.generation = job.next_generation()
-        job.decider.restart(seat.rank for seat in job.members.fresh)
+        job.control_loop.restart(seat.rank for seat in job.members.fresh)
         job.enter(Phase.OPENING, now_s)
         self._end_joining(now_s)
         job.admit()
@@ -189,15 +189,15 @@ class Lifecycle:
         if not seats:
             job.enter(Phase.WAITING, now_s)
             return
-        job.decider.restart(seat.rank for seat in seats)
-        job.decider.measurements.begin(now_s)
+        job.control_loop.restart(seat.rank for seat in seats)
+        job.control_loop.measurements.begin(now_s)
         job.settled, self.recovery.adopted = job.generation, False
         job.enter(Phase.RUNNING, now_s)
         for seat in seats:
             job.welcome(seat, job.generation, running=False)
         _LOG.info(
             "job %d: %d of %d workers are attached: start with k = %d, generation %d",
-            job.job, len(seats), job.members.workers, job.decider.k, job.generation,
+            job.job, len(seats), job.members.workers, job.control_loop.k, job.generation,
         )  # fmt: skip
         self._place_waiting(now_s)
 

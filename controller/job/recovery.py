@@ -45,8 +45,8 @@ class Recovery:
             return
         job.slots.adopt()
         job.generation = job.settled = found.generation
-        job.decider.restart(range(job.members.workers))
-        job.decider.k = found.k
+        job.control_loop.restart(range(job.members.workers))
+        job.control_loop.k = found.k
         self.adopted = True
         job.enter(Phase.RUNNING, now_s)
         _LOG.info("job %d goes on already: k = %d, generation %d as in the switch", job.job, found.k, found.generation)
@@ -69,8 +69,8 @@ class Recovery:
             seat.current = seat.hello.generation == job.settled
             if seat.current:
                 job.welcome(seat, job.settled)
-        if not job.decider.iteration:  # another controller saw the job's beginning
-            job.decider.restart(seat.rank for seat in job.members.running)
+        if not job.control_loop.iteration:  # another controller saw the job's beginning
+            job.control_loop.restart(seat.rank for seat in job.members.running)
         self.begin(now_s)
 
     # -- regroup

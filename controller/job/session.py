@@ -1,4 +1,4 @@
-"""One job's session: what workers and the switch say goes to the decider, and k and generations to the switch.
+"""One job's session: what workers and the switch say goes to the control_loop, and k and generations to the switch.
 
 No gRPC server and no connection to a switch in here: `service` brings the messages, `slots` stands for the switch.
 `lifecycle` knows who takes part.
@@ -27,7 +27,7 @@ from kofn.controller.job.members import Members, Stream
 from kofn.controller.job.state import JobState, Phase
 from kofn.controller.p4runtime.entries import Found
 from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.controller.policy.decision_pacer import DecisionPacer
 from kofn.rpc import kofn_pb2 as pb
 
@@ -42,10 +42,10 @@ AGAIN_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class JobSession:
-    """The job: its state and its members, the decider, and the slots that it has in the switch."""
+    """The job: its state and its members, the control_loop, and the slots that it has in the switch."""
 
     job: JobSection
-    decider: Decider
+    control_loop: ControlLoop
     journal: Journal
     slots: Slots
     agreement: Agreement = field(default_factory=Agreement)
@@ -62,7 +62,7 @@ class JobSession:
         """Nobody is here yet; what the switch says comes to us."""
         self.job_state = JobState(
             members=Members(job=self.job.id, workers=self.job.workers),
-            decider=self.decider,
+            control_loop=self.control_loop,
             slots=self.slots,
             agreement=self.agreement,
             start_workers=self.job.start_workers or self.job.workers,
@@ -124,23 +124,23 @@ class JobSession:
 
     def _report(self, rank: int, report: pb.Report) -> None:
         """A worker's view of one iteration."""
-        before, now_s = self.decider.iteration, time.monotonic()
-        if not self.decider.report(rank, report, now_s):
+        before, now_s = self.control_loop.iteration, time.monotonic()
+        if not self.control_loop.report(rank, report, now_s):
             return
-        if self.decider.iteration > before:
+        if self.control_loop.iteration > before:
             self.waiting.moved_s = now_s
         self.version += 1
         self._pacer.reported(now_s)
         self._agree(rank, report)
-        if self.decider.iteration > self._sampled:
-            self._sampled = self.decider.iteration
-            self.journal.sample(self.job.id, self.decider)
+        if self.control_loop.iteration > self._sampled:
+            self._sampled = self.control_loop.iteration
+            self.journal.sample(self.job.id, self.control_loop)
 
     # -- the switch
 
     def arrival(self, arrival: Arrival) -> None:
         if self.started:
-            self.decider.measurements.arrival(arrival, time.monotonic())
+            self.control_loop.measurements.arrival(arrival, time.monotonic())
 
     def _found(self, found: Found | None) -> None:
         self.life.found(found, time.monotonic())
@@ -161,9 +161,9 @@ class JobSession:
     def _decide(self) -> None:
         """Decide, if that is due."""
         begin_s = time.monotonic()
-        if self.job_state.phase is not Phase.RUNNING or not self.decider.due(begin_s):
+        if self.job_state.phase is not Phase.RUNNING or not self.control_loop.due(begin_s):
             return
-        self._apply(self.decider.decide(begin_s))
+        self._apply(self.control_loop.choose(begin_s))
         self._pacer.decided(begin_s, time.monotonic())
         self.version += 1
 
@@ -178,9 +178,9 @@ class JobSession:
                 f"objective is {text!r}: of module:Name only what the job's configuration names is allowed"
                 " (run.trials, policy.objective, event.objective)"
             )
-        change = self.decider.set_objective(text, time.monotonic())
+        change = self.control_loop.set_objective(text, time.monotonic())
         _LOG.info("job %d: objective: %s", self.job.id, text)
-        self.journal.objective(self.job.id, self.decider, planned=planned)
+        self.journal.objective(self.job.id, self.control_loop, planned=planned)
         self.version += 1
         self._apply(change)
 
@@ -198,7 +198,7 @@ class JobSession:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            k = self.decider.k
+            k = self.control_loop.k
             try:
                 if self.job_state.to_admit:
                     await self._admit(k)
@@ -219,16 +219,16 @@ class JobSession:
         """The switch has confirmed another k: only now do the workers hear of it."""
         number = self.agreement.confirmed(k)
         self.version += 1
-        self.members.broadcast(messages.decision(k, number, self.decider.treatment))
+        self.members.broadcast(messages.decision(k, number, self.control_loop.treatment))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
         """What a report says about the k of its blocks."""
         said = AnnouncedK(
             iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
         )
-        tracks, live = self.decider.measurements.track, self.decider.live
+        tracks, live = self.control_loop.measurements.track, self.control_loop.live
         reached = {other: 0 if live[other] else track.reached for other, track in enumerate(tracks)}
-        settled = self.slots.in_force == self.decider.k == self.slots.k
+        settled = self.slots.in_force == self.control_loop.k == self.slots.k
         if self.agreement.report(rank, said, reached, settled=settled):
             self.journal.agreed(self.job.id, self.agreement)
 
@@ -240,20 +240,20 @@ class JobSession:
         finally:
             self.life.admitted(generation, time.monotonic())
             self.version += 1
-            if self.decider.k != k:
+            if self.control_loop.k != k:
                 self._wanted.set()
 
     def _apply(self, change: Change | None) -> None:
         """Log a change, note it, have it carried out."""
-        self.journal.fault(self.job.id, self.decider)
+        self.journal.fault(self.job.id, self.control_loop)
         if change is None:
             return
         _LOG.info(
             "job %d: iteration %d: k %d -> %d (%s)",
             self.job.id, change.iteration, change.previous_k, change.k, change.reason,
         )  # fmt: skip
-        self.journal.decision(self.job.id, self.decider, change)
+        self.journal.decision(self.job.id, self.control_loop, change)
         if change.k == change.previous_k:
-            told = messages.decision(self.slots.in_force, self.agreement.number, self.decider.treatment)
+            told = messages.decision(self.slots.in_force, self.agreement.number, self.control_loop.treatment)
             self.members.broadcast(told)
         self._wanted.set()

@@ -19,7 +19,7 @@ from kofn.controller.job import messages
 from kofn.controller.job.agreement import Agreement
 from kofn.controller.job.members import Members, Seat, SeatState
 from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class JobState:
     """Phase, generation and members of one job; `apply` takes changes of k, `wake` says that `to_admit` is set."""
 
     members: Members
-    decider: Decider
+    control_loop: ControlLoop
     slots: Slots
     agreement: Agreement
     start_workers: int
@@ -82,22 +82,22 @@ class JobState:
         seat.send(
             messages.welcome(
                 workers=self.members.workers,
-                k=self.slots.in_force or self.decider.k,
-                first_iteration=self.decider.iteration + 1 if running else FIRST_ITERATION,
+                k=self.slots.in_force or self.control_loop.k,
+                first_iteration=self.control_loop.iteration + 1 if running else FIRST_ITERATION,
                 peers=self.members.peers(),
                 generation=generation,
                 running=running,
                 decision=self.agreement.number,
-                treatment=self.decider.treatment,
+                treatment=self.control_loop.treatment,
             )
         )
 
     def worker_left(self, seat: Seat, words: str, now_s: float) -> None:
         """A worker counts no more: live workers, and so k, become fewer."""
-        if self.decider.live[seat.rank] and self.started:
+        if self.control_loop.live[seat.rank] and self.started:
             level = logging.INFO if seat.finished else logging.WARNING
             _LOG.log(level, "job %d: worker %d %s", self.job, seat.rank, words)
-            self.apply(self.decider.worker_left(seat.rank, words, now_s))
+            self.apply(self.control_loop.worker_left(seat.rank, words, now_s))
 
     def next_generation(self) -> int:
         """Unix seconds, and more than every generation that anyone here knows of."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from kofn.controller.job.session import JobSession
 from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.policy.decide import Change, Decider
+from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.controller.policy.objectives.throughput import throughput_costs
 from kofn.rpc import kofn_pb2 as pb
 
@@ -17,8 +17,8 @@ _STARTED_S = time.monotonic()
 
 def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
     """What is known now of one of these jobs."""
-    decider = session.decider
-    answer = decided(decider)
+    control_loop = session.control_loop
+    answer = decided(control_loop)
     answer.MergeFrom(
         pb.Status(
             job=session.job.id,
@@ -46,38 +46,38 @@ def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Sta
     return answer
 
 
-def decided(decider: Decider) -> pb.Status:
-    """What the decider knows of a job: measurements, model, choice."""
-    estimate = decider.estimate
+def decided(control_loop: ControlLoop) -> pb.Status:
+    """What the control_loop knows of a job: measurements, model, choice."""
+    estimate = control_loop.estimate
     return pb.Status(
-        workers=decider.workers,
-        live=int(decider.live.sum()),
-        k=decider.k,
-        objective=decider.goal.name,
-        objective_fault=decider.chooser.fault,
-        iteration=decider.iteration,
+        workers=control_loop.workers,
+        live=int(control_loop.live.sum()),
+        k=control_loop.k,
+        objective=control_loop.goal.name,
+        objective_fault=control_loop.chooser.fault,
+        iteration=control_loop.iteration,
         service_s=estimate.service_s if estimate else 0.0,
         event_s=estimate.event_s if estimate else 0.0,
         hidden_s=estimate.hidden_s if estimate else 0.0,
         time_model=estimate.reason if estimate else "",
-        worker=[_worker(decider, rank) for rank in range(decider.workers)],
-        expected=_expected(decider),
-        changes=[_change(change) for change in decider.changes],
-        overhead_s=decider.pace.overhead_s,
-        late_gradient=decider.treatment.rule,
-        age_weight=decider.treatment.age_weight,
-        noise_scale=decider.progress.noise_scale,
-        alignment=decider.progress.alignment.tolist() if decider.progress.noise_scale else (),
+        worker=[_worker(control_loop, rank) for rank in range(control_loop.workers)],
+        expected=_expected(control_loop),
+        changes=[_change(change) for change in control_loop.changes],
+        overhead_s=control_loop.pace.overhead_s,
+        late_gradient=control_loop.treatment.rule,
+        age_weight=control_loop.treatment.age_weight,
+        noise_scale=control_loop.worth_model.noise_scale,
+        alignment=control_loop.worth_model.alignment.tolist() if control_loop.worth_model.noise_scale else (),
     )
 
 
-def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
+def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
     """One worker's measurements and estimate."""
-    estimate, measured = decider.estimate, decider.measurements
+    estimate, measured = control_loop.estimate, control_loop.measurements
     track = measured.track[rank]
     return pb.WorkerStatus(
         rank=rank,
-        live=bool(decider.live[rank]),
+        live=bool(control_loop.live[rank]),
         iteration=track.reached,
         lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
         lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
@@ -90,7 +90,7 @@ def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
         reports=measured.reports[rank],
         arrivals=track.arrivals,
         last_first_block_s=track.last_first_block_s,
-        silent_s=decider.silent_s[rank],
+        silent_s=control_loop.silent_s[rank],
         disagreements=measured.views.count[rank],
         disagreement=measured.views.latest[rank],
         share=float(measured.shares[rank]),
@@ -100,47 +100,47 @@ def _worker(decider: Decider, rank: int) -> pb.WorkerStatus:
     )
 
 
-def _expected(decider: Decider) -> list[pb.Expected]:
+def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
     """Iteration and round times of each possible k, whatever the objective; which one is in force, and why."""
-    if decider.choice is None or decider.prediction is None:
+    if control_loop.choice is None or control_loop.prediction is None:
         return []
-    forecast, errors_s = decider.choice.forecast, decider.prediction.error_s
+    forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
     rounds_s = throughput_costs(forecast)
-    why = _in_force(decider)
-    measured = [decider.pace.measured(k) for k in range(1, forecast.workers + 1)]
+    why = _in_force(control_loop)
+    measured = [control_loop.pace.measured(k) for k in range(1, forecast.workers + 1)]
     return [
         pb.Expected(
             k=k,
             iteration_s=forecast.expected_s[k - 1],
             cost=rounds_s[k - 1],
-            in_force=why if k == decider.k else "",
+            in_force=why if k == control_loop.k else "",
             predicted_s=forecast.predicted_s[k - 1],
             predicted_error_s=errors_s[k - 1],
             measured_s=seen.mean_s,
             measured_iterations=seen.iterations,
             worth=forecast.worth[k - 1],
-            objective_cost=decider.choice.costs[k - 1],
+            objective_cost=control_loop.choice.costs[k - 1],
         )
         for k, seen in enumerate(measured, 1)
     ]
 
 
-def _in_force(decider: Decider) -> str:
+def _in_force(control_loop: ControlLoop) -> str:
     """Why k is in force, in a few words."""
-    name = decider.goal.name
+    name = control_loop.goal.name
     if name == "all":
         return "all workers"
     if name.startswith("fixed:"):
-        return "set by you" if name == f"fixed:{decider.k}" else "set by you, fewer live"
-    return "the last one, the objective failed" if decider.chooser.fault else _chosen(decider)
+        return "set by you" if name == f"fixed:{control_loop.k}" else "set by you, fewer live"
+    return "the last one, the objective failed" if control_loop.chooser.fault else _chosen(control_loop)
 
 
-def _chosen(decider: Decider) -> str:
+def _chosen(control_loop: ControlLoop) -> str:
     """Why the latest choice left k where it is."""
-    choice = decider.choice
-    if choice is None or decider.k == choice.best:
+    choice = control_loop.choice
+    if choice is None or control_loop.k == choice.best:
         return "cheapest"
-    if choice.gain <= decider.policy.margin:
+    if choice.gain <= control_loop.policy.margin:
         return "within the margin of the cheapest"
     return f"k = {choice.best} saves {100 * choice.gain:.0f} +- {100 * choice.gain_error:.0f} %: not sure"
 

@@ -15,14 +15,15 @@ from kofn.config.objectives import OBJECTIVES
 from kofn.controller.errors import ObjectiveError
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.choose import Choice, Forecast, Objective, expected_times, gains
 from kofn.controller.policy.draws import law_times
 from kofn.controller.policy.evidence import Evidence, gain_error
+from kofn.controller.policy.expected_time import expected_times
 from kofn.controller.policy.history import TrainingHistory
+from kofn.controller.policy.objective import Choice, Forecast, Objective, gains
 from kofn.controller.policy.policy import Policy, policy_costs
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import Beyond
-from kofn.controller.policy.progress import Progress
+from kofn.controller.policy.worth import WorthModel
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Known:
 
     estimate: Estimate
     live: BoolArray
-    progress: Progress
+    worth_model: WorthModel
     overhead_s: float
     catch_up_s: float
     history: TrainingHistory | None = None
@@ -188,7 +189,7 @@ def _forecast(
         expected_s=expected_s,
         predicted_s=prediction.mean_s,
         overhead_s=known.overhead_s,
-        worth=known.progress.worth(prediction, known.live, treatment.age_weight, factor),
+        worth=known.worth_model.worth(prediction, known.live, treatment.age_weight, factor),
         treatment=treatment,
         history=known.history,
     )

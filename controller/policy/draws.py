@@ -15,7 +15,7 @@ from kofn.controller.estimate.grouped import by_value, grouped_counts
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
 from kofn.controller.estimate.poisson import TAIL, farthest
-from kofn.controller.policy.choose import GROUP_ABOVE, each_number
+from kofn.controller.policy.expected_time import GROUP_ABOVE, each_number
 from kofn.controller.policy.process import BURN_IN, IntArray
 
 SEED = 1

@@ -19,7 +19,8 @@ from scipy import linalg
 
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.choose import Forecast, expected_counts_of, gains
+from kofn.controller.policy.expected_time import expected_counts_of
+from kofn.controller.policy.objective import Forecast, gains
 
 CONVINCING = 3.0
 """Standard errors. By chance a window shows a gain like this once in 700 times."""

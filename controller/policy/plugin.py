@@ -17,7 +17,7 @@ from kofn.controller.errors import ObjectiveError
 from kofn.controller.estimate.measurements import FloatArray
 
 if TYPE_CHECKING:
-    from kofn.controller.policy.choose import Forecast  # which asks us for plug-ins
+    from kofn.controller.policy.objective import Forecast  # which asks us for plug-ins
 
 
 def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forecast], FloatArray]":

@@ -10,7 +10,7 @@ from kofn.controller.errors import ObjectiveError
 from kofn.controller.estimate.measurements import FloatArray
 
 if TYPE_CHECKING:
-    from kofn.controller.policy.choose import Forecast  # which asks us for policies
+    from kofn.controller.policy.objective import Forecast  # which asks us for policies
 
 
 class Policy(ABC):

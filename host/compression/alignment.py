@@ -1,7 +1,7 @@
 """How the aggregates of successive iterations point: their products, from which the price of staleness is measured.
 
 A gradient that is d iterations old is worth what is left of its direction.  The aggregates show it: the mean product of
-two that are d iterations apart, over their squared length, noise taken off (controller/policy/progress.py).
+two that are d iterations apart, over their squared length, noise taken off (controller/policy/worth.py).
 """
 
 from dataclasses import dataclass

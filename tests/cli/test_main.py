@@ -47,8 +47,8 @@ async def train(running: Running, iterations: int = 20) -> None:
         for worker in workers:
             time_s = 0.010 + (0.050 if worker.rank == 3 else 0.0) + random.exponential(0.0003)
             await worker.report(iteration, time_s, late=worker.rank == 3)
-    await until(lambda: running.session.decider.measurements.reports[3] == iterations)
-    await until(lambda: running.session.decider.k == 3)
+    await until(lambda: running.session.control_loop.measurements.reports[3] == iterations)
+    await until(lambda: running.session.control_loop.k == 3)
 
 
 def test_every_command_shows_a_running_job() -> None:

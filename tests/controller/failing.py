@@ -1,6 +1,6 @@
 """An objective that gives no costs."""
 
-from kofn.controller.policy.choose import Forecast
+from kofn.controller.policy.objective import Forecast
 
 
 def costs(forecast: Forecast) -> list[float]:

@@ -5,8 +5,8 @@ import pytest
 
 from bench.timing import median_ms
 from kofn.config.late_rules import RULES, RuleName
-from kofn.controller.policy.choose import expected_times
 from kofn.controller.policy.draws import _order
+from kofn.controller.policy.expected_time import expected_times
 from kofn.controller.policy.prediction import Predictor
 from tests.controller.policy.test_process import estimate, predict, settings
 from tests.controller.slow import process, seen

@@ -19,7 +19,7 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots, unwritten
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import TopologyHost
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc import kofn_pb2_grpc
 from kofn.rpc.security import CONTROLLER, Credentials, channel
@@ -111,9 +111,9 @@ class Worker:
 
 def setup(job: JobSection, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> JobSession:
     """A session whose slots no switch serves yet; its workers have no gradients, which `progress` would go by."""
-    decider = Decider(workers=job.workers, policy=PolicySection(**{"objective": "throughput"} | policy))
-    slots = Slots(layout=SlotLayout(job=job, hosts=star(hosts or job.workers)), k=decider.k)
-    return JobSession(job=job, decider=decider, journal=journal or Journal(None), slots=slots)
+    control_loop = ControlLoop(workers=job.workers, policy=PolicySection(**{"objective": "throughput"} | policy))
+    slots = Slots(layout=SlotLayout(job=job, hosts=star(hosts or job.workers)), k=control_loop.k)
+    return JobSession(job=job, control_loop=control_loop, journal=journal or Journal(None), slots=slots)
 
 
 @contextlib.asynccontextmanager

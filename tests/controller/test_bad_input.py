@@ -13,8 +13,8 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import PolicySection
 from kofn.controller.estimate.measurements import AHEAD_MAX, Arrival
 from kofn.controller.job.agreement import Agreement, AnnouncedK
-from kofn.controller.policy.choose import expected_times
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
+from kofn.controller.policy.expected_time import expected_times
 from kofn.rpc import kofn_pb2 as pb
 
 WORKERS = 4
@@ -63,47 +63,47 @@ steps = st.one_of(
 
 
 class World:
-    """A decider and its clock."""
+    """A control_loop and its clock."""
 
     def __init__(self, policy: PolicySection) -> None:
-        self.decider = Decider(workers=WORKERS, policy=policy)
-        self.decider.measurements.begin(0.0)
+        self.control_loop = ControlLoop(workers=WORKERS, policy=policy)
+        self.control_loop.measurements.begin(0.0)
         self.now_s = 0.0
         self.random = np.random.default_rng(1)
 
     def step(self, kind: str, who: Any, what: Any) -> None:
-        decider = self.decider
+        control_loop = self.control_loop
         if kind == "report":
-            decider.report(who, what, self.now_s)
+            control_loop.report(who, what, self.now_s)
         elif kind == "arrival":
-            decider.measurements.arrival(what, self.now_s)
+            control_loop.measurements.arrival(what, self.now_s)
         elif kind == "lose":
-            decider.worker_left(who, "lost", self.now_s)
+            control_loop.worker_left(who, "lost", self.now_s)
         elif kind == "gain":
-            decider.gain(who, "is back", self.now_s, what)
+            control_loop.gain(who, "is back", self.now_s, what)
         elif kind == "objective":
             self.objective(what)
         elif kind == "wait":
             self.now_s += what
         else:
             self.rounds(what)
-        if decider.due(self.now_s):
-            decider.decide(self.now_s)
+        if control_loop.due(self.now_s):
+            control_loop.choose(self.now_s)
 
     def objective(self, text: str) -> None:
-        before = self.decider.goal
+        before = self.control_loop.goal
         try:
-            self.decider.set_objective(text, self.now_s)
+            self.control_loop.set_objective(text, self.now_s)
         except ConfigError:
             assert text in ("fixed:9", "")
-            assert self.decider.goal is before
+            assert self.control_loop.goal is before
 
     def rounds(self, count: int) -> None:
         """Good reports in between: the state that bad ones meet is not only the empty one."""
         for _ in range(count):
             self.now_s += 0.02
-            for rank in np.flatnonzero(self.decider.live).tolist():
-                iteration = self.decider.measurements.track[rank].reported + 1
+            for rank in np.flatnonzero(self.control_loop.live).tolist():
+                iteration = self.control_loop.measurements.track[rank].reported + 1
                 seconds = 0.01 + 0.005 * float(self.random.poisson(0.2 + 4 * (rank == 1)))
                 good = pb.Report(
                     iteration=iteration,
@@ -116,14 +116,14 @@ class World:
                     gradients=3.0,
                     contributors=2.0,
                 )
-                self.decider.report(rank, good, self.now_s)
+                self.control_loop.report(rank, good, self.now_s)
 
     def check(self) -> None:
         """What always holds."""
-        decider = self.decider
-        live = int(decider.live.sum())
-        assert 1 <= decider.k <= max(live, 1)
-        estimate = decider.estimate
+        control_loop = self.control_loop
+        live = int(control_loop.live.sum())
+        assert 1 <= control_loop.k <= max(live, 1)
+        estimate = control_loop.estimate
         if estimate is None:
             return
         assert np.isfinite(estimate.lambda_s).all()
@@ -131,11 +131,11 @@ class World:
         assert 0 <= estimate.service_s <= 3600
         assert not np.isnan([estimate.low_s, estimate.high_s]).any()
         if live:
-            expected = expected_times(estimate, decider.live)
+            expected = expected_times(estimate, control_loop.live)
             assert np.isfinite(expected).all()
             assert (np.diff(expected) >= -1e-9 * (1 + expected[1:])).all()
-        if decider.choice is not None:
-            forecast = decider.choice.forecast
+        if control_loop.choice is not None:
+            forecast = control_loop.choice.forecast
             assert np.isfinite(forecast.worth).all() and (forecast.worth > 0).all()
             assert np.isfinite(forecast.predicted_s).all()
 
@@ -167,17 +167,19 @@ def test_k_stays_within_the_live_workers(
 def test_bad_times_change_nothing_and_are_logged_once(bad_s: float, caplog: pytest.LogCaptureFixture) -> None:
     world = World(PolicySection(objective="throughput"))
     world.rounds(10)
-    world.decider.decide(world.now_s)
-    before = world.decider.measurements.times_s.copy(), world.decider.k
+    world.control_loop.choose(world.now_s)
+    before = world.control_loop.measurements.times_s.copy(), world.control_loop.k
     with caplog.at_level(logging.WARNING):
         for later in range(1, 50):
-            assert not world.decider.measurements.report(2, pb.Report(iteration=10 + later, first_block_s=bad_s), 1.0)
+            assert not world.control_loop.measurements.report(
+                2, pb.Report(iteration=10 + later, first_block_s=bad_s), 1.0
+            )
     assert len(caplog.messages) == 1
     assert "further ones are only counted" in caplog.messages[0]
-    np.testing.assert_array_equal(world.decider.measurements.times_s, before[0])
-    world.decider.decide(world.now_s)
-    assert world.decider.k == before[1]
-    assert world.decider.measurements.refused == 49
+    np.testing.assert_array_equal(world.control_loop.measurements.times_s, before[0])
+    world.control_loop.choose(world.now_s)
+    assert world.control_loop.k == before[1]
+    assert world.control_loop.measurements.refused == 49
 
 
 def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
@@ -185,11 +187,11 @@ def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
     world.rounds(10)
     for rank in range(WORKERS):
         world.step("lose", rank, None)
-    assert world.decider.k == 1
-    assert world.decider.decide(world.now_s) is None
+    assert world.control_loop.k == 1
+    assert world.control_loop.choose(world.now_s) is None
     for text in ("all", "fixed:4", "throughput"):
         world.objective(text)
-        assert world.decider.k == 1
+        assert world.control_loop.k == 1
     world.step("gain", 3, 11)
     world.check()
 
@@ -216,6 +218,6 @@ def test_an_iteration_time_that_is_no_time_is_not_measured() -> None:
     world = World(PolicySection(objective="throughput"))
     for iteration, bad_s in enumerate([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0], start=1):
         report = pb.Report(iteration=iteration, first_block_s=0.01, iteration_s=bad_s)
-        assert world.decider.report(0, report, 0.02 * iteration)
-    assert world.decider.pace.overhead_s == 0.0
+        assert world.control_loop.report(0, report, 0.02 * iteration)
+    assert world.control_loop.pace.overhead_s == 0.0
     world.check()

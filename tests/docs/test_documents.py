@@ -15,8 +15,8 @@ import pytest
 from bench.synthetic import times_alone
 from kofn.cli import reference
 from kofn.config.schema import Config
-from kofn.controller.policy.choose import Forecast
 from kofn.controller.policy.history import HistoryLog, TrainingHistory
+from kofn.controller.policy.objective import Forecast
 from kofn.rpc import kofn_pb2 as pb
 
 from .markdown import ROOT, anchors, blocks, documents, links, prose

@@ -103,7 +103,7 @@ class Trained:
             files.enter_context(self.simulation.journal)
             for student in self.students:
                 files.enter_context(student._metrics)
-            self.simulation.run(lambda decider, virtual_s: None)
+            self.simulation.run(lambda control_loop, virtual_s: None)
             for rank, student in enumerate(self.students):
                 student.close(self.simulation.totals(rank))
         return self

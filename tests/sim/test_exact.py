@@ -390,7 +390,9 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     assert (old > 0) == (rule != "drop"), "what was late is in a later sum"
     assert most > k or rule == "drop"
     assert (several > 0) == (rule == "batch-sync"), "two gradients of one worker for one iteration"
-    assert run.simulation.controller.decider.progress.correlation.known, "the controller hears how much was in it"
+    assert run.simulation.controller.control_loop.worth_model.correlation.known, (
+        "the controller hears how much was in it"
+    )
 
 
 def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kofn.config.schema import EventSection, FaultSection, PolicySection
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.session import TICK_S
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
@@ -145,7 +145,7 @@ class Driven:
         self.clock, self.pushed = VirtualClock(), list[tuple[float, int]]()
         self.controller = Controller(
             clock=self.clock,
-            decider=Decider(workers=3, policy=PolicySection(objective="throughput")),
+            control_loop=ControlLoop(workers=3, policy=PolicySection(objective="throughput")),
             journal=Journal(None),
             job=1,
             events=events,
@@ -179,13 +179,13 @@ def test_k_reaches_the_switch_after_decision_and_push() -> None:
 
 def test_a_decision_is_followed_by_rest() -> None:
     driven, decided = Driven(decide_s=0.01), list[float]()
-    decide = driven.controller.decider.decide
+    choose = driven.controller.control_loop.choose
 
     def noted(now_s: float) -> Any:
         decided.append(now_s)
-        return decide(now_s)
+        return choose(now_s)
 
-    object.__setattr__(driven.controller, "decider", _With(driven.controller.decider, noted))
+    object.__setattr__(driven.controller, "control_loop", _With(driven.controller.control_loop, noted))
     for iteration in range(1, 200):
         driven.report(iteration, at=0.01 * iteration)
     ended(driven.clock, 2.0)
@@ -195,13 +195,13 @@ def test_a_decision_is_followed_by_rest() -> None:
 
 
 class _With:
-    """A decider whose decisions are noted."""
+    """A control loop whose decisions are noted."""
 
-    def __init__(self, decider: Decider, decide: Any) -> None:
-        self._decider, self.decide = decider, decide
+    def __init__(self, control_loop: ControlLoop, choose: Any) -> None:
+        self._control_loop, self.choose = control_loop, choose
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._decider, name)
+        return getattr(self._control_loop, name)
 
 
 def test_an_objective_of_an_event_is_set_once_after_its_iteration() -> None:
@@ -209,6 +209,6 @@ def test_an_objective_of_an_event_is_set_once_after_its_iteration() -> None:
     for iteration in range(1, 9):
         driven.report(iteration, at=0.3 * iteration)
     ended(driven.clock, 3.0)
-    assert driven.controller.decider.goal.name == "fixed:1"
+    assert driven.controller.control_loop.goal.name == "fixed:1"
     assert driven.pushed[-1] == (pytest.approx(1.2 + MANAGEMENT_S + 0.1 + 0.01 + PUSH_S), 1)
     assert [k for _, k in driven.pushed] == [2, 1]

@@ -1,1 +1,1 @@
-"""What k minimises: an objective a file, of the file's name; controller/policy/choose.py has what one is made of."""
+"""What k minimises: an objective a file, of the file's name; controller/policy/objective.py has what one is made of."""

@@ -2,7 +2,7 @@
 
 from kofn.config.late_rules import Treatment
 from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.choose import Forecast, Objective
+from kofn.controller.policy.objective import Forecast, Objective
 
 TREATMENTS = (Treatment("async", 0.5), Treatment("async", 1.0), Treatment("batch-sync", 0.5))
 """With the best k one of them is nearly the best of all (docs/explanation/experiments.md)."""

@@ -1,7 +1,7 @@
 """Blocks of all workers a second."""
 
 from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.choose import Forecast, Objective
+from kofn.controller.policy.objective import Forecast, Objective
 
 
 def throughput_costs(forecast: Forecast) -> FloatArray:

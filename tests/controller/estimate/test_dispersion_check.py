@@ -10,7 +10,7 @@ from kofn.controller.estimate.dispersion_check import poisson_fits
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.estimate.poisson import HAZARDS, hazard, imputed, poisson_done
-from kofn.controller.policy.choose import done_by
+from kofn.controller.policy.expected_time import done_by
 
 EVERYONE = np.ones(8, dtype=np.bool_)
 EVENT_S = 0.005

@@ -137,7 +137,7 @@ async def _trained(job: Running, workers: list[Worker], iteration: int, decision
     """Everybody reports an iteration."""
     for worker in workers:
         await worker.report(iteration, 0.01, decision=decision, k_least=k, k_most=k)
-    await until(lambda: job.session.decider.iteration == iteration)
+    await until(lambda: job.session.control_loop.iteration == iteration)
 
 
 def test_a_switch_that_is_away_leaves_the_old_k_until_it_is_back(switch: SwitchProcess) -> None:

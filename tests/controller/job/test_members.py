@@ -32,14 +32,14 @@ def test_a_late_joiner_is_live_when_it_is_ready() -> None:
         async with controller(4, start_workers=3, objective="all") as running:
             workers = await running.start_all(ranks=(0, 1, 3))
             await until_states(running, "training", "training", "absent", "training")
-            assert running.session.decider.k == 3
+            assert running.session.control_loop.k == 3
             late = await attached(running, 2)
             welcome = await late.expect("welcome")
             assert (welcome.running, welcome.k, welcome.generation) == (True, 3, running.session.job_state.generation)
             peers = (await workers[0].expect("peers")).peers
             assert [peer.rank for peer in peers] == [0, 1, 2, 3]
             await until_states(running, "training", "training", "joining", "training")
-            assert running.session.decider.k == 3
+            assert running.session.control_loop.k == 3
             await late.ready(7)
             for worker in (*workers, late):
                 assert (await worker.expect("decision")).k == 4
@@ -116,7 +116,7 @@ def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
             await until_states(running, "training", "training")
             running.session.take(older, pb.WorkerMessage(finished=pb.Finished(reason="target")))
             assert running.session.members.seats[1].state == "training"
-            assert running.session.decider.live.all()
+            assert running.session.control_loop.live.all()
 
     asyncio.run(scenario())
 
@@ -183,7 +183,7 @@ def test_everyone_may_be_away_for_a_moment() -> None:
                 assert (await back.expect("welcome")).generation == generation
                 await back.ready(9)
             await until_states(running, "training", "training")
-            assert running.session.decider.k == 2
+            assert running.session.control_loop.k == 2
 
     asyncio.run(scenario())
 
@@ -227,7 +227,7 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pyt
                 await worker.expect("welcome")
             for worker in (first, *rest):
                 await worker.report(1, 0.01)
-            await until(lambda: running.session.decider.iteration == 1)
+            await until(lambda: running.session.control_loop.iteration == 1)
             for rank in (0, 1):
                 running.session.arrival(Arrival(worker=rank, iteration=2, verdict="ADDED", timestamp_us=0))
             await until(lambda: running.session.waiting.text.startswith("iteration"))
@@ -257,8 +257,8 @@ def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
             workers[0].call.cancel()
             workers[1].call.cancel()
             workers[2].call.cancel()
-            await until(lambda: running.session.decider.k == 1)  # below what was asked for, and said why
-            assert "1 of 4 live" in running.session.decider.changes[-1].reason
+            await until(lambda: running.session.control_loop.k == 1)  # below what was asked for, and said why
+            assert "1 of 4 live" in running.session.control_loop.changes[-1].reason
 
     asyncio.run(scenario())
 
@@ -328,6 +328,6 @@ def test_a_module_is_imported_only_if_the_configuration_names_it() -> None:
             with pytest.raises(ConfigError, match="objective is 'drop:all': "):
                 running.session.set_objective("drop:all")
             running.session.set_objective("operator:neg")
-            assert running.session.decider.goal.name == "operator:neg"
+            assert running.session.control_loop.goal.name == "operator:neg"
 
     asyncio.run(scenario())

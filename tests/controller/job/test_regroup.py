@@ -163,7 +163,7 @@ def test_a_worker_that_does_not_answer_is_given_up(embedded: SwitchProcess, monk
                     await workers[1].next()
             assert error.value.code() is grpc.StatusCode.UNAVAILABLE
             assert error.value.details() == "worker 1 of job 1 has not answered Regroup for 0.5 s"
-            assert control.session.decider.k == 2
+            assert control.session.control_loop.k == 2
 
     asyncio.run(scenario())
 
@@ -186,8 +186,8 @@ def test_a_later_controller_goes_on_with_k_and_generation(
                 assert (await worker.expect("resume")).generation == generation
                 await worker.ready(2000)
                 await worker.report(2000, 0.01)
-            await until(lambda: control.session.decider.iteration == 2000)
-            assert control.session.decider.measurements.refused == 0
+            await until(lambda: control.session.control_loop.iteration == 2000)
+            assert control.session.control_loop.measurements.refused == 0
             assert await entry(switch) == (3, generation), "nothing is touched"
             await until(lambda: control.session.slots.k == 2)  # two are not back: they are lost
             async with asyncio.timeout(10):
@@ -196,7 +196,7 @@ def test_a_later_controller_goes_on_with_k_and_generation(
             third = await back(control, 3, 2010, generation)
             await third.expect("welcome")
             await third.ready(2010)
-            await until(lambda: int(control.session.decider.live.sum()) == 3)
+            await until(lambda: int(control.session.control_loop.live.sum()) == 3)
 
     asyncio.run(scenario())
 

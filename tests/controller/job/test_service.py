@@ -121,8 +121,8 @@ def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
                 for worker in workers:
                     blocked_s = 0.06 if worker.rank == 3 else 0.0
                     await worker.report(iteration, 0.010 + blocked_s + random.exponential(0.0003))
-                await until(lambda iteration=iteration: running.session.decider.iteration >= iteration)
-            await until(lambda: running.session.decider.k == 3)
+                await until(lambda iteration=iteration: running.session.control_loop.iteration >= iteration)
+            await until(lambda: running.session.control_loop.k == 3)
             for worker in workers:
                 assert (await worker.expect("decision")).k == 3
             status = await running.inspector.GetStatus(pb.StatusRequest())
@@ -148,11 +148,11 @@ def test_a_report_is_not_the_moment_for_a_decision(monkeypatch: pytest.MonkeyPat
     async def scenario() -> None:
         async with controller(2, warm_up=1) as running:
             session = running.session
-            monkeypatch.setattr(type(session.decider), "decide", lambda *_: pytest.fail("at a report"))
+            monkeypatch.setattr(type(session.control_loop), "choose", lambda *_: pytest.fail("at a report"))
             for worker in await running.start_all():
                 await worker.report(1, 0.01)
-            await until(session.decider.measurements.reports.all)
-            assert session.decider.due(time.monotonic())
+            await until(session.control_loop.measurements.reports.all)
+            assert session.control_loop.due(time.monotonic())
 
     asyncio.run(scenario())
 
@@ -166,7 +166,7 @@ def test_the_first_worker_that_finishes_is(monkeypatch: pytest.MonkeyPatch) -> N
             workers = await running.start_all()
             for worker in workers:
                 await worker.report(1, 0.01, iteration_s=0.02)
-            await until(running.session.decider.measurements.reports.all)
+            await until(running.session.control_loop.measurements.reports.all)
             assert not (await running.status()).expected
             await workers[0].finish("iterations")
             await until(lambda: running.session.members.seats[0].finished)
@@ -285,8 +285,8 @@ def test_the_journal_has_what_an_objective_does_in_place_of_costs(tmp_path: Path
             for iteration in range(1, 5):
                 for worker in workers:
                     await worker.report(iteration, 0.010)
-                await until(lambda iteration=iteration: running.session.decider.iteration >= iteration)
-                await until(lambda: running.session.decider.chooser.fault)
+                await until(lambda iteration=iteration: running.session.control_loop.iteration >= iteration)
+                await until(lambda: running.session.control_loop.chooser.fault)
 
     asyncio.run(scenario())
     (note,) = read_objective_notes(path, 1)
@@ -337,10 +337,10 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
             await workers[0].report(1, 0.01, gradients=-1.0, contributors=2.0)
             await workers[0].report(1, 0.01, gradient_norm2=2.0, aggregate_norm2=1.0, gradients=3.0, contributors=2.0)
             await workers[0].report(1, 0.01)
-            taken = running.session.decider.measurements
+            taken = running.session.control_loop.measurements
             await until(lambda: taken.refused == 8)
             assert taken.reports[0] == 1
-            signal = running.session.decider.progress.correlation.signal
+            signal = running.session.control_loop.worth_model.correlation.signal
             assert signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3, and 2 = |G|^2 + S"
 
     asyncio.run(scenario())

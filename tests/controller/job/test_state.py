@@ -19,7 +19,7 @@ from kofn.controller.job.members import Members, SeatState, Stream
 from kofn.controller.job.state import JobState, Phase
 from kofn.controller.p4runtime.entries import SlotLayout
 from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 from tests.controller.harness import star
 
@@ -54,7 +54,7 @@ class AnyOrder(RuleBasedStateMachine):
         slots = Slots(layout=SlotLayout(job=job, hosts=star(WORKERS)), k=WORKERS, latest=BEGIN)
         self.job_state = JobState(
             members=Members(job=1, workers=WORKERS),
-            decider=Decider(workers=WORKERS, policy=PolicySection()),
+            control_loop=ControlLoop(workers=WORKERS, policy=PolicySection()),
             slots=slots,
             agreement=Agreement(),
             start_workers=2,
@@ -188,7 +188,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def k_is_possible(self) -> None:
-        assert 1 <= self.job_state.decider.k <= max(1, int(self.job_state.decider.live.sum()))
+        assert 1 <= self.job_state.control_loop.k <= max(1, int(self.job_state.control_loop.live.sum()))
 
     @invariant()
     def nobody_goes_on_before_all_are_heard(self) -> None:
@@ -202,7 +202,7 @@ class AnyOrder(RuleBasedStateMachine):
     def who_counts_is_here(self) -> None:
         if self.job_state.phase in (Phase.RUNNING, Phase.REGROUPING):
             for seat in self.job_state.members.seats:
-                assert seat.stream is not None or not self.job_state.decider.live[seat.rank]
+                assert seat.stream is not None or not self.job_state.control_loop.live[seat.rank]
 
     def teardown(self) -> None:
         """When everyone attaches and answers and nothing breaks any more, everyone trains, in one generation."""
@@ -217,7 +217,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.wait(1.0)
         assert self.job_state.phase is Phase.RUNNING
         assert [seat.state for seat in self.job_state.members.seats] == [SeatState.TRAINING] * WORKERS
-        assert self.job_state.decider.live.all()
+        assert self.job_state.control_loop.live.all()
         for process in self.processes:
             assert (process.generation, process.halted) == (self.entry, False)
 

@@ -5,16 +5,16 @@ import pytest
 
 from kofn.config.schema import PolicySection
 from kofn.controller.policy import chooser
-from kofn.controller.policy.decide import Decider
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.host.compression.alignment import LAGS
 from kofn.rpc import kofn_pb2 as pb
 
 EVENT_S = 0.004
 
 
-def decided(*phases: tuple[float, int], workers: int = 4) -> Decider:
+def decided(*phases: tuple[float, int], workers: int = 4) -> ControlLoop:
     """`progress` after phases of iterations of like workers, of whose aggregates each iteration leaves a share."""
-    decider = Decider(workers=workers, policy=PolicySection(objective="progress"))
+    control_loop = ControlLoop(workers=workers, policy=PolicySection(objective="progress"))
     random = np.random.default_rng(1)
     for iteration, left in enumerate((left for left, iterations in phases for _ in range(iterations)), 1):
         products = tuple(left**lag for lag in range(1, min(iteration - 1, LAGS) + 1))
@@ -30,13 +30,13 @@ def decided(*phases: tuple[float, int], workers: int = 4) -> Decider:
                 contributors=workers / 2,
                 aggregate_products=products,
             )
-            decider.report(rank, report, float(iteration))
-        decider.decide(float(iteration))
-    return decider
+            control_loop.report(rank, report, float(iteration))
+        control_loop.choose(float(iteration))
+    return control_loop
 
 
-def chosen(decider: Decider) -> tuple[str, int]:
-    return decider.treatment.rule, decider.k
+def chosen(control_loop: ControlLoop) -> tuple[str, int]:
+    return control_loop.treatment.rule, control_loop.k
 
 
 def test_where_gradients_keep_their_direction_old_ones_are_as_good() -> None:

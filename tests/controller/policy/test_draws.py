@@ -9,8 +9,8 @@ from kofn.config.late_rules import RuleName
 from kofn.controller.estimate.curves import Curves
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.choose import expected_times
 from kofn.controller.policy.draws import MANY, draw, law_times
+from kofn.controller.policy.expected_time import expected_times
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import Beyond
 from tests.controller.policy.test_process import estimate

@@ -6,8 +6,9 @@ import pytest
 from bench.cluster import cluster
 from bench.synthetic import LARGE, Setting, times_alone
 from kofn.controller.estimate.model import fit
-from kofn.controller.policy.choose import expected_times, gains, objective
 from kofn.controller.policy.evidence import EXACT, Evidence, _signs, gain_error
+from kofn.controller.policy.expected_time import expected_times
+from kofn.controller.policy.objective import gains, objective
 from kofn.controller.policy.objectives.throughput import throughput_costs
 
 

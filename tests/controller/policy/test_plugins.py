@@ -16,7 +16,7 @@ from bench.synthetic import times_alone
 from kofn.config.errors import ConfigError
 from kofn.config.objectives import OBJECTIVES
 from kofn.config.schema import Config, EventSection, PolicySection, RunSection
-from kofn.controller.policy.choose import Objective, objective
+from kofn.controller.policy.objective import Objective, objective
 from kofn.controller.policy.objectives.throughput import throughput_costs
 
 ROOT = Path(__file__).parents[3]
@@ -67,12 +67,12 @@ def test_the_example_chooses_the_most_workers_within_its_deadline(installed: Any
     config = Config(run=config.run, policy=config.policy, event=(EventSection(at_iteration=3, objective="deadline"),))
     config.check()
     running = one_slow(objective="deadline")
-    choice = running.decider.choice
+    choice = running.control_loop.choice
     assert choice is not None
     predicted_s = choice.forecast.predicted_s
-    assert running.decider.k == int((predicted_s <= 0.025).sum()) == 3
-    assert running.decider.set_objective("all", running.now_s) is not None
-    change = running.decider.set_objective("deadline", running.now_s)
+    assert running.control_loop.k == int((predicted_s <= 0.025).sum()) == 3
+    assert running.control_loop.set_objective("all", running.now_s) is not None
+    change = running.control_loop.set_objective("deadline", running.now_s)
     assert change is not None and change.k == 3
 
 
@@ -88,12 +88,12 @@ def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any
 
 def test_one_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """And may be more than its costs."""
-    lines = ("from kofn.controller.policy.choose import Objective", "", "def costs(forecast): return -forecast.ks")
+    lines = ("from kofn.controller.policy.objective import Objective", "", "def costs(forecast): return -forecast.ks")
     (tmp_path / "my_objectives.py").write_text("\n".join((*lines, "most = Objective(name='', costs=costs, unit='s')")))
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     monkeypatch.chdir(tmp_path)
     running = one_slow(objective="my_objectives:most")
-    assert (running.decider.k, running.decider.goal.unit) == (4, "s")
+    assert (running.control_loop.k, running.control_loop.goal.unit) == (4, "s")
     assert isinstance(objective("my_objectives:costs", 4), Objective)
 
 
@@ -131,9 +131,9 @@ def test_what_does_not_load_is_an_error_that_names_it(installed: Any, text: str,
     installed(text)
     running = one_slow()
     with pytest.raises(ConfigError) as raised:
-        running.decider.set_objective("mine", running.now_s)
+        running.control_loop.set_objective("mine", running.now_s)
     assert str(raised.value).startswith("objective 'mine' (my_objectives:mine) ") and words in str(raised.value)
-    assert running.decider.goal.name == "throughput"
+    assert running.control_loop.goal.name == "throughput"
 
 
 FAULTS = [
@@ -154,22 +154,22 @@ def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
 ) -> None:
     installed(f"def mine(forecast):\n    {text}")
     running = one_slow()
-    decider = running.decider
-    assert decider.k == 3
+    control_loop = running.control_loop
+    assert control_loop.k == 3
     with caplog.at_level(logging.ERROR):
-        decider.set_objective("mine", running.now_s)
+        control_loop.set_objective("mine", running.now_s)
         for iteration in range(20, 40):
             running.iterate(iteration)
     fault = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert len(fault) == 1 and words in fault[0]
-    assert (decider.k, words in decider.chooser.fault) == (3, True)
+    assert (control_loop.k, words in control_loop.chooser.fault) == (3, True)
     for rank in (0, 1):
-        decider.worker_left(rank, "lost", running.now_s)
-    assert decider.k == 2
-    decider.gain(0, "is back", running.now_s, 40)
-    assert 1 <= decider.k <= 3
-    decider.set_objective("throughput", running.now_s)
-    assert decider.chooser.fault == ""
+        control_loop.worker_left(rank, "lost", running.now_s)
+    assert control_loop.k == 2
+    control_loop.gain(0, "is back", running.now_s, 40)
+    assert 1 <= control_loop.k <= 3
+    control_loop.set_objective("throughput", running.now_s)
+    assert control_loop.chooser.fault == ""
 
 
 def test_a_plug_in_cannot_change_the_forecast(installed: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from bench.cluster import Cluster, cluster
 from kofn.config.errors import ConfigError
-from kofn.controller.policy.choose import objective
 from kofn.controller.policy.history import CELLS, ITERATIONS, HistoryLog
+from kofn.controller.policy.objective import objective
 from kofn.rpc import kofn_pb2 as pb
 
 MINE = """
@@ -69,7 +69,7 @@ def going(name: str, iterations: int = 12, **policy: Any) -> Cluster:
 def test_it_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
     running = going("mine:Turns", margin=10.0)
     (policy,) = [each for each in mine.Turns.made if each.seen]
-    assert len(policy.seen) >= 10 and running.decider.k == 1 + len(policy.seen) % 3
+    assert len(policy.seen) >= 10 and running.control_loop.k == 1 + len(policy.seen) % 3
     changes = [(change.previous_k, change.k) for change in running.changes]
     assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], "in turns, whatever the margin and the model say"
 
@@ -86,7 +86,7 @@ def test_it_sees_what_has_happened(mine: Any) -> None:
     assert forecast.workers == 3 and copy.deepcopy(seen) is seen
     with pytest.raises(ValueError, match="read-only"):
         seen.k[0] = 2
-    running.decider.worker_left(2, "lost", running.now_s)
+    running.control_loop.worker_left(2, "lost", running.now_s)
     forecast = mine.Turns.made[-1].seen[-1]
     assert forecast.workers == 2 and forecast.history.live.tolist() == [True, True, False]
 
@@ -94,9 +94,9 @@ def test_it_sees_what_has_happened(mine: Any) -> None:
 def test_one_that_starts_anew_remembers_nothing(mine: Any) -> None:
     running = going("mine:Turns")
     before = len(mine.Turns.made)
-    running.decider.restart(range(3))
+    running.control_loop.restart(range(3))
     assert len(mine.Turns.made) == before + 1 and mine.Turns.made[-1].seen == []
-    assert running.decider.history.history(running.decider.live, 0.0).iteration.size == 0
+    assert running.control_loop.history.history(running.control_loop.live, 0.0).iteration.size == 0
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_one_that_starts_anew_remembers_nothing(mine: Any) -> None:
 def test_a_bad_answer_leaves_k_as_it_is_and_says_so(mine: Any, answer: Any, words: str) -> None:
     mine.Fails.answer = 2
     running = going("mine:Fails")
-    assert (running.decider.k, running.decider.chooser.fault) == (2, "")
+    assert (running.control_loop.k, running.control_loop.chooser.fault) == (2, "")
     mine.Fails.answer = answer
     for iteration in range(13, 16):
         running.iterate(iteration)
-    assert running.decider.k == 2 and words in running.decider.chooser.fault
+    assert running.control_loop.k == 2 and words in running.control_loop.chooser.fault
     mine.Fails.answer = np.int64(1)
     running.iterate(16)
-    assert (running.decider.k, running.decider.chooser.fault) == (1, "")
+    assert (running.control_loop.k, running.control_loop.chooser.fault) == (1, "")
 
 
 def test_one_that_cannot_be_made_is_refused_at_once(mine: Any) -> None:

@@ -8,8 +8,8 @@ import pytest
 from kofn.config.late_rules import RuleName
 from kofn.controller.estimate.curves import Curves
 from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.choose import expected_times
 from kofn.controller.policy.draws import MANY
+from kofn.controller.policy.expected_time import expected_times
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import AGES, Beyond
 from tests.controller.slow import process, seen

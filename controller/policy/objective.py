@@ -1,10 +1,4 @@
-"""The k that minimises an objective; E_k[T]: the expected time until the fastest k of n workers are done.
-
-P(T_i <= t) is the model's; the number of workers done by t is Poisson-binomial; E_k[T] = integral of P(fewer than k
-done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. Exact by dynamic programming
-over the workers; above GROUP_ABOVE workers those of nearly the same lambda are given their mean (`grouped`).
-Pure functions; knows nothing of time, gRPC or the switch.
-"""
+"""What k minimises: an objective, what it may look at, and the choice that comes of its costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,22 +10,10 @@ from kofn.config.errors import ConfigError
 from kofn.config.late_rules import RuleName, Treatment
 from kofn.config.objectives import OBJECTIVES, check_objective
 from kofn.config.plugins import in_words
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.grouped import Counts, by_value, grouped_counts, grouped_done
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.estimate.poisson import farthest, poisson_done
+from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.policy.history import TrainingHistory
 from kofn.controller.policy.plugin import guarded
 from kofn.controller.policy.policy import Policy
-
-GROUP_ABOVE = 64
-"""Most workers for which every one's own lambda is used."""
-
-DENSE = 128
-"""Lattice points from 0 on that are all evaluated; later ones are COARSE evenly spaced ones, interpolated between."""
-
-COARSE = 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +23,8 @@ class Forecast:
     `treatment`: of late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
     started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
     that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
-    the mean of exact and fresh gradients (`progress`). `history`: what has happened; None where nothing is known of it.
+    the mean of exact and fresh gradients (controller/policy/worth.py). `history`: what has happened; None where nothing
+    is known of it.
     """
 
     expected_s: FloatArray
@@ -157,85 +140,3 @@ def gains(costs: FloatArray, present: float) -> FloatArray:
     with np.errstate(over="ignore"):
         saved = (present - costs) / max(abs(present), 1e-300)
     return np.clip(saved, -GAIN_MAX, GAIN_MAX)
-
-
-def expected_times(estimate: Estimate, live: BoolArray) -> FloatArray:
-    """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's), as the source has it.
-
-    Poisson's, but for workers with a curve of their own; whether that holds is the estimate's `law`.
-    """
-    rates, curves, own = _workers(estimate, live)
-    points, weights = lattice(max(float(rates.max(initial=0.0)), float(curves.longest.max(initial=0.0))))
-    if len(rates) > GROUP_ABOVE:
-        counts = grouped_counts(*_grouped_done(rates[~own], curves, points), weights)
-    else:
-        counts = np.cumsum(each_number(done_by(estimate, live, points))[:-1] @ weights)
-    return estimate.service_s + estimate.event_s * counts
-
-
-def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArray:
-    """P(T_i <= s + tau * m) of the live workers at ascending whole `points` m (n, points)."""
-    rates, curves, own = _workers(estimate, live)
-    done = np.empty((len(rates), len(points)))
-    done[~own], done[own] = poisson_done(points, rates[~own]), curves.done(points)
-    return done
-
-
-def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, BoolArray]:
-    """Rates of the live (n,), the curves of those that have one, and which these are (n,)."""
-    curves = estimate.curves.at(live[estimate.curves.rank])
-    return estimate.lambda_s[live] / estimate.event_s, curves, np.isin(np.flatnonzero(live), curves.rank)
-
-
-def _grouped_done(rates: FloatArray, curves: Curves, points: FloatArray) -> tuple[FloatArray, Counts]:
-    """P(done by a point) (groups, points) of Poisson workers and of others, and the groups' sizes."""
-    poisson, own = by_value(rates), by_value(curves.rate)
-    done = np.concatenate((grouped_done(poisson, points), curves.done(points, own)))
-    return done, np.concatenate((poisson.sizes, own.sizes))
-
-
-def expected_counts(rates: FloatArray) -> FloatArray:
-    """E of the k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
-    points, weights = lattice(float(rates.max(initial=0.0)))
-    if len(rates) > GROUP_ABOVE:
-        groups = by_value(rates)
-        return grouped_counts(grouped_done(groups, points), groups.sizes, weights)
-    return np.cumsum(each_number(poisson_done(points, rates))[:-1] @ weights)
-
-
-def expected_counts_of(rates: FloatArray) -> FloatArray:
-    """`expected_counts` of each of several sets of workers, (sets, n) for `rates` (sets, n), on one lattice."""
-    sets, n = rates.shape
-    if n > GROUP_ABOVE:
-        return np.array([expected_counts(each) for each in rates])
-    points, weights = lattice(float(rates.max(initial=0.0)))
-    done = poisson_done(points, rates.T.ravel()).reshape(n, -1)
-    return (np.cumsum(each_number(done)[:-1], axis=0).reshape(n, sets, -1) @ weights).T
-
-
-def lattice(most: float) -> tuple[FloatArray, FloatArray]:
-    """Points m and weights w, so that w @ f(m) is the sum of f over 0, 1, ... for f that is linear between points.
-
-    Every m up to DENSE is a point, so small means are exact; beyond, f is smooth on the scale of the spacing.
-    """
-    end = farthest(most)
-    points = np.arange(min(end, DENSE) + 1, dtype=np.float64)
-    if end > DENSE:
-        coarse = np.unique(np.linspace(DENSE, end, min(COARSE, end - DENSE) + 1).astype(np.int64))
-        points = np.concatenate((points, coarse[1:].astype(np.float64)))
-    gaps = np.diff(points)
-    weights = np.zeros_like(points)
-    weights[:-1] += (gaps + 1) / 2
-    weights[1:] += (gaps - 1) / 2
-    return points, weights
-
-
-def each_number(done: FloatArray) -> FloatArray:
-    """P(exactly j of the workers are done) (n + 1, points) from P(worker i is done) (n, points)."""
-    exactly = np.zeros((len(done) + 1, done.shape[1]))
-    exactly[0] = 1.0
-    for i, p in enumerate(done):
-        moved = exactly[: i + 1] * p
-        exactly[: i + 1] -= moved
-        exactly[1 : i + 2] += moved
-    return exactly

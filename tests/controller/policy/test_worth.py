@@ -11,7 +11,7 @@ from kofn.controller.estimate.data_skew import KNOWN, DataSkew
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.policy.prediction import Prediction, Shares
 from kofn.controller.policy.process import AGES
-from kofn.controller.policy.progress import NOISE_MAX, Progress
+from kofn.controller.policy.worth import NOISE_MAX, WorthModel
 from kofn.host.compression.alignment import LAGS
 from kofn.rpc import kofn_pb2 as pb
 
@@ -64,7 +64,7 @@ def test_aggregates_without_a_length_are_left_out(bad: float) -> None:
     assert not found.known
 
 
-def reports(progress: Progress, iterations: int) -> None:
+def reports(worth_model: WorthModel, iterations: int) -> None:
     for iteration in range(1, iterations + 1):
         products = tuple(0.5 * 0.9**lag for lag in range(1, min(iteration - 1, LAGS) + 1))
         for rank in range(4):
@@ -74,15 +74,17 @@ def reports(progress: Progress, iterations: int) -> None:
                 "gradients": 4.0,
                 "contributors": 4.0,
             }
-            progress.report(rank, pb.Report(iteration=iteration, first_block_s=0.01, gradient_norm2=1.5, **aggregate))
+            worth_model.report(
+                rank, pb.Report(iteration=iteration, first_block_s=0.01, gradient_norm2=1.5, **aggregate)
+            )
 
 
 def test_every_iteration_counts_once_whoever_reports_it() -> None:
-    progress = Progress(workers=4, average="gradients")
-    reports(progress, 40)
+    worth_model = WorthModel(workers=4, average="gradients")
+    reports(worth_model, 40)
     share = (4 - 2.0) / 3
-    assert progress.correlation.signal == pytest.approx(share)
-    assert progress.alignment[1] == pytest.approx(0.45 / 0.75 / share, rel=1e-6)
+    assert worth_model.correlation.signal == pytest.approx(share)
+    assert worth_model.alignment[1] == pytest.approx(0.45 / 0.75 / share, rel=1e-6)
 
 
 def predicted(ages: list[float], *, shares: list[float] | None = None, gradients: float = 4.0) -> Prediction:
@@ -104,50 +106,50 @@ BOTH = np.ones(2, np.bool_)
 
 
 def test_old_and_noisy_gradients_are_worth_less_and_more_so_where_they_turn_fast() -> None:
-    progress = Progress(workers=2, average="gradients")
-    fresh, old = (progress.worth(predicted(ages), BOTH, 1.0)[0] for ages in ([1.0], [0.5, 0.25, 0.25]))
+    worth_model = WorthModel(workers=2, average="gradients")
+    fresh, old = (worth_model.worth(predicted(ages), BOTH, 1.0)[0] for ages in ([1.0], [0.5, 0.25, 0.25]))
     noise = min(UNKNOWN, NOISE_MAX) / UNKNOWN
     assert fresh == pytest.approx(math.exp(-noise / 4))
     assert old == pytest.approx(math.exp(-noise / 4 - 2 * 0.75 / UNKNOWN))
-    assert progress.worth(predicted([1.0], gradients=1.0), BOTH, 1.0)[0] == pytest.approx(math.exp(-noise))
-    progress.correlation = course(turn=0.5, noise=1.0, gradients=4, iterations=100)
-    faster = progress.worth(predicted([0.5, 0.25, 0.25]), BOTH, 1.0) / progress.worth(predicted([1.0]), BOTH, 1.0)
+    assert worth_model.worth(predicted([1.0], gradients=1.0), BOTH, 1.0)[0] == pytest.approx(math.exp(-noise))
+    worth_model.correlation = course(turn=0.5, noise=1.0, gradients=4, iterations=100)
+    faster = worth_model.worth(predicted([0.5, 0.25, 0.25]), BOTH, 1.0) / worth_model.worth(predicted([1.0]), BOTH, 1.0)
     assert faster[0] < old / fresh
 
 
 def test_weights_by_age_make_a_sum_younger_and_smaller() -> None:
-    progress = Progress(workers=2, average="gradients")
+    worth_model = WorthModel(workers=2, average="gradients")
     known = predicted([0.5, 0.0, 0.5])
     gradients = 4 * 0.625**2 / (0.5 + 0.5 / 16)
     age = 2 * 0.125 / 0.625
     worth = math.exp(-2 * age / UNKNOWN - 1 / gradients)
-    assert progress.worth(known, BOTH, 0.5)[0] == pytest.approx(worth)
+    assert worth_model.worth(known, BOTH, 0.5)[0] == pytest.approx(worth)
 
 
 def test_a_training_that_may_diverge_is_worth_hardly_anything() -> None:
-    progress = Progress(workers=2, average="gradients")
-    near, beyond = (progress.worth(predicted([0.0] * age + [1.0]), BOTH, 1.0)[0] for age in (2, 3))
+    worth_model = WorthModel(workers=2, average="gradients")
+    near, beyond = (worth_model.worth(predicted([0.0] * age + [1.0]), BOTH, 1.0)[0] for age in (2, 3))
     assert beyond < near * math.exp(-1 - 2.9)
 
 
 def test_who_contributes_more_than_counts_makes_longer_steps() -> None:
-    longer = Progress(workers=2, average="contributors").worth(predicted([1.0]), BOTH, 1.0)
-    mean = Progress(workers=2, average="gradients").worth(predicted([1.0]), BOTH, 1.0)
+    longer = WorthModel(workers=2, average="contributors").worth(predicted([1.0]), BOTH, 1.0)
+    mean = WorthModel(workers=2, average="gradients").worth(predicted([1.0]), BOTH, 1.0)
     np.testing.assert_allclose(longer / mean, [4.0, 2.0])
 
 
 def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
-    progress = Progress(workers=2, average="gradients")
+    worth_model = WorthModel(workers=2, average="gradients")
     few = predicted([1.0], shares=[0.9, 0.1])
-    before = progress.worth(few, BOTH, 1.0)
+    before = worth_model.worth(few, BOTH, 1.0)
     for iteration in range(1, 8):
         for rank, agreement in ((0, 0.8), (1, 0.05)):
             noise = 0.01 * (-1) ** iteration
             told = pb.Report(iteration=iteration, first_block_s=0.01, gradient_agreement=agreement + noise)
-            progress.report(rank, told)
-    assert progress.data_skew.skewed.tolist() == [False, True]
-    np.testing.assert_allclose(progress.worth(few, BOTH, 1.0), before * math.sqrt(2 * 0.1))
-    np.testing.assert_allclose(progress.worth(few, np.array([True, False]), 1.0), before, err_msg="it is not there")
+            worth_model.report(rank, told)
+    assert worth_model.data_skew.skewed.tolist() == [False, True]
+    np.testing.assert_allclose(worth_model.worth(few, BOTH, 1.0), before * math.sqrt(2 * 0.1))
+    np.testing.assert_allclose(worth_model.worth(few, np.array([True, False]), 1.0), before, err_msg="it is not there")
 
 
 def test_nobody_is_alone_by_chance() -> None:

@@ -16,11 +16,11 @@ from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn.controller.estimate.model import Estimate, fit
 from kofn.controller.estimate.pace import Pace
-from kofn.controller.policy.choose import Choice, Objective, objective
 from kofn.controller.policy.chooser import Chooser, Known
 from kofn.controller.policy.history import HistoryLog
+from kofn.controller.policy.objective import Choice, Objective, objective
 from kofn.controller.policy.prediction import Prediction, Predictor
-from kofn.controller.policy.progress import Progress
+from kofn.controller.policy.worth import WorthModel
 from kofn.rpc import kofn_pb2 as pb
 
 CHANGES_KEPT = 32
@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(slots=True, kw_only=True)
-class Decider:
+class ControlLoop:
     """Holds k, and what it rests on."""
 
     workers: int
@@ -58,10 +58,10 @@ class Decider:
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
-    progress: Progress = field(init=False)
+    worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
-    _decided: int = 0  # iteration of the last decision
+    _chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
     def __post_init__(self) -> None:
@@ -81,9 +81,9 @@ class Decider:
         self.estimate = self.included = None
         self.chooser.restart()
         self.pace = Pace()
-        self.progress = Progress(workers=self.workers, average=self.average)
+        self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
-        self._decided = 0
+        self._chosen_at = 0
         self.k = self._start_k(self.goal.name)
         self.treatment = self._start_treatment()
 
@@ -112,7 +112,7 @@ class Decider:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        self.progress.report(rank, report)
+        self.worth_model.report(rank, report)
         self.history.report(rank, report, self.k, now_s)
         if self.iteration > before:
             self.pace.ended(self.iteration, self.k, now_s)
@@ -126,12 +126,12 @@ class Decider:
 
     def due(self, now_s: float) -> bool:
         """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
-        enough = self.iteration >= self._decided + self.policy.decide_every
+        enough = self.iteration >= self._chosen_at + self.policy.decide_every
         return enough or self._inclusion_due() or (self.included is None and self._overdue(now_s))
 
-    def decide(self, now_s: float) -> Change | None:
+    def choose(self, now_s: float) -> Change | None:
         """Fit, forecast, choose; the change, if there is one."""
-        fresh, self._decided = self.iteration - self._decided, self.iteration
+        fresh, self._chosen_at = self.iteration - self._chosen_at, self.iteration
         if not self.live.any():
             return None
         known = self._forecast(now_s)
@@ -274,7 +274,7 @@ class Decider:
         known = Known(
             estimate=self.estimate,
             live=self.live,
-            progress=self.progress,
+            worth_model=self.worth_model,
             overhead_s=self.pace.overhead_s,
             catch_up_s=self.pace.catch_up_s,
             history=self.history.history(self.live, self._now_s),

@@ -51,7 +51,7 @@ SHARE_MIN = 1e-3
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class WorthModel:
     """Of `workers` workers' training. `average`: as model.average.
 
     The first report of an iteration says what its aggregate is, as all replicas apply the same.
