@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
-Progress = Callable[[float], None]
+OnShare = Callable[[float], None]
 """Hears in the calling thread which share of a call is done, 0 to 1, growing; what it raises ends the call."""
 
 Part = Literal["encode", "send", "wait", "receive", "sum", "decode"]

@@ -40,7 +40,7 @@ from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.deadline_timer import DeadlineTimer
 from kofn.host.protocol.history import Result
 from kofn.host.protocol.instructions import Send
-from kofn.host.stopwatch import UNTIMED, Part, Progress, Stopwatch, Times, within_wait
+from kofn.host.stopwatch import UNTIMED, OnShare, Part, Stopwatch, Times, within_wait
 from kofn.host.transport.datagrams import Packet
 from kofn.host.transport.udp import Transport
 from kofn.host.wire import packet as wire
@@ -192,7 +192,7 @@ class Agent:
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
-        progress: Progress | None = None,
+        on_share: OnShare | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
         """Contribute a gradient to the current iteration and wait for the iteration's end.
@@ -215,8 +215,8 @@ class Agent:
         since = self.iteration if begun is None else begun
         coroutine = self._exchange(gradient, since, batch, stay=stay, meanwhile=meanwhile)
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while progress is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
-            progress(self._share(self.iteration))
+        while on_share is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
+            on_share(self._share(self.iteration))
         exchanged = exchange.result()
         watch.turn("decode")
         updates = self._updates(exchanged.ended)

@@ -19,7 +19,7 @@ import numpy as np
 
 from kofn.host.arrays import Floats
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Progress, Times
+from kofn.host.stopwatch import OnShare, Times
 
 ELEMENTS_MAX = 10_000_000
 """Of all arrays of a call."""
@@ -63,7 +63,7 @@ class Collective(Protocol):
     def workers(self) -> int:
         """How many there are."""
 
-    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
+    def all_reduce(self, arrays: Sequence[Floats], *, on_share: OnShare | None = None) -> Reduced:
         """The means of all workers' arrays, which stay as they are: float32, any number, any shapes, empty ones too.
 
         CollectiveError also for arrays that are not float32, not finite, or more than ELEMENTS_MAX elements together.
@@ -90,11 +90,11 @@ class Calls(ABC):
     _failed = ""
     """Why no call is made any more."""
 
-    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
+    def all_reduce(self, arrays: Sequence[Floats], *, on_share: OnShare | None = None) -> Reduced:
         if self._failed:
             raise CollectiveError(f"an earlier call has failed: {self._failed}")
         try:
-            return self._reduce(arrays, progress)
+            return self._reduce(arrays, on_share)
         except CollectiveError as error:
             self._failed = str(error)
             raise
@@ -106,7 +106,7 @@ class Calls(ABC):
             raise
 
     @abstractmethod
-    def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
+    def _reduce(self, arrays: Sequence[Floats], on_share: OnShare | None) -> Reduced:
         """A single call."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
 from kofn.host.errors import CollectiveError, HostError
 from kofn.host.protocol.history import Result
-from kofn.host.stopwatch import Progress, Stopwatch, within_wait
+from kofn.host.stopwatch import OnShare, Stopwatch, within_wait
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.udp import Transport
 from kofn.host.workload.replica import ReplicaState
@@ -91,7 +91,7 @@ class InNetwork(Calls):
     def _blame(self, error: Exception) -> str:
         return f"worker {self.rank}: {error}"
 
-    def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
+    def _reduce(self, arrays: Sequence[Floats], on_share: OnShare | None) -> Reduced:
         """One iteration, and those that the others have finished meanwhile."""
         watch = Stopwatch()
         watch.turn("encode")
@@ -103,13 +103,13 @@ class InNetwork(Calls):
         watch.turn("wait")
         call, handed_s, updates = self.agent.iteration, None, list[Aggregate | ReplicaState]()
         while handed_s is None:  # late: what has ended meanwhile is told first
-            handed_s, ended = self.agent.all_reduce(gradient, begun=call, progress=progress)
+            handed_s, ended = self.agent.all_reduce(gradient, begun=call, on_share=on_share)
             updates += ended
         watch.turn("decode")
         first, *later = [self._checked(update, note, form) for update in updates]
         reduced, skipped = form.split(first.mean), [form.split(update.mean) for update in later]
-        if progress is not None:
-            progress(1.0)
+        if on_share is not None:
+            on_share(1.0)
         return Reduced(
             arrays=reduced,
             count=first.least,

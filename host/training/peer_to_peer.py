@@ -54,7 +54,7 @@ class PeerToPeer:
         assert gradient is not None
         meanwhile()
         handed_s = time.monotonic()
-        reduced = self._collective.all_reduce([gradient], progress=self._heed)
+        reduced = self._collective.all_reduce([gradient], on_share=self._heed)
         self.times = reduced.times
         self._bytes["bytes_sent"] += reduced.sent_bytes
         self._bytes["bytes_received"] += reduced.received_bytes

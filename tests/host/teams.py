@@ -56,7 +56,7 @@ class Kind(Protocol):
 
     name: str
     fewer: bool  # whether fewer than all workers may complete a sum
-    tells: bool  # whether progress hears of the middle of a call
+    tells: bool  # whether on_share hears of the middle of a call
 
     def team(self, workers: int, **given: Any) -> Any:
         """`given`: job (number), timeout_s; elements (most of a call), words and k where there are such."""

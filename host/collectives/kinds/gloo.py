@@ -18,7 +18,7 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.collective import Calls, Form, Reduced
 from kofn.host.collectives.job_collective import JobCollective
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Progress, Stopwatch
+from kofn.host.stopwatch import OnShare, Stopwatch
 from kofn.host.wire.packet import FORWARDED_PORT
 
 TIMEOUT_S = 60.0
@@ -80,7 +80,7 @@ class Gloo(Calls, JobCollective):
         options._devices, options._timeout = [kind.create_device(hostname=address)], timeout
         return kind(self._store, self.rank, self.workers, options)
 
-    def _reduce(self, arrays: Sequence[Floats], progress: Progress | None) -> Reduced:
+    def _reduce(self, arrays: Sequence[Floats], on_share: OnShare | None) -> Reduced:
         watch = Stopwatch()
         watch.turn("encode")
         self._call += 1
@@ -96,8 +96,8 @@ class Gloo(Calls, JobCollective):
         flat /= self.workers
         watch.turn("decode")
         reduced = form.split(flat)
-        if progress is not None:
-            progress(1.0)
+        if on_share is not None:
+            on_share(1.0)
         size = 2 * (self.workers - 1) * form.elements * 4 // self.workers
         return Reduced(arrays=reduced, count=self.workers, times=watch.times(), sent_bytes=size, received_bytes=size)
 

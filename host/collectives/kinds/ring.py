@@ -18,7 +18,7 @@ from kofn.host.collectives.job_collective import JobCollective
 from kofn.host.collectives.neighbours import meet
 from kofn.host.collectives.ring_call import RingCall
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Progress, Stopwatch
+from kofn.host.stopwatch import OnShare, Stopwatch
 
 TIMEOUT_S = 60.0
 FAREWELL_S = 0.5
@@ -40,7 +40,7 @@ class Ring(JobCollective):
         self._failed = ""
         self._neighbours = meet(rank, addresses, job, meet_s) if self.workers > 1 else None
 
-    def all_reduce(self, arrays: Sequence[Floats], *, progress: Progress | None = None) -> Reduced:
+    def all_reduce(self, arrays: Sequence[Floats], *, on_share: OnShare | None = None) -> Reduced:
         if self._failed:
             raise CollectiveError(f"an earlier call has failed: {self._failed}")
         watch = Stopwatch()
@@ -55,11 +55,11 @@ class Ring(JobCollective):
         before = self._traffic()
         watch.turn("wait")
         if self._neighbours is not None:
-            self._run(RingCall(self._neighbours, self.rank, self.workers, self._call, form, flat, watch), progress)
+            self._run(RingCall(self._neighbours, self.rank, self.workers, self._call, form, flat, watch), on_share)
         watch.turn("decode")
         reduced = form.split(flat)
-        if progress is not None:
-            progress(1.0)
+        if on_share is not None:
+            on_share(1.0)
         sent, received = (now - then for now, then in zip(self._traffic(), before, strict=True))
         return Reduced(
             arrays=reduced, count=self.workers, times=watch.times(), sent_bytes=sent, received_bytes=received
@@ -76,11 +76,11 @@ class Ring(JobCollective):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self, call: RingCall, progress: Progress | None) -> None:
+    def _run(self, call: RingCall, on_share: OnShare | None) -> None:
         try:
             for share in call.run(self._timeout_s):
-                if progress is not None:
-                    progress(share)
+                if on_share is not None:
+                    on_share(share)
         except CollectiveError as error:
             raise self._fail(str(error)) from error
         except BaseException as error:

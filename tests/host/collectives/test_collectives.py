@@ -105,7 +105,7 @@ def test_one_that_is_huge(kind: Any) -> None:
 
     def work(worker: Collective) -> tuple[Reduced, float]:
         begin = time.perf_counter()
-        result = worker.all_reduce([given[worker.rank]], progress=heard.append if worker.rank == 0 else None)
+        result = worker.all_reduce([given[worker.rank]], on_share=heard.append if worker.rank == 0 else None)
         return result, time.perf_counter() - begin
 
     with kind.team(2, elements=size, words=32) as team:
@@ -168,7 +168,7 @@ def test_who_is_gone_in_the_middle_of_a_call_is_named(kind: Any, monkeypatch: py
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt), worker:
-            worker.all_reduce([given], progress=die)
+            worker.all_reduce([given], on_share=die)
         raise CollectiveError("I am worker 1 myself")
 
     given = np.ones(300_000, np.float32)
