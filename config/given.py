@@ -36,6 +36,7 @@ class Sections(TypedDict, total=False):
     shard: Sequence[Keys]
     fault: Sequence[Keys]
     link: Sequence[Keys]
+    cpu: Sequence[Keys]
     event: Sequence[Keys]
 
 

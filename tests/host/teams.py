@@ -21,6 +21,7 @@ from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.udp import Transport
 from kofn.host.wire.packet import FORWARDED_PORT, PORT
 from tests.host.udp_switch import UdpSwitch
+from tests.loopback import loopback
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class Kind(Protocol):
 
 
 def address(job: int, rank: int) -> str:
-    return f"127.0.{80 + job}.{rank + 1}"
+    return loopback(80 + job, rank + 1)
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Summed:
     ) -> Iterator[Team]:
         k = workers if k is None else k
         described = JobSection(id=job, workers=workers, words=words, slots=SLOTS, window=WINDOW)
-        own, others = f"127.0.{80 + job}.{200 + 10 * workers + k}", Others()
+        own, others = loopback(80 + job, 200 + 10 * workers + k), Others()
         with ExitStack() as stack:
             self._sums(stack, own, job, workers, k, lose)
             self.calls += 1

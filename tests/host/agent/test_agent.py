@@ -28,8 +28,9 @@ from kofn.host.transport.pacing import bucket_for
 from kofn.host.transport.udp import Transport
 from kofn.host.workload.replica import ReplicaState
 from tests.host.udp_switch import UdpSwitch
+from tests.loopback import loopback
 
-SWITCH = "127.0.77.254"
+SWITCH = loopback(77, 254)
 ELEMENTS = 1000
 SMALL = JobSection(workers=3, words=1, slots=32, window=8)
 ROOMY = JobSection(workers=3, words=1, slots=32, window=16)
@@ -37,7 +38,7 @@ ROOMY = JobSection(workers=3, words=1, slots=32, window=16)
 
 
 def address(rank: int) -> str:
-    return f"127.0.77.{rank + 1}"
+    return loopback(77, rank + 1)
 
 
 def give(agent: Agent, gradient: np.ndarray | None, **more: Any) -> tuple[float, list[Aggregate | ReplicaState]]:
