@@ -161,7 +161,7 @@ CPU = """
 [run]
 name = "slowed"
 target = {target}
-max_iterations = 40
+max_iterations = 30
 trial_deadline_s = {deadline_s}
 trials = ["all"]
 [job]

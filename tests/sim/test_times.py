@@ -44,14 +44,26 @@ def blocked(
     return Config.load(path)
 
 
+ONE_SLOW, GRADED, ALIKE = ([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 50.0], 20.0), ([40.0] * 6, 5.0)
+
+
 @pytest.mark.parametrize(
-    ("means", "compute_ms"), [([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 50.0], 20.0), ([40.0] * 6, 5.0)]
-)
-@pytest.mark.parametrize(
-    ("rule", "k"), [("stash", 1), ("stash", 2), ("stash", 4), ("merge", 2), ("async", 1), ("async", 3)]
+    ("rule", "k", "means", "compute_ms"),
+    [
+        ("stash", 1, *ONE_SLOW),
+        ("stash", 1, *ALIKE),
+        ("stash", 2, *GRADED),
+        ("stash", 4, *ONE_SLOW),
+        ("stash", 4, *ALIKE),
+        ("merge", 2, *ONE_SLOW),
+        ("merge", 2, *GRADED),
+        ("async", 1, *GRADED),
+        ("async", 3, *ONE_SLOW),
+        ("async", 3, *ALIKE),
+    ],
 )
 def test_iterations_take_as_long_as_in_the_process(
-    tmp_path: Path, means: list[float], compute_ms: float, rule: str, k: int
+    tmp_path: Path, rule: str, k: int, means: list[float], compute_ms: float
 ) -> None:
     config = blocked(tmp_path, means, objective=f"{rule}:{k}", compute_ms=compute_ms)
     found = times(config)
