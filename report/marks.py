@@ -7,6 +7,7 @@ from kofn.config.schema import Config
 from kofn.report.figures import Mark
 from kofn.report.interventions import Intervention
 from kofn.report.summarise import first_finishes, start
+from kofn.results.ranks import name_workers
 from kofn.results.worker_metrics import WorkerMetrics
 
 
@@ -30,18 +31,14 @@ def _from_iterations(config: Config) -> Iterator[tuple[int, str]]:
     """The first iteration of each later [[straggler]]."""
     for entry in config.straggler:
         if entry.from_iteration > 1:
-            yield entry.from_iteration, f"{_workers(entry.workers)} blocked {entry.mean_ms:g} ms on average"
+            yield entry.from_iteration, f"{name_workers(entry.workers)} blocked {entry.mean_ms:g} ms on average"
 
 
 def _from_times(config: Config) -> Iterator[tuple[float, str]]:
     """Beginning and end of each [[fault]] that is not always in force, seconds."""
     for number, fault in enumerate(config.fault, 1):
-        whose = "all workers" if fault.workers is None else _workers(fault.workers)
+        whose = "all workers" if fault.workers is None else name_workers(fault.workers)
         if fault.from_s > 0:
             yield fault.from_s, f"fault {number} begins ({whose})"
         if fault.until_s < float("inf"):
             yield fault.until_s, f"fault {number} ends ({whose})"
-
-
-def _workers(ranks: Sequence[int]) -> str:
-    return f"worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -1,10 +1,11 @@
 """What happened in a trial, in words for the page: from its events, its configuration and the controller's statuses."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from kofn.config.schema import Config, FaultSection
 from kofn.report.recoveries import Status
 from kofn.results.event_log import LoggedEvent
+from kofn.results.ranks import name_workers
 
 Happening = tuple[str, str]
 """Kind and words of an EventFrame."""
@@ -51,7 +52,7 @@ def straggler_changes(config: Config) -> dict[int, list[str]]:
     changes: dict[int, list[str]] = {}
     for entry in config.straggler:
         if entry.from_iteration > 1:
-            words = f"blocking of {_workers(entry.workers)} is {entry.mean_ms:g} ms an iteration from here on"
+            words = f"blocking of {name_workers(entry.workers)} is {entry.mean_ms:g} ms an iteration from here on"
             changes.setdefault(entry.from_iteration, []).append(words)
     return changes
 
@@ -60,7 +61,7 @@ def fault_words(fault: FaultSection) -> str:
     """An entry of [[fault]]: whose packets, and what is done to them."""
     shares = [f"{getattr(fault, name):.2g} {words}" for name, words in _SHARES.items() if getattr(fault, name)]
     times = [f"{getattr(fault, name):g} ms {words}" for name, words in _TIMES.items() if getattr(fault, name)]
-    who = "all workers" if fault.workers is None else _workers(fault.workers)
+    who = "all workers" if fault.workers is None else name_workers(fault.workers)
     until = f" until {fault.until_s:g} s" if fault.until_s != float("inf") else ""
     since = f" from {fault.from_s:g} s" if fault.from_s else ""
     return (
@@ -77,7 +78,3 @@ def fault_changes(faults: Iterable[FaultSection]) -> list[tuple[float, str]]:
     begins = [(fault.from_s, f"fault begins: {fault_words(fault)}") for fault in faults]
     ends = [(fault.until_s, f"fault ends: {fault_words(fault)}") for fault in faults if fault.until_s != float("inf")]
     return sorted(begins + ends)
-
-
-def _workers(ranks: Sequence[int]) -> str:
-    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
