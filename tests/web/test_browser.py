@@ -46,7 +46,13 @@ def open_paused(browser: Browser, url: str, *, width: int = 1400, dark: bool = F
         browser.find("#play").click()
     browser.seek(10)
     browser.until(lambda: browser.text("#clock").startswith("10.0 /"), "the seek")
-    browser.until(lambda: int(browser.text("#iteration")) > 100, "a frame")
+    browser.until(lambda: shown_iteration(browser) > 100, "a frame")
+
+
+def shown_iteration(browser: Browser) -> int:
+    """The number on the page; 0 before there is one."""
+    text = browser.text("#iteration")
+    return int(text) if text.isdecimal() else 0
 
 
 def test_what_is_shown(page: Browser) -> None:
@@ -199,7 +205,8 @@ def test_a_run_that_goes_on(browser: Browser, tmp_path: Path) -> None:
         browser.open(server.url)
         half = next(at for at, (_, path, _) in enumerate(lines) if "all" in path.parts)
         clock = grow(lines[: half // 2])
-        browser.until(lambda: browser.text("#state") == "live" and browser.text("#iteration") > "50", "following")
+        browser.until(lambda: browser.text("#state") == "live", "following")
+        browser.until(lambda: shown_iteration(browser) > 50, "an iteration")
         browser.find("#back").click()
         assert browser.find("#live").get_attribute("aria-pressed") == "false"
         browser.find("#live").click()

@@ -15,7 +15,7 @@ STANDARD_FIELDS: list[list[Any]] = [
     *(["drop", 1], ["recirculate_port", 16], ["packet_length", 32], ["enq_timestamp", 32], ["enq_qdepth", 19]),
     *(["deq_timedelta", 32], ["deq_qdepth", 19], ["ingress_global_timestamp", 48], ["egress_global_timestamp", 48]),
     *(["lf_field_list", 32], ["mcast_grp", 16], ["resubmit_flag", 32], ["egress_rid", 16], ["recirculate_flag", 32]),
-    *(["checksum_error", 1], ["parser_error", 32], ["priority", 3], ["_padding", 3]),
+    *(["checksum_error", 1], ["parser_error", 32], ["priority", 3], ["_padding", 2]),
 ]
 ALIASES = ("mcast_grp", "egress_rid", "priority", "ingress_global_timestamp", "egress_global_timestamp")
 READ = ("ingress_port", "packet_length", "instance_type", "parser_error", "checksum_error", "mcast_grp", "egress_spec")
