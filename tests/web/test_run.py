@@ -19,11 +19,14 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
 ]
 
+LONGER = 0.93
+"""Of the test pictures: a trial that takes some seconds, as links are sampled every 0.2 s."""
+
 READ = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=100).read())"
 
 
 def test_what_was_streamed_is_what_is_replayed(tmp_path: Path) -> None:
-    with RealRun(tmp_path, "--trial", "fixed:1", "--trial", "all", "--web") as run:
+    with RealRun(tmp_path, "--trial", "fixed:1", "--trial", "all", "--web", target=LONGER) as run:
         run.until(lambda: "page: " in run.text(), "the page's address")
         (url,) = re.findall(r"page: (\S+)", run.text())
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", READ]
