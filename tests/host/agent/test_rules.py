@@ -352,7 +352,7 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         ledger.sending(5, np.arange(ledger.blocks), 0, np.full(ledger.blocks, 20), part=1)
         ledger.add(full(1), 2, current=5)
         sent = ledger.sent_in(5)
-            assert sent.any()
+        assert sent.any()
         agent = Agent(
             SMALL,
             rank=2,
