@@ -153,6 +153,11 @@ static int is_away(const struct ledger *ledger, int part, int64_t iteration, int
            ledger->records[block].settled >> PARTS < iteration;
 }
 
+/* Bits of lanes of a code. */
+static int width_of(int lanes) {
+    return 32 >> lanes;
+}
+
 static int64_t waiting(const struct record *record) {
     return record->entered_weight - record->aggregated_weight - record->discarded_weight;
 }
@@ -226,6 +231,22 @@ void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int l
     }
 }
 
+/* As what blocks were sent last: where that begins and ends in `packed`, scale, lanes, weight. Returns -1, or a place in
+ * `blocks` of one that never was. */
+int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count, int64_t (*found)[5]) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t even = place_of(ledger, part, 0, blocks[at]), odd = place_of(ledger, part, 1, blocks[at]);
+        const int64_t place = ledger->sent[odd].iteration > ledger->sent[even].iteration ? odd : even;
+        const struct sent *sent = &ledger->sent[place];
+        if (!sent->iteration)
+            return at;
+        found[at][0] = place * ledger->room;
+        found[at][1] = found[at][0] + ledger->lanes * width_of(sent->lanes) / 8;
+        found[at][2] = sent->scale, found[at][3] = sent->lanes, found[at][4] = sent->weight;
+    }
+    return -1;
+}
+
 /* A part of blocks, of which nothing has arrived, was never sent. */
 void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, const int64_t *blocks, int64_t count) {
     for (int64_t at = 0; at < count; at++) {
@@ -244,7 +265,7 @@ void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, c
  * what was added. */
 static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
                         int64_t *restrict values) {
-    const int width = 32 >> sent->lanes, votes = (int)(ledger->votes >> sent->lanes & 1);
+    const int width = width_of(sent->lanes), votes = (int)(ledger->votes >> sent->lanes & 1);
     const int shift = FRACTION_BITS - sent->scale;
     int32_t lanes[CHUNK_LANES];
     uint64_t sum = 0;

@@ -90,6 +90,7 @@ class Ledger:
         self._view = view_of(storage, sum(1 << code for code, codec in codecs.items() if not codec.signed))
         self._at = ctypes.addressof(self._view)
         self._native.ledger_open(self._at)
+        self._packed = storage.packed.reshape(-1).data
         self._parts = self._parts_of(self.begun)
 
     @property
@@ -109,9 +110,7 @@ class Ledger:
     @property
     def waiting(self) -> Integers:
         """The weight of the gradients that no result has aggregated yet and nobody has discarded, shape (blocks,)."""
-        records = self._storage.records
-        weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
-        return weight
+        return _waiting(self._storage.records)
 
     def unsent(self, iteration: int) -> Integers:
         """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
@@ -186,16 +185,13 @@ class Ledger:
         The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after a death a block
         is sent that was found closed, and its gradient discarded, before that.
         """
-        rows = np.array(blocks, int)
-        sent, generation = self._latest(part, rows)
-        if (sent["iteration"] == 0).any():
-            raise ProtocolError(f"block {blocks[int(np.argmin(sent['iteration']))]} was never sent as part {part}")
-        packed, size = self._storage.packed[part], self.pending.shape[1]
-        weights = np.clip(sent["weight"], 1, WEIGHT_MAX).tolist()
-        each = zip(generation.tolist(), blocks, sent["scale"].tolist(), sent["lanes"].tolist(), weights, strict=True)
+        rows, found = np.array(blocks, np.int64), np.empty((len(blocks), 5), np.int64)
+        bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, found.ctypes.data)
+        if bad >= 0:
+            raise ProtocolError(f"block {blocks[bad]} was never sent as part {part}")
         return [
-            Packed(packed[of, block, : size * width_of(lanes) // 8].tobytes(), scale, lanes, weight)
-            for of, block, scale, lanes, weight in each
+            Packed(self._packed[begin:end].tobytes(), scale, lanes, min(max(weight, 1), WEIGHT_MAX))
+            for begin, end, scale, lanes, weight in found.tolist()
         ]
 
     def sent_in(self, iteration: int) -> Values:
@@ -277,12 +273,12 @@ class Ledger:
         return LedgerTotals(gradients, aggregated, checksums(self.pending), discarded)
 
     def account(self) -> Account:
-        """What became of the gradients' weight."""
-        records = self._storage.records
+        """What became of the gradients' weight: of one moment, also in another thread than the ledger's."""
+        records = self._storage.records.copy()
         return Account(
             entered=_mean(records["entered_weight"]),
             summed=_mean(records["aggregated_weight"]),
-            waiting=_mean(self.waiting),
+            waiting=_mean(_waiting(records)),
             discarded=_mean(records["discarded_weight"]),
             oldest=self.oldest,
         )
@@ -336,12 +332,6 @@ class Ledger:
         found: Records = self._storage.sent[part, iteration % GENERATIONS]
         return found
 
-    def _latest(self, part: int, blocks: Integers) -> tuple[Records, Integers]:
-        """What blocks were sent as last, and the generation of that."""
-        sent = self._storage.sent[part][:, blocks]
-        generation = np.argmax(sent["iteration"], axis=0)
-        return sent[generation, np.arange(blocks.size)], generation
-
     def _away(self, part: int, iteration: int, blocks: Integers | slice = slice(None)) -> npt.NDArray[np.bool_]:
         """Of which blocks a part is on its way: sent in this iteration, and its result is not known."""
         away: npt.NDArray[np.bool_] = self._sent(part, iteration)["iteration"][blocks] == iteration
@@ -373,6 +363,12 @@ class Ledger:
             sent = self._sent(part, iteration)["iteration"][blocks[places]] == iteration
             values[places[sent]] += self._decoded(part, blocks[places[sent]], iteration)
         return values
+
+
+def _waiting(records: Records) -> Integers:
+    """The weight of the gradients that are pending."""
+    weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
+    return weight
 
 
 def _bits(bitmap: int) -> list[int]:

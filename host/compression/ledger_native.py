@@ -43,6 +43,7 @@ SIGNATURES: Signatures = {
     "ledger_open": (None, [c_void_p]),
     "ledger_add": (None, [c_void_p, c_void_p, c_int64, c_int64, *BLOCKS, c_int64, c_void_p, c_int64]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
+    "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
     "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
     "ledger_take_back": (None, [c_void_p, c_int64, c_int64, c_int, c_void_p]),

@@ -4,7 +4,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weigh
 from kofn.host.compression.codec import FRACTION_BITS, to_fixed
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_native import checksums, library
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
 from kofn.host.protocol.history import BlockId, Result
@@ -408,6 +409,73 @@ def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
     with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
         ledger.settle_results(closed(1, 0, 0, 1))
     assert not ledger.totals().aggregated.any()
+
+
+def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() -> None:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=4, lanes=8), CODEC)
+    ledger.begin(1)
+    for part in (0, 1):
+        ledger.add(np.ones(32, np.float32), 1, batch=part)
+        send(ledger, 1, CODEC, part=part)
+    ledger.settle(1, np.array([3, 0, 4, -1]), np.array([0b11, 0b10, 0b1, 0b1]))
+    assert (ledger.waiting // WEIGHT_UNIT).tolist() == [1, 2, 2, 0]
+    assert ledger.unsettled(1) == [1, 2]
+    before = ledger.pending.copy()
+    for iteration, parts in ((1, 0b1), (0, 0)):
+        ledger.settle(iteration, np.array([3, 0]), np.array([parts, parts]))
+    ledger.settle(1, np.array([], int), np.array([], int))
+    with pytest.raises(ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"):
+        ledger.settle(1, np.array([1, 2]), np.array([0b1, 0b100]))
+    assert np.array_equal(ledger.pending, before), "of block 1 neither"
+    with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
+        ledger.settle(1, np.array([1, 2]), np.array([0b1]))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 8, 300]))
+def test_a_checksum_is_linear_and_that_of_nothing_else(seed: int, lanes: int) -> None:
+    random = np.random.default_rng(seed)
+    one, other = random.integers(-(2**63), 2**63, (2, 3, lanes))
+    assert np.array_equal(checksums(one + other), checksums(one) + checksums(other))
+    assert np.array_equal(checksums(-one), -checksums(one))
+    changed, row, lane = one.copy(), random.integers(3), random.integers(lanes)
+    changed[row, lane] ^= 1 << int(random.integers(63))
+    assert np.flatnonzero(checksums(changed) != checksums(one)).tolist() == [row]
+    exchanged = one[:, random.permutation(lanes)]
+    assert np.array_equal((checksums(exchanged) == checksums(one)), (exchanged == one).all(axis=1))
+
+
+@pytest.mark.parametrize(("width", "lanes", "least"), [(32, 2048, 16), (16, 4096, 12), (8, 8192, 10), (4, 16384, 9)])
+def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
+    tmp_path: Path, width: int, lanes: int, least: int
+) -> None:
+    """Bytes an element: of the layout without the parts that are not used, and on the disk, where these are holes."""
+    blocks, path = 64, tmp_path / "ledger"
+    storage = LedgerStorage.in_file(path, job=1, rank=0, blocks=blocks, lanes=lanes, width=width)
+    codec = FixedPoint(workers=1, width=width)
+    ledger = ledger_of(storage, codec)
+    for iteration in range(1, 5):
+        ledger.begin(iteration)
+        ledger.add(np.ones(blocks * lanes, np.float32), iteration)
+        send(ledger, iteration, codec)
+        ledger.settle(iteration, np.arange(blocks), np.ones(blocks, int))
+    whole = sum(getattr(storage, field.name).nbytes for field in fields(storage))
+    used = whole - storage.packed[1:].nbytes
+    assert least < used / storage.pending.size < least + 0.5
+    assert least < path.stat().st_blocks * 512 / storage.pending.size < least + 0.5
+
+
+@pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("KOFN_CACHE", "/dev/null/x")])
+def test_where_there_is_no_compiler_there_is_no_ledger(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    library.cache_clear()
+    try:
+        with pytest.raises(LedgerError, match=r"a worker's ledger is native code: .*(no C compiler|Not a directory)"):
+            ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+    finally:
+        monkeypatch.undo()
+        library.cache_clear()
 
 
 # -- whoever dies, at any moment

@@ -1,6 +1,6 @@
 """Ledger of blocks in lanes of any width, of which some rest: nothing is lost, whatever encoding leaves over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,22 @@ from tests.host.lab import checksums_of, ledger_of, send, send_again, sent_value
 
 BLOCKS, ELEMENTS, ME = 4, 4, 0
 
+
+class Own(FixedPoint):
+    """A user's own, which ledger.c cannot decode."""
+
+
+class OwnBit(OneBit):
+    """One of those too."""
+
+
 CODECS: dict[str, Callable[[], Codec]] = {
     "int32": lambda: FixedPoint(workers=3, gradient_range=16.0),
     "int16": lambda: FixedPoint(workers=3, width=16),
     "int8": lambda: FixedPoint(workers=3, width=8, rounding="stochastic"),
     "int4": lambda: FixedPoint(workers=3, width=4),
     "onebit": lambda: OneBit(workers=3),
+    "own": lambda: Own(workers=3, width=16, rounding="stochastic"),
 }
 
 GRADIENTS = arrays(np.float32, BLOCKS * ELEMENTS, elements=st.floats(-100, 100, width=32))
@@ -91,12 +101,17 @@ def test_conservation_is_exact_for_every_codec(
         assert not totals.discarded.any()
 
 
-def live(storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool) -> Ledger:
+NARROW: dict[int, Codec] = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
+OWN: dict[int, Codec] = {1: Own(workers=3, width=16), 3: Own(workers=3, width=4)}
+
+
+def live(
+    storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool, codecs: Mapping[int, Codec] = NARROW
+) -> Ledger:
     """Goes on from wherever its ledger is, in lanes that change: block 0 is aggregated, 1 is late, 2 is refused once.
 
     Each rests in every third iteration; 3 is aggregated and taken back.
     """
-    codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     ledger = Ledger(storage, ME, codecs, age=age, feedback=feedback)
     for iteration in range(max(ledger.begun, 1), last + 1):
         ledger.begin(iteration)
@@ -117,12 +132,12 @@ def live(storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool) -
 
 @pytest.mark.parametrize("late", AGES)
 @pytest.mark.parametrize("feedback", [False, True])
-def test_a_kill_at_any_store_loses_nothing(late: str, feedback: bool) -> None:
+@pytest.mark.parametrize("codecs", [NARROW, OWN], ids=["narrow", "own"])
+def test_a_kill_at_any_store_loses_nothing(late: str, feedback: bool, codecs: Mapping[int, Codec]) -> None:
     """Who goes on has what it would have had."""
     storage, age = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2), AGES[late]
-    codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     found = left_by_kills(
-        moments(storage, lambda: live(storage, 3, age=age, feedback=feedback)),
+        moments(storage, lambda: live(storage, 3, age=age, feedback=feedback, codecs=codecs)),
         lambda died: Ledger(died, ME, codecs, age=age, feedback=feedback),
     )
     whole = live(storage, 3, age=age, feedback=feedback)
@@ -133,7 +148,37 @@ def test_a_kill_at_any_store_loses_nothing(late: str, feedback: bool) -> None:
         assert ledger.totals().conserved
         if not feedback:
             assert not ledger.pending[ledger.waiting == 0].any(), "thrown away, or not yet aggregated"
-        same_ledger(live(died, 3, age=age, feedback=feedback), whole)
+        same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
+
+
+@pytest.mark.parametrize(
+    ("native", "own"),
+    [
+        (NARROW, OWN),
+        ({2: FixedPoint(workers=3, width=8)}, {2: Own(workers=3, width=8)}),
+        ({3: OneBit(workers=3)}, {3: OwnBit(workers=3)}),
+    ],
+    ids=["narrow", "int8", "onebit"],
+)
+@given(seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from([2, 64, 1024, 1026, 2050]))
+@settings(max_examples=10, deadline=None)
+def test_native_code_decodes_as_codecs_do(
+    native: Mapping[int, Codec], own: Mapping[int, Codec], seed: int, lanes: int
+) -> None:
+    """Parts of a block in any lanes, of which some are in sums, and are taken back."""
+    random, scales = np.random.default_rng(seed), np.array([0, 17, 38])
+    parts = random.integers(0, 8, 3)
+    codes, given = random.choice([*native], 3), random.normal(0, 2, (3, 3 * lanes)).astype(np.float32)
+    ledgers = [Ledger(LedgerStorage.in_memory(blocks=3, lanes=lanes), ME, codecs) for codecs in (native, own)]
+    for ledger in ledgers:
+        ledger.begin(1)
+        for part, (code, gradient) in enumerate(zip(codes.tolist(), given, strict=True)):
+            ledger.add(gradient, 1, batch=part)
+            ledger.sending(1, np.arange(3), code, scales, part)
+        ledger.settle(1, np.array([2, 0, 7, 1]), np.array([*parts, 0])[[2, 0, 3, 1]])
+        ledger.reconcile(result(1, 0, 0b10))
+        assert ledger.totals().conserved
+    same_ledger(*ledgers)
 
 
 def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
@@ -179,7 +224,7 @@ def test_a_summary_block_is_not_in_the_books() -> None:
     assert ledger.unsettled(1) == [0, 1]
 
 
-@pytest.mark.parametrize("name", [*CODECS, "auto"])
+@pytest.mark.parametrize("name", ["int32", "int16", "int8", "int4", "onebit", "auto"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
 def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> None:
     coding = JobCoding.of(JobSection(workers=3, words=8), CompressSection(codec=name), 1000)
