@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bench.ledger import measure
 from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
 from kofn.config.schema import ShardSection as ClassShard
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of
@@ -462,6 +463,17 @@ def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
     used = whole - storage.packed[1:].nbytes
     assert least < used / storage.pending.size < least + 0.5
     assert least < path.stat().st_blocks * 512 / storage.pending.size < least + 0.5
+
+
+def test_the_bench_says_what_a_ledger_costs() -> None:
+    rows = measure((32, 8), (2048, 256), elements=10_000, repetitions=1)
+    assert [(row["codec"], row["lanes"], int(row["bytes"])) for row in rows] == [
+        ("int32", 2048, 16),
+        ("int32", 256, 17),
+        ("int8", 2048, 10),
+        ("int8", 256, 11),
+    ]
+    assert all(row["sum_ms"] >= row["settle_ms"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("KOFN_CACHE", "/dev/null/x")])
