@@ -29,7 +29,7 @@ class AgeWeight:
         return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
     @property
-    def each(self) -> int:
+    def per_iteration(self) -> int:
         """The share, in 1 / WEIGHT_UNIT, that an iteration leaves of what waits, until the oldest gradient is too old.
 
         There is no least weight here: what a worker keeps for long would add up.

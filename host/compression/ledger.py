@@ -220,7 +220,7 @@ class Ledger:
         if blocks.shape != parts.shape:
             raise ProtocolError(f"{blocks.size} blocks are settled with {parts.size} bitmaps of parts: one for each")
         decoded = self._decoded_parts(iteration, blocks, parts)
-        fading = Fading(self.age.each, self.age.limit, self._feedback)
+        fading = Fading(self.age.per_iteration, self.age.limit, self._feedback)
         of = blocks.ctypes.data, parts.ctypes.data, blocks.size
         bad = self._native.ledger_settle(self._at, iteration, *of, fading, _address(decoded))
         if bad >= 0:
@@ -273,7 +273,7 @@ class Ledger:
         return LedgerTotals(gradients, aggregated, checksums(self.pending), discarded)
 
     def account(self) -> Account:
-        """What became of the gradients' weight: of one moment, also in another thread than the ledger's."""
+        """What became of the gradients' weight: it adds up, also for a thread beside the ledger's."""
         records = self._storage.records.copy()
         return Account(
             entered=_mean(records["entered_weight"]),

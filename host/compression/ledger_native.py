@@ -70,8 +70,8 @@ def view_of(storage: LedgerStorage, votes: int) -> View:
 def checksums(values: Fixed) -> Integers:
     """Of each block (B, L) the sum of its values times fixed odd factors, modulo 2**64: linear, shape (B,).
 
-    It is another one when one value is; where several are, it is the same with a chance of 2**-(63 - b), if 2**b divides
-    all differences.
+    It is another one when one value is; where several are, it is the same with a chance of 2**-(63 - b), if 2**b
+    divides all differences.
     """
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)

@@ -21,7 +21,8 @@ from kofn.host.wire.packet import PARTS
 MAGIC = int.from_bytes(b"kofn\0bk7")
 
 GENERATIONS = 2
-"""What was sent in an iteration is kept until the second one after it: by then no result of it is made again."""
+"""What was sent in an iteration is kept until the second one after it: a worker that comes back compares its
+results of the last two with what the others have."""
 
 RECORD = np.dtype(
     [
@@ -78,7 +79,7 @@ class LedgerStorage:
     @classmethod
     def in_memory(cls, *, blocks: int, lanes: int, width: int = 32) -> Self:
         """A ledger that ends with the process; `width`: bits of the widest lanes."""
-        return cls.over(np.zeros(_size(blocks, lanes, width), np.uint8), blocks=blocks, lanes=lanes, width=width)
+        return cls._over(np.zeros(_size(blocks, lanes, width), np.uint8), blocks=blocks, lanes=lanes, width=width)
 
     @classmethod
     def in_file(cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32) -> Self:
@@ -93,7 +94,7 @@ class LedgerStorage:
                 buffer = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
-        storage = cls.over(buffer, blocks=blocks, lanes=lanes, width=width)
+        storage = cls._over(buffer, blocks=blocks, lanes=lanes, width=width)
         storage.identity[1:] = identity[1:]
         storage.identity[0] = MAGIC
         for array in (storage.pending, storage.packed[0]):  # the kernel finds room now, not when it matters
@@ -101,7 +102,7 @@ class LedgerStorage:
         return storage
 
     @classmethod
-    def over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, *, blocks: int, lanes: int, width: int) -> Self:
+    def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, *, blocks: int, lanes: int, width: int) -> Self:
         """The arrays one after another in a buffer."""
         arrays, at = {}, 0
         for name, kind, shape in _layout(blocks, lanes, width):

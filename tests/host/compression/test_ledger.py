@@ -82,7 +82,7 @@ def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
         "never less than a sixteenth, up to the limit"
     )
     assert [AgeWeight(weight=0.0).at(old) for old in (0, 1, 5)] == [256, 0, 0]
-    assert age.each == 179, "of what waits one age after another"
+    assert age.per_iteration == 179, "of what waits one age after another"
     assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
     assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
 

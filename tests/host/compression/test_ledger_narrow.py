@@ -20,7 +20,7 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.errors import GradientError, ProtocolError
+from kofn.host.errors import CodecError, GradientError, ProtocolError
 from kofn.host.wire.packet import WEIGHT_UNIT
 from tests.host.compression.stores import left_by_kills, moments
 from tests.host.compression.test_ledger import result, same_ledger
@@ -179,6 +179,27 @@ def test_native_code_decodes_as_codecs_do(
         ledger.reconcile(result(1, 0, 0b10))
         assert ledger.totals().conserved
     same_ledger(*ledgers)
+
+
+class TooLong(Own):
+    """Its lanes are not of the width that its place among the codecs says."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=3, width=8)
+        self.width = 32
+
+
+def test_a_codec_that_encodes_more_than_fits_is_refused() -> None:
+    storage = LedgerStorage.in_memory(blocks=2, lanes=4, width=8)
+    ledger = Ledger(storage, ME, {2: TooLong()})
+    with pytest.raises(CodecError, match=r"2 blocks in lanes of 8 bits are 32 bytes: 8 are needed, and a row .* has 4"):
+        ledger.sending(1, np.arange(2), 2, np.zeros(2, int))
+    with pytest.raises(
+        CodecError, match=r"2 blocks in lanes of 32 bits are 32 bytes: 32 are needed, and a row .* has 4"
+    ):
+        Ledger(storage, ME, {0: FixedPoint(workers=3)}).sending(1, np.arange(2), 0, np.zeros(2, int))
+    assert not storage.packed.any()
+    assert not storage.sent["iteration"].any()
 
 
 def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
