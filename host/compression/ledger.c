@@ -354,16 +354,21 @@ static void grow_older(const struct ledger *ledger, int64_t iteration, int64_t b
 }
 
 static int is_news(const struct ledger *ledger, int64_t iteration, int64_t block) {
-    return block < ledger->blocks && ledger->records[block].settled >> PARTS < iteration;
+    return block >= 0 && block < ledger->blocks && ledger->records[block].settled >> PARTS < iteration;
 }
 
 /* The first place in `blocks` of one that has a part which was not sent; -1: there is none. */
 static int64_t first_unsent(const struct ledger *ledger, int64_t iteration, const int64_t *blocks,
                             const int64_t *parts, int64_t count) {
-    for (int64_t at = 0; at < count; at++)
-        for (int part = 0; part < PARTS && is_news(ledger, iteration, blocks[at]); part++)
+    for (int64_t at = 0; at < count; at++) {
+        if (!is_news(ledger, iteration, blocks[at]))
+            continue;
+        if (parts[at] >> PARTS)
+            return at;
+        for (int part = 0; part < PARTS; part++)
             if (parts[at] >> part & 1 && sent_as(ledger, part, iteration, blocks[at])->iteration != iteration)
                 return at;
+    }
     return -1;
 }
 
@@ -386,8 +391,8 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* What was aggregated of a block in its latest result is pending again, as old as the newest gradient. `known`: whether
- * that it is in no sum is its result. */
+/* What was aggregated of a block in its latest result is pending again, as old as the newest gradient. `known`: the
+ * result has none of our parts; else it is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     struct record *record = stage(ledger, block);
     const int64_t iteration = record->settled >> PARTS, parts = record->settled & ((1 << PARTS) - 1);

@@ -425,8 +425,11 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
     for iteration, parts in ((1, 0b1), (0, 0)):
         ledger.settle(iteration, np.array([3, 0]), np.array([parts, parts]))
     ledger.settle(1, np.array([], int), np.array([], int))
-    with pytest.raises(ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"):
-        ledger.settle(1, np.array([1, 2]), np.array([0b1, 0b100]))
+    for parts in (0b100, 0b10000, -1):
+        with pytest.raises(
+            ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"
+        ):
+            ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
     assert np.array_equal(ledger.pending, before), "of block 1 neither"
     with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
