@@ -30,7 +30,6 @@ iteration again.
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +83,8 @@ class Ledger:
         self.pending: Fixed = storage.pending
         """Shape (blocks, elements)."""
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
-        self._mine, self._bits = bits_of(rank), [bit_of(rank, part) for part in range(PARTS)]
+        self._mine = bits_of(rank)
+        self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
         self._decodes = not all(packs(codec) for codec in codecs.values())  # here, not in ledger.c
         self._native = library()
         self._view = view_of(storage, sum(1 << code for code, codec in codecs.items() if not codec.signed))
@@ -230,11 +230,10 @@ class Ledger:
             )
 
     def settle_results(self, *results: Result) -> None:
-        """settle() with results of different blocks."""
-        for iteration, some in groupby(results, lambda result: result.id.iteration):
-            found = [(result.id.block, self._parts_in(result)) for result in some]
-            blocks, parts = np.array(found, np.int64).T
-            self.settle(iteration, blocks, parts)
+        """settle() with results, one or more, of different blocks of one iteration."""
+        (iteration,) = {result.id.iteration for result in results}
+        blocks = np.array([result.id.block for result in results])
+        self.settle(iteration, blocks, np.array([self._parts_in(result) for result in results]))
 
     def reconcile(self, result: Result) -> None:
         """Take a block's count back where the others' result of it has other parts of this worker's contribution.
@@ -319,9 +318,7 @@ class Ledger:
 
     def _parts_in(self, result: Result) -> int:
         """Which parts of this worker's contribution are in a sum: bit p for part p."""
-        if not result.members & self._mine:
-            return 0
-        return sum(1 << part for part, bit in enumerate(self._bits) if result.members & bit)
+        return self._parts_by_bits[result.members & self._mine]
 
     def _parts_of(self, iteration: int) -> list[int]:
         """Those that anything was sent as in an iteration, by an earlier process perhaps."""
