@@ -22,9 +22,7 @@ from kofn.nativebuild.library import load_library
 HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-fno-tree-loop-distribute-patterns", "-fPIC")
 
-OLD = str
-NEW = str
-MUTANTS: dict[str, tuple[OLD, NEW]] = {
+MUTANTS = {
     "committed before it is whole": (
         "    journal->record = ledger->records[block];\n    return",
         "    journal->record = ledger->records[block];\n    store(&journal->committed, block + 1);\n    return",
@@ -47,7 +45,7 @@ MUTANTS: dict[str, tuple[OLD, NEW]] = {
         "withdrawn = 0;\n        commit(ledger, block);\n        ((struct sent *)sent)->iteration = 0;",
     ),
 }
-"""Orders of stores that lose or repeat something: text of ledger.c, and what stands there instead."""
+"""Other orders of stores, which lose or repeat something: a text of ledger.c, and what stands there instead."""
 
 
 @cache
