@@ -64,8 +64,8 @@ JOURNAL_NUMBERS = 3 + RECORD.itemsize // 8
 class LedgerStorage:
     """Zero at first; B blocks of L elements, P parts (wire.packet.PARTS), G generations.
 
-    Rows of `packed` have room for a block in the widest lanes.  Pages that nobody writes to take no memory: those of
-    parts 1 to P - 1, and what narrower lanes leave over of long rows.
+    Rows of `packed` have room for a block in the widest lanes.  Those of parts 1 to P - 1 take no memory before they
+    are written to.
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes
