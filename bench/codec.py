@@ -25,16 +25,17 @@ from kofn.host.compression.codec import (
     Codec,
     average_packed,
     check,
-    count_sent,
     encode_packed,
-    enter,
     statistics,
     to_fixed,
 )
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
 from kofn.host.kernels import kernel
 from kofn.host.kernels.kernel import Kernel
+from kofn.host.kernels.lanes import code_of
 from kofn.host.wire.packet import WORD_BYTES
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
@@ -67,18 +68,14 @@ class Way:
         lanes = WORDS * WORD_BYTES * 8 // codec.width
         self._pending = to_fixed(gradient).reshape(-1, lanes)
         shape = self._pending.shape
-        self._gradients, self._aggregated = np.zeros((2, 2, *shape), np.int64)
-        self._lanes = np.empty(shape, np.int32)
+        storage = LedgerStorage.in_memory(blocks=shape[0], lanes=lanes, width=codec.width)
+        self._ledger, self._iteration = Ledger(storage, 0, {code_of(codec.width): codec}), 0
         self._total, self._mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        self._rows, self._valid = np.arange(shape[0]), np.zeros(shape[0], np.int64)
-        self._ones = np.ones((shape[0], 1), np.int64)
+        self._rows, self._ones = np.arange(shape[0]), np.ones((shape[0], 1), np.int64)
         self._scale = codec.scale(*statistics(self._pending))
-        self._blocks = self._on_the_wire(encode_packed(codec, self._pending, self._scale[:, None]))
-
-    def _on_the_wire(self, packed: bytes) -> list[bytes]:
-        """What the switch says, which here is what one worker has said."""
-        size = len(packed) // len(self._rows)
-        return [packed[at : at + size] for at in range(0, len(packed), size)]
+        packed = encode_packed(codec, self._pending, self._scale[:, None])
+        size = len(packed) // shape[0]
+        self._blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
 
     def encode(self) -> None:
         with kernel.using(self._kernel):
@@ -94,14 +91,15 @@ class Way:
 
     def whole(self) -> None:
         """An iteration: gradient, ledger, wire; sum, mean, ledger."""
-        codec, rows, valid = self._codec, self._rows, self._valid
+        codec, rows, ledger = self._codec, self._rows, self._ledger
+        self._iteration += 1
         with kernel.using(self._kernel):
             check(self._gradient)
-            enter(self._gradient, rows, valid, self._gradients, self._pending)
-            scale = codec.scale(*statistics(self._pending))
-            packed = encode_packed(codec, self._pending, scale[:, None], self._lanes)
-            self._average(self._on_the_wire(packed), scale)
-            count_sent(codec, self._lanes, scale, rows, valid, self._aggregated, self._pending)
+            ledger.add(self._gradient, self._iteration)
+            scale = codec.scale(*statistics(ledger.pending))
+            ledger.sending(self._iteration, rows, code_of(codec.width), scale)
+            self._average([noted.values for noted in ledger.noted(rows.tolist())], scale)
+            ledger.settle(self._iteration, rows, self._ones[:, 0])
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:

@@ -225,10 +225,12 @@ def results() -> str:
         inspect.getdoc(Account) or "",
         _fields(Account),
         "## worker-R.npz",
-        "NumPy arrays of int64 in units of 2**-40, of the shape (elements,), those of all blocks one after another:"
-        " `gradients` (all of them, added up), `aggregated` (what of them is in sums), `residual` (what is pending),"
-        " `discarded`, and `results` (all applied results, added up). For every element gradients = aggregated +"
-        " residual + discarded. Ring and gloo leave no such file.",
+        "NumPy arrays of int64, of the shape (blocks,): checksums of `gradients` (all of them, added up), `aggregated`"
+        " (what of them is in sums), `residual` (what is pending), `discarded`, and `results` (all applied results,"
+        " added up). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed odd"
+        " factors, modulo 2**64 ([host/compression/ledger.c](../../host/compression/ledger.c)). So for every block"
+        " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`. Ring and"
+        " gloo leave no such file.",
         "## status.jsonl",
         "The controller's `Status` message of [rpc/kofn.proto](../../rpc/kofn.proto) as JSON, about twice a second;"
         " `kofn status --json` prints the same.",

@@ -150,7 +150,7 @@ def _simulated(
     costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
     for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):
         if lean:
-            result.cell.drop(lines=True)
+            result.cell.drop()
         yield result
 
 

@@ -106,15 +106,13 @@ class Cell:
     def job(self) -> JobFolder:
         return RunFolder.at(self.folder, self.config.run.trials).jobs[0]
 
-    def drop(self, *, lines: bool) -> None:
-        """Remove the workers' sums, which are checked, and with `lines` what they wrote down: megabytes a training."""
+    def drop(self) -> None:
+        """Remove the workers' sums, which are checked, and what they wrote down: megabytes a training."""
         for folder in self.job().trials:
-            if lines:
-                folder.samples.unlink(missing_ok=True)
+            folder.samples.unlink(missing_ok=True)
             for rank in range(self.config.job.workers):
                 folder.sums(rank).unlink(missing_ok=True)
-                if lines:
-                    folder.metrics(rank).unlink(missing_ok=True)
+                folder.metrics(rank).unlink(missing_ok=True)
 
     def stored(self) -> tuple[TrialSummary, ...] | None:
         """What a finished run achieved; None where it is not finished; ConfigError where something else is there."""

@@ -25,7 +25,8 @@ from kofn.nativebuild.errors import CompileError, CompilerMissing
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 KEPT = 32
 MISSING = (
-    "no C compiler ({command}) was found; P4 programs are compiled to native code, and codecs where they can be. "
+    "no C compiler ({command}) was found; P4 programs and a worker's ledger are compiled to native code, and "
+    "codecs where they can be. "
     "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
 )
 

@@ -20,7 +20,7 @@ from kofn.results.worker_metrics import WorkerMetrics
 Sums = dict[str, npt.NDArray[np.int64]]
 
 PARTS = ("gradients", "aggregated", "residual", "discarded", "results")
-"""int64 arrays of equal length, in units of 2^-40, one element a parameter."""
+"""int64 arrays of equal length: of each block a checksum of its values, which is linear."""
 
 
 def identity(workers: Sequence[WorkerMetrics]) -> str | None:
@@ -81,7 +81,7 @@ def _owned(sums: Mapping[int, Sums]) -> str | None:
     for rank, parts in sums.items():
         wrong = np.flatnonzero(parts["gradients"] != parts["aggregated"] + parts["residual"] + parts["discarded"])
         if wrong.size:
-            return f"worker {rank}: {_elements(wrong)}, its gradients are not aggregated + residual + discarded"
+            return f"worker {rank}: {_blocks(wrong)}, its gradients are not aggregated + residual + discarded"
     return None
 
 
@@ -91,7 +91,7 @@ def _aggregated(sums: Mapping[int, Sums]) -> str | None:
     for rank, parts in sums.items():
         wrong = np.flatnonzero(parts["results"] != total)
         if wrong.size:
-            return f"worker {rank}: {_elements(wrong)}, the results it applied are not what all workers had aggregated"
+            return f"worker {rank}: {_blocks(wrong)}, the results it applied are not what all workers had aggregated"
     return None
 
 
@@ -100,7 +100,7 @@ def _same(sums: Mapping[int, Sums]) -> str | None:
     for rank, parts in others:
         wrong = np.flatnonzero(parts["results"] != reference["results"])
         if wrong.size:
-            return f"workers {first} and {rank}: {_elements(wrong)}, the results they applied differ"
+            return f"workers {first} and {rank}: {_blocks(wrong)}, the results they applied differ"
     return None
 
 
@@ -117,5 +117,5 @@ def load_sums(path: Path) -> Sums:
     return sums
 
 
-def _elements(wrong: npt.NDArray[np.intp]) -> str:
-    return f"{wrong.size} elements, the first is {wrong[0]}"
+def _blocks(wrong: npt.NDArray[np.intp]) -> str:
+    return f"{wrong.size} blocks, the first is {wrong[0]}"

@@ -95,7 +95,7 @@ def _measure(config: Config) -> Costs:
     learning = Learning(config)
     coding = learning.coding
     shape = coding.layout
-    storage = LedgerStorage.in_memory(blocks=shape.blocks, lanes=shape.elements)
+    storage = LedgerStorage.in_memory(blocks=shape.blocks, lanes=shape.elements, width=shape.widest)
     encoder = Encoder.of(coding, config.compress, storage, 0)
     gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))

@@ -71,10 +71,7 @@ class Comparison:
         ceilings = measure(self.folder, target, workers, reference, execute, self.console)
         plan = self._planned(ceilings)
         self._tell(plan)
-        results = []
-        for result in gone_through(plan.cells, self.folder, execute, self.console):
-            _drop_ledger(result)
-            results.append(result)
+        results = list(gone_through(plan.cells, self.folder, execute, self.console))
         return self._conclude(plan, ceilings, results, as_json=as_json)
 
     def read(self, *, as_json: bool) -> int:
@@ -148,9 +145,3 @@ def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[s
         },
         elements=elements,
     )
-
-
-def _drop_ledger(result: CellResult) -> None:
-    """Of replayed gradients, once they are checked: hundreds of megabytes a run."""
-    if result.cell.config.model.replay is not None:
-        result.cell.drop(lines=False)

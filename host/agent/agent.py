@@ -108,7 +108,7 @@ class Agent:
         self._transport = transport
         self._recorder = recorder
         layout = self._coding.layout
-        sizes = {"blocks": layout.blocks, "lanes": layout.elements}
+        sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         storage = (
             LedgerStorage.in_memory(**sizes)
             if ledger_file is None
@@ -277,7 +277,7 @@ class Agent:
         if begun:
             async for results in peer_source.fetch(begun - 1, begun):
                 for result in results:
-                    self.ledger.settle(result)
+                    self.ledger.settle_results(result)
                     self.ledger.reconcile(result)
         if begun <= state.iteration:
             check_settled(self.ledger, begun)

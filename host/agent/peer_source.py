@@ -24,7 +24,7 @@ async def settle(ledger: Ledger, iteration: int, peer_source: PeerSource) -> Non
     if ledger.unsettled(iteration):
         async for results in peer_source.fetch(iteration, iteration):
             for result in results:
-                ledger.settle(result)
+                ledger.settle_results(result)
     check_settled(ledger, iteration)
 
 

@@ -7,11 +7,7 @@ number of 1 / WEIGHT_UNIT, so that ledger and sums stay exact.
 from dataclasses import dataclass
 
 from kofn.config.late_rules import RULES, Treatment, weight_at
-from kofn.host.arrays import Fixed
 from kofn.host.wire.packet import WEIGHT_UNIT
-
-UNIT_BITS = WEIGHT_UNIT.bit_length() - 1
-
 
 FOR_EVER = 1 << 32
 """No age limit."""
@@ -32,12 +28,13 @@ class AgeWeight:
         """
         return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
-    def older(self, age: int) -> int:
-        """The share, in 1 / WEIGHT_UNIT, that is left of what waits when its oldest gradient reaches this age.
+    @property
+    def per_iteration(self) -> int:
+        """The share, in 1 / WEIGHT_UNIT, that an iteration leaves of what waits, until the oldest gradient is too old.
 
         There is no least weight here: what a worker keeps for long would add up.
         """
-        return round(WEIGHT_UNIT * self.weight) if age <= self.limit else 0
+        return round(WEIGHT_UNIT * self.weight)
 
 
 NOTHING_FADES = AgeWeight()
@@ -48,10 +45,3 @@ def age_weight_of(treatment: Treatment, limit: int) -> AgeWeight:
     if RULES[treatment.rule].discards:
         return AgeWeight(weight=0.0)
     return AgeWeight(weight=treatment.age_weight, limit=limit)
-
-
-def share_of(values: Fixed, share: int) -> Fixed:
-    """`share` / WEIGHT_UNIT of each value, rounded down; never overflows."""
-    whole = (values >> UNIT_BITS) * share
-    whole += ((values & (WEIGHT_UNIT - 1)) * share) >> UNIT_BITS
-    return whole

@@ -15,9 +15,9 @@ from typing import Protocol, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
+from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Values
 from kofn.host.errors import CodecError, GradientError
-from kofn.host.kernels.kernel import kernel, move
+from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import pack, unpack
 
 FRACTION_BITS = 40
@@ -39,11 +39,6 @@ def to_fixed(gradient: Floats) -> Fixed:
     """A gradient in units of 2**-40, same shape; GradientError as check()."""
     check(gradient)
     return kernel().fix(gradient, 1 / UNIT)
-
-
-def enter(gradient: Floats, rows: Integers, valid: Integers, gradients: Fixed, pending: Fixed) -> None:
-    """to_fixed() of rows of a good gradient, entered as Kernel.enter has it."""
-    kernel().enter(gradient, 1 / UNIT, rows, valid, gradients, pending)
 
 
 def check(gradient: Floats) -> None:
@@ -89,25 +84,22 @@ class Codec(Protocol):
 
 
 class PackingCodec(Codec, Protocol):
-    """A codec whose lanes the kernel can spread: whole steps of 2**-scale, or votes where they are not `signed`."""
+    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`."""
 
-    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
-        """encode() and pack() in one trial; the lanes into `keep` as well."""
+    def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
+        """encode() and pack() in one trial."""
 
 
-def _packs(codec: Codec) -> TypeGuard[PackingCodec]:
+def packs(codec: Codec) -> TypeGuard[PackingCodec]:
     """Whether its class says so itself; one derived from that may code in another way."""
     return "encode_packed" in vars(type(codec))
 
 
-def encode_packed(codec: Codec, values: Fixed, scale: Exponents, keep: Values | None = None) -> bytes:
-    """Blocks (B, L) as on the wire, `scale` (B, 1), in one trial where that can be; their lanes into `keep` as well."""
-    if _packs(codec):
-        return codec.encode_packed(values, scale, keep)
-    lanes = codec.encode(values, scale)
-    if keep is not None:
-        keep[...] = lanes
-    return pack(lanes, codec.width)
+def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
+    """Blocks (B, L) as on the wire, `scale` (B, 1), in one trial where that can be."""
+    if packs(codec):
+        return codec.encode_packed(values, scale)
+    return pack(codec.encode(values, scale), codec.width)
 
 
 def average_packed(
@@ -129,23 +121,13 @@ def average_packed(
         raise CodecError(
             f"{len(blocks)} blocks of {sorted({*map(len, blocks)})} bytes: {len(total)} of {size} bytes are needed"
         )
-    if _packs(codec):
+    if packs(codec):
         shift, votes = shift_of(scale), None if codec.signed else count
         kernel().average(blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
     else:
         lanes = unpack(b"".join(blocks), codec.width, signed=codec.signed)
         total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
         mean[...] = kernel().scaled(total, factor)
-
-
-def count_sent(
-    codec: Codec, lanes: Values, scale: Exponents, rows: Integers, valid: Integers, aggregated: Fixed, pending: Fixed
-) -> None:
-    """move() of kernels.kernel of what rows of lanes (B, L) stand for at scales (N,), in one trial where it can be."""
-    if _packs(codec):
-        kernel().count(lanes, rows, FRACTION_BITS - scale, valid, aggregated, pending, votes=not codec.signed)
-    else:
-        move(codec.decode(lanes[rows], scale[:, None], 1), rows, valid, aggregated, pending)
 
 
 def shift_of(scale: Scale) -> Scale:

@@ -26,7 +26,7 @@ from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import code_of, pack, unpack, width_of
 from kofn.host.kernels.sample import MOST, sample
 from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import Deliver, Packed, request_of
+from kofn.host.protocol.instructions import Deliver, Packed
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
 
 SLICE = 1 << 16
@@ -105,7 +105,7 @@ class Encoder:
         self._wish = coding.planner.ratio
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Gradient | None = None  # of which not everything is in the ledger yet
-        self._packed: dict[int, bytes] = {}  # by request
+        self._packed_summary: dict[int, bytes] = {}  # by part
         self._fresh: set[int] = set()  # blocks whose part 0 was encoded in this iteration, and has never left
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
@@ -132,7 +132,7 @@ class Encoder:
         """The iteration of `plan` begins."""
         self.ledger.begin(iteration)
         self.uses = self._wanted = self.plan.lanes
-        self._packed.clear()
+        self._packed_summary.clear()
         self._fresh.clear()
         self._error = None
         self._began_at_bytes = self.sent_bytes
@@ -200,7 +200,7 @@ class Encoder:
             yield blocks.tolist()
         self.enter_rest()
         if (summary_block := self._layout.summary) is not None:
-            self._pack_summary(summary_block)
+            self._pack_summary()
             self._fresh.add(summary_block)
             yield [summary_block]
 
@@ -216,28 +216,18 @@ class Encoder:
             return 0, []
         waits = self.plan.blocks[(self.ledger.unsent(iteration) > 0)[self.plan.blocks]]
         waits = waits[np.isin(waits, list(open))]
-        self._keep(self.ledger.sending(iteration, waits, self.uses, self._scale(self.uses), part), part)
+        self.ledger.sending(iteration, waits, self.uses, self._scale(self.uses), part)
         blocks: list[int] = waits.tolist()
         if counts and (summary_block := self._layout.summary) is not None and summary_block in open:
-            self._pack_summary(summary_block, part)
+            self._pack_summary(part)
             blocks.append(summary_block)
         return part, blocks
 
-    def _keep(self, packed: Mapping[int, bytes], part: int) -> None:
-        """What blocks are sent as, until the iteration ends."""
-        self._packed |= {request_of(block, part): values for block, values in packed.items()}
-
     def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
-        ledger = self.ledger
-        fresh = ledger.sending(iteration, blocks, lanes, scale)
-        self._keep(fresh, 0)
-        self._fresh.update(fresh)
-        if len(fresh) < blocks.size:
-            self._keep(ledger.noted(np.setdiff1d(blocks, list(fresh))), 0)
-        alike = ledger.alike(blocks, lanes)
-        chosen = alike[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
-        return _squares(ledger.left_over(chosen), alike.size * self._layout.elements) if alike.size else 0.0
+        self._fresh.update(self.ledger.sending(iteration, blocks, lanes, scale).tolist())
+        chosen = blocks[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
+        return _squares(self.ledger.left_over(chosen, iteration), blocks.size * self._layout.elements)
 
     def packed(self, block: int, part: int = 0) -> Packed:
         """What was encoded of a block."""
@@ -245,17 +235,13 @@ class Encoder:
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
         """What was encoded of some."""
-        values, summary = self._packed, self._layout.summary
-        noted = self.ledger.noted_of([block for block in blocks if block != summary], part)
-        return [
-            (
-                block,
-                Packed(values[request_of(block, part)], 0, Lanes.BITS_32, WEIGHT_UNIT)
-                if block == summary
-                else Packed(values[request_of(block, part)], *next(noted)),
-            )
-            for block in blocks
-        ]
+        summary = self._layout.summary
+        noted = iter(self.ledger.noted([block for block in blocks if block != summary], part))
+        return [(block, self._summary_as(part) if block == summary else next(noted)) for block in blocks]
+
+    def _summary_as(self, part: int) -> Packed:
+        """The summary block, as part of a contribution."""
+        return Packed(self._packed_summary[part], 0, Lanes.BITS_32, WEIGHT_UNIT)
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """A block as its slot sums it; AgentError where there is no codec for that."""
@@ -265,7 +251,8 @@ class Encoder:
                 f"block {block} is summed in lanes of code {lanes} at scale {scale}: code {codes} and a scale of"
                 f" 0 to {FRACTION_BITS} are allowed"
             )
-        self._encode_again(np.array([block]), iteration, lanes, np.full(self._layout.blocks, scale), part)
+        scales = np.broadcast_to(np.int64(scale), self._layout.blocks)
+        self.ledger.send_again(np.array([block]), iteration, lanes, scales, part)
         return self.packed(block, part)
 
     def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
@@ -280,7 +267,7 @@ class Encoder:
 
     def settle(self, delivered: Sequence[Deliver], now: float) -> None:
         """Results of several blocks are here: what they hold of this worker is aggregated."""
-        self.ledger.settle(*[result for result, _ in delivered])
+        self.ledger.settle_results(*[result for result, _ in delivered])
         for result, hint in delivered:
             for code in (result.lanes, hint):
                 if code is not None and code in self._codecs:
@@ -306,9 +293,9 @@ class Encoder:
         self.uses = self._wanted
         blocks = sorted(self._fresh.intersection(waiting))
         if blocks and blocks[-1] == self._layout.summary:
-            self._pack_summary(blocks[-1])
+            self._pack_summary()
         if narrower := [block for block in blocks if block != self._layout.summary]:
-            self._encode_again(np.array(narrower), iteration, self.uses, self._scale(self.uses))
+            self.ledger.send_again(np.array(narrower), iteration, self.uses, self._scale(self.uses))
         return blocks
 
     def follow(self, results: Sequence[Result]) -> Finished:
@@ -330,12 +317,12 @@ class Encoder:
         """What to wish for: until an iteration has a rate of its own, by the one before."""
         self._wish = min(self._planner.ratio, rate.wish)
 
-    def _pack_summary(self, block: int, part: int = 0) -> None:
+    def _pack_summary(self, part: int = 0) -> None:
         """The newest wish, the magnitudes before anything was sent, and the note, which only part 0 has."""
         lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
         if self._notes:
             lanes.append(note.lanes(self.ledger.rank, (0,) * NUMBERS if part else self.note))
-        self._packed[request_of(block, part)] = pack(np.concatenate(lanes), 32)
+        self._packed_summary[part] = pack(np.concatenate(lanes), 32)
 
     @property
     def _block_bytes(self) -> int:
@@ -369,9 +356,6 @@ class Encoder:
             return agreed
         own = self._magnitudes or Magnitudes(mean=np.zeros(blocks), largest=np.zeros(blocks))
         return codec.scale(own.mean, own.largest)
-
-    def _encode_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
-        self._keep(self.ledger.send_again(blocks, iteration, lanes, scale, part), part)
 
 
 def _squares(sample: Fixed, size: int) -> float:

@@ -1,10 +1,11 @@
 """The arrays of a worker's ledger, in memory or in a file mapped into it.
 
 A mapped file is the kernel's: it outlives a process that is killed at any moment, and every store up to then is in it.
-It does not outlive the machine.  The order of stores is the owner's business (compression.ledger).
+It does not outlive the machine.  The order of stores is the owner's business (compression/ledger.c).
 """
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,97 +14,137 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Fixed, Integers, Values
+from kofn.host.arrays import Fixed, Integers
 from kofn.host.errors import LedgerError
 from kofn.host.wire.packet import PARTS
 
-_MAGIC = int.from_bytes(b"kofn\0bk6")
+MAGIC = int.from_bytes(b"kofn\0bk7")
+
+GENERATIONS = 2
+"""What was sent in an iteration is kept until the second one after it: a worker that comes back compares its
+results of the last two with what the others have."""
+
+RECORD = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "entered",  # newest gradient: PARTS * its iteration + which one of that
+            "settled",  # 2**PARTS * latest iteration whose result is known + this worker's parts in it
+            "oldest",  # iteration in which the oldest gradient was begun that waits and that no part brings on its way
+            "entered_weight",  # as all weights in 1 / WEIGHT_UNIT
+            "aggregated_weight",
+            "discarded_weight",
+            "gradients",  # checksums
+            "aggregated",
+            "discarded",
+        )
+    ]
+)
+"""Of a block, as in ledger.c."""
+
+SENT = np.dtype(
+    [
+        ("iteration", np.int64),  # in which it was sent, 0: being written
+        ("weight", np.int64),  # of the gradients in it
+        ("oldest", np.int64),  # iteration in which the oldest of them was begun, where there are any
+        ("scale", np.int32),
+        ("lanes", np.int32),  # their code
+    ]
+)
+"""What was sent of a block as a part, as in ledger.c."""
+
+Records = npt.NDArray[Any]
+"""Of RECORD, or of SENT."""
+
+JOURNAL_NUMBERS = 3 + RECORD.itemsize // 8
+"""What stands before the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStorage:
-    """Zero at first; B blocks of L elements, P parts (wire.packet.PARTS).
+    """Zero at first; B blocks of L elements, P parts (wire.packet.PARTS), G generations.
 
-    `entered` and `settled` are the two marks of a block.  Each is one 64-bit number: one store changes all of it.  The
-    valid copy of `discarded` is the exclusive or of their two bits for it: either mark can switch it.
+    Rows of `packed` have room for a block in the widest lanes.  Those of parts 1 to P - 1 take no memory before they
+    are written to.
     """
 
-    identity: Integers  # (4,): magic, job and rank, B, L
+    identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes
     begun: Integers  # (1,): latest iteration
-    entered: Integers  # (B,): 4 * key of the latest gradient (ledger.py) + 2 * bit for `discarded` + valid `gradients`
-    settled: Integers  # (B,): 64 * latest iteration whose result is known + 4 * this worker's parts in it
-    #                    + 2 * bit for `discarded` + valid copy of `aggregated`
-    oldest: Integers  # (B,): the iteration in which the oldest gradient that waits was begun, where one waits
-    #                   that no part brings which is on its way
-    sent_in: Integers  # (P, B): iteration in which `sent` was sent, 0: being written
-    sent_scale: Integers  # (P, B)
-    sent_lanes: Integers  # (P, B): code of the lanes in `sent`
-    sent_weight: Integers  # (P, B): weight of the gradients in `sent`, as all weights in 1 / WEIGHT_UNIT
-    sent_oldest: Integers  # (P, B): the iteration in which the oldest of them was begun, where there are any
-    gradients_weight: Integers  # (2, B): of the gradients in each copy of `gradients`
-    aggregated_weight: Integers  # (2, B)
-    discarded_weight: Integers  # (2, B)
-    gradients: Fixed  # (2, B, L): the valid copy, and the one before, block by block
-    aggregated: Fixed  # (2, B, L)
-    discarded: Fixed  # (2, B, L)
-    sent: Values  # (P, B, L)
+    journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
+    records: Records  # (B,)
+    sent: Records  # (P, G, B)
+    pending: Fixed  # (B, L)
+    packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): what was sent, as on the wire
 
     @classmethod
-    def in_memory(cls, *, blocks: int, lanes: int) -> Self:
-        """Ledger that end with the process."""
-        return cls(**_arrays(bytearray(_size(blocks, lanes)), blocks, lanes))
+    def in_memory(cls, *, blocks: int, lanes: int, width: int = 32) -> Self:
+        """A ledger that ends with the process; `width`: bits of the widest lanes."""
+        return cls._over(np.zeros(_size(blocks, lanes, width), np.uint8), blocks=blocks, lanes=lanes, width=width)
 
     @classmethod
-    def in_file(cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int) -> Self:
-        """The ledger of an earlier process of this worker, or new ones; LedgerError when they are another worker's."""
-        size, identity = _size(blocks, lanes), [_MAGIC, job << 8 | rank, blocks, lanes]
+    def in_file(cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32) -> Self:
+        """The ledger of an earlier process of this worker, or a new one; LedgerError when it is another worker's."""
+        identity = [MAGIC, job << 8 | rank, blocks, lanes, width]
+        size = _size(blocks, lanes, width)
         try:
             with path.open("a+b") as file:
-                file.truncate(max(size, file.tell()))
-                storage = cls(**_arrays(mmap.mmap(file.fileno(), size), blocks, lanes))
+                file.seek(0)
+                _check(path, file.read(8 * len(identity)), identity)
+                file.truncate(max(size, file.seek(0, os.SEEK_END)))
+                buffer = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
-        found = [int(number) for number in storage.identity]
-        if found not in ([0, 0, 0, 0], identity):
-            raise LedgerError(
-                f"{path} holds another ledger (job and rank {found[1] >> 8}, {found[1] & 255}; {found[2]} blocks of"
-                f" {found[3]} lanes), not those of job {job}, rank {rank}, {blocks} blocks of {lanes} lanes:"
-                " remove it, or give another place"
-            )
-        storage.identity[:] = identity
-        for array in (
-            storage.gradients,
-            storage.aggregated,
-            storage.sent[0],
-        ):  # the kernel finds room now, not when it matters
+        storage = cls._over(buffer, blocks=blocks, lanes=lanes, width=width)
+        storage.identity[1:] = identity[1:]
+        storage.identity[0] = MAGIC
+        for array in (storage.pending, storage.packed[0]):  # the kernel finds room now, not when it matters
             array.view(np.uint8).reshape(-1)[:: mmap.PAGESIZE] |= 0
         return storage
 
+    @classmethod
+    def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, *, blocks: int, lanes: int, width: int) -> Self:
+        """The arrays one after another in a buffer."""
+        arrays, at = {}, 0
+        for name, kind, shape in _layout(blocks, lanes, width):
+            array = np.frombuffer(buffer, kind, int(np.prod(shape)), at)
+            arrays[name] = array.reshape(shape)
+            at += array.nbytes
+        return cls(**arrays)
 
-def _layout(blocks: int, lanes: int) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+
+def _check(path: Path, head: bytes, identity: list[int]) -> None:
+    """LedgerError where a file begins with another identity; one that was never written whole has none."""
+    found = np.frombuffer(head.ljust(8 * len(identity), b"\0"), np.int64).tolist()
+    if found == identity or not found[0]:
+        return
+    if found[0] != MAGIC:
+        raise LedgerError(f"{path} holds no ledger of this version: remove it, or give another place")
+    raise LedgerError(
+        f"{path} holds another ledger ({_words(found)}), not that of {_words(identity)}:"
+        " remove it, or give another place"
+    )
+
+
+def _words(identity: list[int]) -> str:
+    _, worker, blocks, lanes, width = identity
+    return f"job {worker >> 8}, rank {worker & 255}, {blocks} blocks of {lanes} lanes of up to {width} bits"
+
+
+def row_bytes(lanes: int, width: int) -> int:
+    """Of a block as on the wire."""
+    return -(-lanes * width // 8)
+
+
+def _layout(blocks: int, lanes: int, width: int) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
     """Every array: name, type, shape."""
-    yield "identity", np.int64, (4,)
+    yield "identity", np.int64, (5,)
     yield "begun", np.int64, (1,)
-    for name in ("entered", "settled", "oldest"):
-        yield name, np.int64, (blocks,)
-    for name in ("sent_in", "sent_scale", "sent_lanes", "sent_weight", "sent_oldest"):
-        yield name, np.int64, (PARTS, blocks)
-    for name in ("gradients_weight", "aggregated_weight", "discarded_weight"):
-        yield name, np.int64, (2, blocks)
-    for name in ("gradients", "aggregated", "discarded"):
-        yield name, np.int64, (2, blocks, lanes)
-    yield "sent", np.int32, (PARTS, blocks, lanes)
+    yield "journal", np.int64, (JOURNAL_NUMBERS + lanes,)
+    yield "records", RECORD, (blocks,)
+    yield "sent", SENT, (PARTS, GENERATIONS, blocks)
+    yield "pending", np.int64, (blocks, lanes)
+    yield "packed", np.uint8, (PARTS, GENERATIONS, blocks, row_bytes(lanes, width))
 
 
-def _size(blocks: int, lanes: int) -> int:
-    return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for _, kind, shape in _layout(blocks, lanes))
-
-
-def _arrays(buffer: bytearray | mmap.mmap, blocks: int, lanes: int) -> dict[str, npt.NDArray[Any]]:
-    """The arrays, one after another in the buffer."""
-    arrays, at = {}, 0
-    for name, kind, shape in _layout(blocks, lanes):
-        array = np.frombuffer(buffer, kind, int(np.prod(shape)), at)
-        arrays[name] = array.reshape(shape)
-        at += array.nbytes
-    return arrays
+def _size(blocks: int, lanes: int, width: int) -> int:
+    return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for _, kind, shape in _layout(blocks, lanes, width))

@@ -4,8 +4,7 @@
  * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Wrap-around is meant where it can happen:
  * it is written in unsigned numbers.
  */
-#include <math.h>
-#include <stdint.h>
+#include "values.h"
 
 /* The first float that is not finite or above `most` in magnitude, -1: none. */
 int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
@@ -20,10 +19,6 @@ int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
                 return i;
     }
     return -1;
-}
-
-static inline int64_t fixed_of(float value, double unit) {
-    return (int64_t)rint((double)value * unit);
 }
 
 /* Floats in units of 1 / `unit`. */
@@ -104,45 +99,6 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
-/* Of the chosen rows: what they have of the floats, fixed as above, is added to `pending`, and written, added to the other
- * copy, to copy `valid` of `gradients`, which has two one after the other. */
-void kernel_enter(const float *gradient, int64_t size, double unit, int64_t rows, int64_t lanes, const int64_t *chosen,
-                  int64_t count, const int64_t *valid, int64_t *gradients, int64_t *pending) {
-    for (int64_t at = 0; at < count; at++) {
-        const int64_t first = chosen[at] * lanes, copy = rows * lanes;
-        const int64_t rest = size - first, held = rest < 0 ? 0 : rest < lanes ? rest : lanes;
-        const float *restrict floats = gradient + first;
-        const int64_t *restrict before = gradients + (1 - valid[at]) * copy + first;
-        int64_t *restrict after = gradients + valid[at] * copy + first, *restrict left = pending + first;
-        for (int64_t i = 0; i < held; i++) {
-            const uint64_t value = (uint64_t)fixed_of(floats[i], unit);
-            after[i] = (int64_t)((uint64_t)before[i] + value);
-            left[i] = (int64_t)((uint64_t)left[i] + value);
-        }
-        for (int64_t i = held; i < lanes; i++)
-            after[i] = before[i];
-    }
-}
-
-/* Of the chosen rows: what their lanes, or votes of one each, stand for (`shift` by place among the chosen) is taken from
- * `pending`, and written, added to the other copy, to copy `valid` of `counted`, which has two one after the other. */
-void kernel_count(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *chosen, int64_t count,
-                  const int64_t *shift, int votes, const int64_t *valid, int64_t *counted, int64_t *pending) {
-    for (int64_t at = 0; at < count; at++) {
-        const int by = (int)shift[at] + votes;
-        const uint64_t less = (uint64_t)votes << shift[at];
-        const int64_t first = chosen[at] * lanes, copy = rows * lanes;
-        const int32_t *restrict from = in + first;
-        const int64_t *restrict before = counted + (1 - valid[at]) * copy + first;
-        int64_t *restrict after = counted + valid[at] * copy + first, *restrict left = pending + first;
-        for (int64_t i = 0; i < lanes; i++) {
-            const uint64_t value = ((uint64_t)(int64_t)from[i] << by) - less;
-            after[i] = (int64_t)((uint64_t)before[i] + value);
-            left[i] = (int64_t)((uint64_t)left[i] - value);
-        }
-    }
-}
-
 /* Values times a factor for each row, as floats. */
 void kernel_scale(const int64_t *values, int64_t rows, int64_t lanes, const double *factor, float *out) {
     for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes)
@@ -174,70 +130,12 @@ void kernel_magnitudes(const int64_t *values, int64_t rows, int64_t lanes, uint6
     }
 }
 
-/* Lanes to the wire: the first in the high bits. */
-static void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
-    for (int64_t i = 0; i < size; i++)
-        out[i] = __builtin_bswap32((uint32_t)lanes[i]);
-}
-
-static void pack_16(const int32_t *lanes, int64_t size, uint16_t *out) {
-    for (int64_t i = 0; i < size; i++)
-        out[i] = __builtin_bswap16((uint16_t)lanes[i]);
-}
-
-static void pack_8(const int32_t *lanes, int64_t size, uint8_t *out) {
-    for (int64_t i = 0; i < size; i++)
-        out[i] = (uint8_t)lanes[i];
-}
-
-static void pack_4(const int32_t *lanes, int64_t size, uint8_t *out) {
-    for (int64_t i = 0; i < size / 2; i++)
-        out[i] = (uint8_t)((uint32_t)lanes[2 * i] << 4 | ((uint32_t)lanes[2 * i + 1] & 15));
-}
-
-/* And back. */
-static void unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
-    (void)is_signed; /* 32 bits are all there is */
-    for (int64_t i = 0; i < size; i++)
-        lanes[i] = (int32_t)__builtin_bswap32(in[i]);
-}
-
-static void unpack_16(const uint16_t *in, int64_t size, int is_signed, int32_t *lanes) {
-    const int32_t sign = is_signed ? 1 << 15 : 0;
-    for (int64_t i = 0; i < size; i++)
-        lanes[i] = ((int32_t)__builtin_bswap16(in[i]) ^ sign) - sign;
-}
-
-static void unpack_8(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
-    const int32_t sign = is_signed ? 1 << 7 : 0;
-    for (int64_t i = 0; i < size; i++)
-        lanes[i] = ((int32_t)in[i] ^ sign) - sign;
-}
-
-static void unpack_4(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
-    const int32_t sign = is_signed ? 1 << 3 : 0;
-    for (int64_t i = 0; i < size / 2; i++) {
-        lanes[2 * i] = ((int32_t)(in[i] >> 4) ^ sign) - sign;
-        lanes[2 * i + 1] = ((int32_t)(in[i] & 15) ^ sign) - sign;
-    }
-}
-
 void kernel_pack(const int32_t *lanes, int64_t size, int width, void *out) {
-    switch (width) {
-    case 32: pack_32(lanes, size, out); break;
-    case 16: pack_16(lanes, size, out); break;
-    case 8: pack_8(lanes, size, out); break;
-    default: pack_4(lanes, size, out);
-    }
+    pack(lanes, size, width, out);
 }
 
 void kernel_unpack(const void *in, int64_t size, int width, int is_signed, int32_t *lanes) {
-    switch (width) {
-    case 32: unpack_32(in, size, is_signed, lanes); break;
-    case 16: unpack_16(in, size, is_signed, lanes); break;
-    case 8: unpack_8(in, size, is_signed, lanes); break;
-    default: unpack_4(in, size, is_signed, lanes);
-    }
+    unpack(in, size, width, is_signed, lanes);
 }
 
 /* Rows from the first on that have the same number, at most a chunk of them: they are done as one. */
@@ -248,30 +146,27 @@ static int64_t alike(const int64_t *number, int64_t rows, int64_t lanes) {
     return found;
 }
 
-/* kernel_round (seed < 0) or kernel_round_by_chance, and packed while the lanes are in the cache: `keep`, or where that
- * is null `buffer`, with room for a row and for CHUNK_LANES lanes. */
+/* kernel_round (seed < 0) or kernel_round_by_chance, and packed while the lanes are in the cache. `buffer` has room for
+ * a row and for CHUNK_LANES lanes. */
 void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
-                   int64_t seed, int width, int32_t *keep, int32_t *buffer, uint8_t *packed) {
+                   int64_t seed, int width, int32_t *buffer, uint8_t *packed) {
     for (int64_t row = 0, run; row < rows; row += run) {
         run = alike(shift + row, rows - row, lanes);
         const int64_t at = row * lanes, size = run * lanes;
-        int32_t *out = keep ? keep + at : buffer;
         if (seed < 0)
-            kernel_round(values + at, 1, size, shift + row, limit, out);
+            kernel_round(values + at, 1, size, shift + row, limit, buffer);
         else
-            round_by_chance(values + at, at, size, (int)shift[row], limit, (uint32_t)seed, out);
-        kernel_pack(out, size, width, packed + at * width / 8);
+            round_by_chance(values + at, at, size, (int)shift[row], limit, (uint32_t)seed, buffer);
+        pack(buffer, size, width, packed + at * width / 8);
     }
 }
 
-/* kernel_votes, and packed; `keep` and `buffer` as above. */
-void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t *keep, int32_t *buffer,
-                         uint8_t *packed) {
+/* kernel_votes, and packed. `buffer` has room for CHUNK_LANES lanes. */
+void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t *buffer, uint8_t *packed) {
     for (int64_t at = 0, chunk; at < size; at += chunk) {
         chunk = size - at < CHUNK_LANES ? size - at : CHUNK_LANES;
-        int32_t *out = keep ? keep + at : buffer;
-        kernel_votes(values + at, chunk, out);
-        kernel_pack(out, chunk, width, packed + at * width / 8);
+        kernel_votes(values + at, chunk, buffer);
+        pack(buffer, chunk, width, packed + at * width / 8);
     }
 }
 
@@ -281,7 +176,7 @@ void kernel_average(const uint8_t *const *blocks, int64_t rows, int64_t lanes, c
                     const int64_t *base, const double *factor, int width, int is_signed, int32_t *buffer,
                     int64_t *total, float *mean) {
     for (int64_t row = 0; row < rows; row++, total += lanes, mean += lanes) {
-        kernel_unpack(blocks[row], lanes, width, is_signed, buffer);
+        unpack(blocks[row], lanes, width, is_signed, buffer);
         kernel_spread(buffer, 1, lanes, shift + row, base + row, total);
         kernel_scale(total, 1, lanes, factor + row, mean);
     }

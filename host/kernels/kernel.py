@@ -73,39 +73,6 @@ class Kernel:
         """
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
-    def enter(
-        self, gradient: Floats, unit: float, rows: Integers, valid: Integers, gradients: Integers, pending: Integers
-    ) -> None:
-        """Add what fix() makes of floats, up to B * L of them, to rows of `pending` (B, L), and write it, added to the
-        other copy, to copy `valid` of the rows of `gradients` (2, B, L).
-
-        `rows` and `valid`: (N,), no row twice.  Both arrays, in C order, are changed.
-        """
-        lanes = pending.shape[1]
-        values = np.zeros((len(rows), lanes), np.int64)
-        for row, into in zip(rows.tolist(), values, strict=True):
-            part = gradient[row * lanes : (row + 1) * lanes]
-            into[: part.size] = self.fix(part, unit)
-        gradients[valid, rows] = gradients[1 - valid, rows] + values
-        pending[rows] += values
-
-    def count(
-        self,
-        lanes: Values,
-        rows: Integers,
-        shift: Integers,
-        valid: Integers,
-        aggregated: Integers,
-        pending: Integers,
-        *,
-        votes: bool,
-    ) -> None:
-        """move() of what some rows of lanes (B, L) stand for; `shift`, (N,), as in spread(); `votes`: each lane is one.
-
-        As there, the latter two are changed.
-        """
-        move(self.spread(lanes[rows], shift[:, None], 1 if votes else None), rows, valid, aggregated, pending)
-
     def scaled(self, values: Integers, factor: float | Floats64) -> Floats:
         """Values times `factor`, in float64 and then rounded."""
         scaled: Floats = (values * factor).astype(np.float32)
@@ -141,24 +108,17 @@ class Kernel:
         """Lanes of `width` bits each, shape (lanes,)."""
         return _unpacked(data, width, signed=signed).astype(np.int32)
 
-    def encode(
-        self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int, keep: Values | None
-    ) -> bytes:
-        """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes; `keep`: the lanes too."""
+    def encode(self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int) -> bytes:
+        """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes."""
         chances = None if seed is None else _chances(values, seed)
         octets = np.empty(values.shape, _wire_type(width))
         for rows, by in _alike(shift, values):
-            steps = _steps(values[rows], by, limit, None if chances is None else chances[rows])
-            octets[rows] = steps
-            if keep is not None:
-                keep[rows] = steps
+            octets[rows] = _steps(values[rows], by, limit, None if chances is None else chances[rows])
         return (_halved(octets) if width == 4 else octets).tobytes()
 
-    def encode_votes(self, values: Integers, width: int, keep: Values | None) -> bytes:
-        """votes() and pack(), of blocks of whole bytes; `keep`: the lanes too."""
+    def encode_votes(self, values: Integers, width: int) -> bytes:
+        """votes() and pack(), of blocks of whole bytes."""
         octets = (values >= 0).view(np.uint8)
-        if keep is not None:
-            keep[...] = octets
         return (_halved(octets) if width == 4 else octets).tobytes()
 
     def average(
@@ -184,13 +144,6 @@ def rows_of(blocks: list[int]) -> slice | list[int]:
     """What one or more rows of an array are had with: where they are neighbours a slice, so that nothing is copied."""
     first, end = blocks[0], blocks[0] + len(blocks)
     return slice(first, end) if blocks == list(range(first, end)) else blocks
-
-
-def move(values: Integers, rows: Integers, valid: Integers, aggregated: Integers, pending: Integers) -> None:
-    """Take values (N, L) from rows of `pending` (B, L), and write them, added to the other copy, to copy `valid` of the
-    rows of `aggregated` (2, B, L).  `rows` and `valid`: (N,), no row twice."""
-    aggregated[valid, rows] = aggregated[1 - valid, rows] + values
-    pending[rows] -= values
 
 
 def _steps(values: Integers, shift: int, limit: int, chances: Chances | None) -> Integers:

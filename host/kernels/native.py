@@ -14,6 +14,8 @@ from kofn.host.kernels.kernel import PER_BLOCK, Kernel, mean_of
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
+INCLUDE = SOURCE.parent
+"""Where values.h is."""
 
 _allocate = ctypes.pythonapi.PyBytes_FromStringAndSize
 _allocate.restype, _allocate.argtypes = py_object, [c_char_p, c_ssize_t]
@@ -33,15 +35,13 @@ SIGNATURES: Signatures = {
     "kernel_round_by_chance": (None, [*ROWS, c_void_p, c_int64, c_uint32, c_void_p]),
     "kernel_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_spread": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
-    "kernel_enter": (None, [c_void_p, c_int64, c_double, c_int64, c_int64, c_void_p, c_int64, *[c_void_p] * 3]),
-    "kernel_count": (None, [*ROWS, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p]),
     "kernel_scale": (None, [*ROWS, c_void_p, c_void_p]),
     "kernel_step": (None, [c_void_p, c_int64, c_float, c_float, c_void_p, c_void_p]),
     "kernel_magnitudes": (None, [*ROWS, c_void_p, c_void_p, c_void_p]),
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
-    "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
-    "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p, c_void_p]),
+    "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p]),
+    "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p]),
     "kernel_average": (
         None,
         [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
@@ -55,7 +55,7 @@ class NativeKernel(Kernel):
     name = "native"
 
     def __init__(self) -> None:
-        self._library = load_library(compile_file(SOURCE), SIGNATURES)
+        self._library = load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
 
     def first_bad(self, gradient: Floats, most: float) -> int:
         gradient = np.ascontiguousarray(gradient, np.float32)
@@ -93,27 +93,6 @@ class NativeKernel(Kernel):
         self._library.kernel_spread(*_rows(lanes), by.ctypes.data, base.ctypes.data, values.ctypes.data)
         return values
 
-    def enter(
-        self, gradient: Floats, unit: float, rows: Integers, valid: Integers, gradients: Integers, pending: Integers
-    ) -> None:
-        gradient = np.ascontiguousarray(gradient, np.float32)
-        chosen, into = (rows.ctypes.data, len(rows), valid.ctypes.data), (gradients.ctypes.data, pending.ctypes.data)
-        self._library.kernel_enter(gradient.ctypes.data, gradient.size, unit, *pending.shape, *chosen, *into)
-
-    def count(
-        self,
-        lanes: Values,
-        rows: Integers,
-        shift: Integers,
-        valid: Integers,
-        aggregated: Integers,
-        pending: Integers,
-        *,
-        votes: bool,
-    ) -> None:
-        chosen = (rows.ctypes.data, len(rows), shift.ctypes.data, votes, valid.ctypes.data)
-        self._library.kernel_count(*_rows(lanes), *chosen, aggregated.ctypes.data, pending.ctypes.data)
-
     def scaled(self, values: Integers, factor: float | Floats64) -> Floats:
         values, by = np.ascontiguousarray(values, np.int64), _blocks(values, factor, np.float64)
         scaled = np.empty(values.shape, np.float32)
@@ -146,26 +125,17 @@ class NativeKernel(Kernel):
         self._library.kernel_unpack(packed.ctypes.data, lanes.size, width, signed, lanes.ctypes.data)
         return lanes
 
-    def encode(
-        self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int, keep: Values | None
-    ) -> bytes:
-        if not _fits(keep, values):
-            return super().encode(values, shift, limit, seed, width, keep)
+    def encode(self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int) -> bytes:
         values, by, buffer = np.ascontiguousarray(values, np.int64), _blocks(values, shift), _buffer(values.shape[1])
         packed, at = _new_bytes(values.size * width // 8)
-        into = None if keep is None else keep.ctypes.data
         chance = -1 if seed is None else seed
-        numbers = (by.ctypes.data, limit, chance, width, into, buffer.ctypes.data, at)
-        self._library.kernel_encode(*_rows(values), *numbers)
+        self._library.kernel_encode(*_rows(values), by.ctypes.data, limit, chance, width, buffer.ctypes.data, at)
         return packed
 
-    def encode_votes(self, values: Integers, width: int, keep: Values | None) -> bytes:
-        if not _fits(keep, values):
-            return super().encode_votes(values, width, keep)
+    def encode_votes(self, values: Integers, width: int) -> bytes:
         values, buffer = np.ascontiguousarray(values, np.int64), _buffer(0)
         packed, at = _new_bytes(values.size * width // 8)
-        into = None if keep is None else keep.ctypes.data
-        self._library.kernel_encode_votes(values.ctypes.data, values.size, width, into, buffer.ctypes.data, at)
+        self._library.kernel_encode_votes(values.ctypes.data, values.size, width, buffer.ctypes.data, at)
         return packed
 
     def average(
@@ -191,11 +161,6 @@ def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers
     if votes is None:
         return shift, np.zeros_like(shift)
     return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
-
-
-def _fits(keep: Values | None, values: Integers) -> bool:
-    """Whether the lanes can go there directly, if anywhere."""
-    return keep is None or (keep.flags.c_contiguous and keep.dtype == np.int32 and keep.shape == values.shape)
 
 
 def _buffer(lanes: int) -> Values:

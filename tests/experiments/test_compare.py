@@ -443,8 +443,6 @@ def test_what_is_finished_is_not_run_again(made_up: Runs, tmp_path: Path) -> Non
     made_up.seen = []
     again = invoke(*arguments, "--report-only", "--json")
     assert (again.exit_code, made_up.seen, len(json.loads(again.stdout)["runs"])) == (0, [], 4)
-    ledger = [path for path in (tmp_path / "out").rglob("worker-*.npz") if "ceiling" not in str(path)]
-    assert ledger == [], "of replayed gradients they are large"
 
 
 def test_results_of_another_configuration_are_not_taken(made_up: Runs, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from kofn.host.arrays import Fixed, Integers
 from kofn.host.compression.codec import Codec, statistics
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import code_of, unpack
 
@@ -20,32 +21,30 @@ def send(ledger: Ledger, iteration: int, codec: Codec, blocks: Integers | None =
     """Encode these blocks (None: all) at the worker's own scale."""
     chosen = np.arange(ledger.blocks) if blocks is None else blocks
     scale = codec.scale(*statistics(ledger.pending))
-    packed = ledger.sending(iteration, chosen, code_of(codec.width), scale, part)
-    _check_packed(ledger, packed, part)
+    ledger.sending(iteration, chosen, code_of(codec.width), scale, part)
 
 
 def send_again(ledger: Ledger, block: int, iteration: int, codec: Codec, scale: int, part: int = 0) -> None:
     """Encode one block at another scale."""
     scales = np.full(ledger.blocks, scale)
-    packed = ledger.send_again(np.array([block]), iteration, code_of(codec.width), scales, part)
-    assert list(packed) == [block]
-    _check_packed(ledger, packed, part)
+    ledger.send_again(np.array([block]), iteration, code_of(codec.width), scales, part)
 
 
 def sent_weight(ledger: Ledger, block: int, part: int = 0) -> int:
     """Of the gradients that a contribution says that it brings."""
-    ((_, _, weight),) = ledger.noted_of([block], part)
-    return weight
+    return ledger.noted([block], part)[0].weight
 
 
 def sent_values(ledger: Ledger, codec: Codec, block: int, part: int = 0) -> Fixed:
     """What a contribution stands for, shape (elements,)."""
-    ((scale, lanes, _),) = ledger.noted_of([block], part)
-    assert lanes == code_of(codec.width)
-    numbers = unpack(ledger.noted(np.array([block]), part)[block], codec.width, signed=codec.signed)
-    return codec.decode(numbers[None], np.array([[scale]]), np.ones((1, 1), np.int64))[0]
+    (noted,) = ledger.noted([block], part)
+    assert noted.lanes == code_of(codec.width)
+    numbers = unpack(noted.values, codec.width, signed=codec.signed)
+    return codec.decode(numbers[None], np.array([[noted.scale]]), np.ones((1, 1), np.int64))[0]
 
 
-def _check_packed(ledger: Ledger, packed: dict[int, bytes], part: int) -> None:
-    """What leaves is what is noted."""
-    assert packed == ledger.noted(np.array(list(packed), int), part)
+def checksums_of(ledger: Ledger, values: Fixed) -> Integers:
+    """As the ledger has them of values (elements,), 0 beyond them."""
+    padded = np.zeros_like(ledger.pending)
+    padded.reshape(-1)[: values.size] = values
+    return checksums(padded)

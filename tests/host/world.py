@@ -21,6 +21,7 @@ from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.codec import Codec, to_fixed
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import width_of
 from kofn.host.protocol.block_layout import BlockLayout
@@ -68,7 +69,8 @@ def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint:
     Narrow lanes are clipped rather than 0: the ledger must see that something was added.
     """
     codec = copy(FixedPoint(workers=workers, gradient_range=1.0))
-    codec.limit = (2 ** (width_of(lanes) - 1) - 1) // workers
+    codec.width = width_of(lanes)
+    codec.limit = (2 ** (codec.width - 1) - 1) // workers
     codec.exponent = math.floor(math.log2(codec.limit)) + 6 * bool(lanes) - below
     return codec
 
@@ -269,8 +271,7 @@ class At:
     def all_packed(self, blocks: list[int], part: int = 0) -> list[tuple[int, Packed]]:
         """What the ledger says that is sent."""
         ledger = self.worker.ledger
-        values, noted = ledger.noted(np.array(blocks, int), part), ledger.noted_of(blocks, part)
-        return [(block, Packed(values[block], *says)) for block, says in zip(blocks, noted, strict=True)]
+        return list(zip(blocks, ledger.noted(blocks, part), strict=True))
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> None:
         scales = np.full(self.world.blocks, scale)
@@ -524,7 +525,7 @@ class World:
         addends = self.account.added[id]
         assert result.members == self.account.closed[id] == members_in(addends)
         assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
-        worker.ledger.settle(result)
+        worker.ledger.settle_results(result)
         for part in range(PARTS):
             if result.has(rank, part):
                 worker.own[block] += worker.codec.decode(addends[rank, part].astype(np.int32), result.scale, 1)
@@ -559,8 +560,10 @@ class World:
         worker = self.workers[rank]
         totals, protocol = worker.ledger.totals(), worker.protocol
         assert totals.conserved, "aggregated + pending + discarded = gradients"
-        assert np.array_equal(totals.discarded, worker.thrown.ravel()), "what was too late is discarded, nothing else"
-        assert np.array_equal(totals.aggregated, worker.own.ravel()), "aggregated is what the switch added"
+        assert np.array_equal(totals.discarded, checksums(worker.thrown)), (
+            "what was too late is discarded, nothing else"
+        )
+        assert np.array_equal(totals.aggregated, checksums(worker.own)), "aggregated is what the switch added"
         pending = [WEIGHT_UNIT * len(gradients) for gradients in worker.waiting]
         assert worker.ledger.waiting.tolist() == pending, "the weight of the gradients that are pending"
         waits = worker.then == "hear" and worker.beyond == protocol.iteration

@@ -68,14 +68,14 @@ def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
     fake.sums[1]["residual"][7] -= 1
     failures = one_trial(tmp_path, fake).failures
     assert failures == [
-        "trial all: worker 1: 1 elements, the first is 7, its gradients are not aggregated + residual + discarded"
+        "trial all: worker 1: 1 blocks, the first is 7, its gradients are not aggregated + residual + discarded"
     ]
 
 
 def test_a_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += fake.sums[1]["aggregated"][5]
-    assert "worker 3: 1 elements, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
+    assert "worker 3: 1 blocks, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
 
 
 def test_missing_sums_are_a_failure(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += 1
     assert without_worker_2(tmp_path / "one", fake, KILLED).failures == [
-        "trial all: workers 0 and 3: 1 elements, the first is 5, the results they applied differ"
+        "trial all: workers 0 and 3: 1 blocks, the first is 5, the results they applied differ"
     ]
     fake = simulate()
     fake.sums[1]["residual"][7] -= 1
     assert (
-        "worker 1: 1 elements, the first is 7, its gradients"
+        "worker 1: 1 blocks, the first is 7, its gradients"
         in without_worker_2(tmp_path / "two", fake, KILLED).failures[0]
     )
 

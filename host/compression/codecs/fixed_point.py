@@ -68,9 +68,9 @@ class FixedPoint:
         """A sum of steps, however many addends it has."""
         return kernel().spread(lanes, shift_of(scale))
 
-    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+    def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
         """encode() and pack() in one trial."""
-        return kernel().encode(values, shift_of(scale), self.limit, self._seed(values), self.width, keep)
+        return kernel().encode(values, shift_of(scale), self.limit, self._seed(values), self.width)
 
     def _seed(self, values: Fixed) -> int | None:
         """32 bits for this call; None where nothing is left to chance."""

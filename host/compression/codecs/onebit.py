@@ -35,9 +35,9 @@ class OneBit:
         """Votes for plus less votes for minus, in steps."""
         return kernel().spread(lanes, shift_of(scale), count)
 
-    def encode_packed(self, values: Fixed, scale: Exponents, keep: Values | None) -> bytes:
+    def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
         """encode() and pack() in one trial."""
-        return kernel().encode_votes(values, self.width, keep)
+        return kernel().encode_votes(values, self.width)
 
 
 onebit = OneBit

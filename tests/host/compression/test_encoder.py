@@ -14,6 +14,7 @@ from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.errors import AgentError
@@ -40,7 +41,8 @@ class Team:
         self.iteration, self.spread = 0, 2.0
 
     def _storage(self) -> LedgerStorage:
-        return LedgerStorage.in_memory(blocks=self.coding.layout.blocks, lanes=self.coding.layout.elements)
+        layout = self.coding.layout
+        return LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest)
 
     def encoder(self, rank: int) -> Encoder:
         """With the worker's ledger as they are."""
@@ -103,7 +105,7 @@ class Team:
         """Nothing is lost, and all go on alike."""
         ledgers = [encoder.ledger.totals() for encoder in self.encoders]
         assert all(one.conserved for one in ledgers)
-        assert np.array_equal(totals.ravel(), sum(one.aggregated for one in ledgers))
+        assert np.array_equal(checksums(totals), sum(one.aggregated for one in ledgers))
         plans = [encoder.plan.to_arrays() for encoder in self.encoders]
         for plan in plans[1:]:
             assert all(np.array_equal(plan[name], plans[0][name]) for name in plan)

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import kofn.host.compression.ledger
+from bench.ledger import measure
 from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
 from kofn.config.schema import ShardSection as ClassShard
-from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of, share_of
+from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of
 from kofn.host.compression.codec import FRACTION_BITS, to_fixed
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums, library
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
 from kofn.host.protocol.history import BlockId, Result
@@ -27,6 +29,7 @@ from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
 from kofn.host.workload.model import Perceptron, load_shard, load_shards
 from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.stragglers.drawn import Drawn
+from tests.host.compression.stores import MUTANTS, copied, left_by_kills, moments
 from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
 
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
@@ -61,7 +64,14 @@ def closed(iteration: int, block: int, *parts: int) -> Result:
     st.integers(0, WEIGHT_UNIT),
 )
 def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: int) -> None:
-    assert share_of(values, share).tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
+    """Of what pends when a block closes without it, and what is lost is discarded."""
+    storage = LedgerStorage.in_memory(blocks=1, lanes=8)
+    ledger = ledger_of(storage, CODEC, age=AgeWeight(weight=share / WEIGHT_UNIT))
+    ledger.add(np.zeros(8, np.float32), 1)
+    storage.pending[0], storage.records["gradients"] = values, checksums(values[None])
+    ledger.settle_results(closed(1, 0))
+    assert ledger.pending[0].tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
+    assert ledger.totals().conserved
 
 
 def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
@@ -72,7 +82,7 @@ def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
         "never less than a sixteenth, up to the limit"
     )
     assert [AgeWeight(weight=0.0).at(old) for old in (0, 1, 5)] == [256, 0, 0]
-    assert [age.older(old) for old in range(6)] == [179, 179, 179, 179, 0, 0], "of what waits one age after another"
+    assert age.per_iteration == 179, "of what waits one age after another"
     assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
     assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
 
@@ -219,7 +229,7 @@ class Twin:
 
     def _sent(self, part: int, block: int) -> None:
         expected, values = self.expected[block], numbers(sent_values(self.ledger, CODEC, block, part))
-        step = STEP if (scale := int(self.storage.sent_scale[part, block])) == CODEC.exponent else 1 << 40 - scale
+        step = 1 << 40 - self.ledger.noted([block], part)[0].scale
         rest = expected.pending - values - sum(other for other, _, _ in expected.away.values())
         assert np.abs(rest).max() <= step // 2, "what is on its way already is not sent again, and all else is"
         expected.send(part, values)
@@ -229,7 +239,7 @@ class Twin:
         if block in self.open:
             self.open.remove(block)
             inside = parts & self.expected[block].away.keys()
-            self.ledger.settle(closed(self.iteration, block, *inside))
+            self.ledger.settle_results(closed(self.iteration, block, *inside))
             self.expected[block].close(self.iteration, inside)
 
     def die(self) -> None:
@@ -239,9 +249,10 @@ class Twin:
         ledger, expected = self.ledger, self.expected
         totals, account = ledger.totals(), ledger.account()
         assert totals.conserved
+        assert ledger.pending.tolist() == [one.pending.tolist() for one in expected]
         for name in ("gradients", "aggregated", "discarded", "pending"):
-            found = getattr(totals, name).reshape(BLOCKS, LANES)
-            assert found.tolist() == [getattr(one, name).tolist() for one in expected], name
+            values = np.array([getattr(one, name).tolist() for one in expected])
+            assert np.array_equal(getattr(totals, name), checksums(values)), name
         assert ledger.waiting.tolist() == [one.weight for one in expected]
         assert ledger.unsent(self.iteration).tolist() == [one.unsent for one in expected]
         shares = [sum(weights) / BLOCKS / WEIGHT_UNIT for weights in zip(*(
@@ -286,6 +297,11 @@ def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int,
 ONES = np.ones(8, np.float32)
 
 
+def alike(value: int, lanes: int) -> np.ndarray:
+    """The checksum of a block whose values are all the same."""
+    return checksums(np.full((1, lanes), value))
+
+
 def test_two_parts_of_a_block_are_counted_together() -> None:
     """What the second has is what came after the first; both are in one sum, or one of them, or none."""
     for inside, aggregated, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
@@ -296,11 +312,11 @@ def test_two_parts_of_a_block_are_counted_together() -> None:
             send(ledger, 1, CODEC, part=part)
             assert sent_values(ledger, CODEC, 0, part).tolist() == [value << FRACTION_BITS] * 8
             assert sent_weight(ledger, 0, part) == WEIGHT_UNIT
-        ledger.settle(closed(1, 0, *inside))
+        ledger.settle_results(closed(1, 0, *inside))
         totals = ledger.totals()
         assert totals.conserved
-        assert totals.aggregated.tolist() == [aggregated << FRACTION_BITS] * 8
-        assert totals.pending.tolist() == [left << FRACTION_BITS] * 8
+        assert np.array_equal(totals.aggregated, alike(aggregated << FRACTION_BITS, 8))
+        assert ledger.pending.tolist() == [[left << FRACTION_BITS] * 8]
         assert ledger.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
         assert ledger.account().oldest == (0 if len(inside) == 2 else 1)
 
@@ -314,8 +330,9 @@ def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent()
         scale = CODEC.exponent if lanes == 0 else 4
         ledger.sending(1, np.arange(3), lanes, np.full(3, scale), part)
     for block, parts in enumerate(((0, 1, 2), (1, 2), (0, 1))):
-        ledger.settle(closed(1, block, *parts))
-    aggregated = ledger.totals().aggregated.reshape(3, 8)[:, 0] / 2.0**40
+        ledger.settle_results(closed(1, block, *parts))
+    entered = 3 * to_fixed(np.full(1, 1.3, np.float32))
+    aggregated = (entered - ledger.pending[:, 0]) / 2.0**40
     wide, narrow = 1.3, round(1.3 * 16) / 16
     assert aggregated == pytest.approx([3 * wide, wide + narrow + (wide - narrow), wide + narrow], abs=1e-6), (
         "what the narrow part left over is in the one after it"
@@ -339,7 +356,7 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     assert [sent_weight(ledger, block) for block in range(2)] == [256, 256 + 64]
     assert ledger.unsent(3).tolist() == [0, 0]
     assert ledger.free_part == 2
-    ledger.settle(closed(3, 0, 0), closed(3, 1))
+    ledger.settle_results(closed(3, 0, 0), closed(3, 1))
     assert ledger.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
     assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
     assert ledger.account().oldest == 1
@@ -347,7 +364,7 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     assert ledger.free_part == 1
     send(ledger, 4, CODEC)
     assert [sent_weight(ledger, block) for block in range(2)] == [32, 160]
-    ledger.settle(closed(4, 0, 0), closed(4, 1, 0))
+    ledger.settle_results(closed(4, 0, 0), closed(4, 1, 0))
     assert ledger.account().oldest == 0
     assert ledger.totals().conserved
 
@@ -360,7 +377,7 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
             ledger.begin(iteration)
             ledger.add(ONES, iteration)
             send(ledger, iteration, CODEC)
-            ledger.settle(closed(iteration, 0))
+            ledger.settle_results(closed(iteration, 0))
             assert ledger.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
         assert ledger.totals().conserved
     late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
@@ -373,11 +390,11 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
 def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
     ledger.begin(1)
-    ledger.settle(closed(1, 1))
+    ledger.settle_results(closed(1, 1))
     ledger.add(np.ones(16, np.float32), 1)
     assert ledger.waiting.tolist() == [256, 128]
     ledger.begin(4)
-    ledger.settle(closed(4, 1))
+    ledger.settle_results(closed(4, 1))
     ledger.add(np.ones(16, np.float32), 2, current=4)
     assert ledger.waiting.tolist() == [256 + 64, 64 + 32]
     account = ledger.account()
@@ -391,8 +408,89 @@ def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
     ledger.add(ONES, 1)
     send(ledger, 1, CODEC)
     with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
-        ledger.settle(closed(1, 0, 0, 1))
+        ledger.settle_results(closed(1, 0, 0, 1))
     assert not ledger.totals().aggregated.any()
+
+
+def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() -> None:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=4, lanes=8), CODEC)
+    ledger.begin(1)
+    for part in (0, 1):
+        ledger.add(np.ones(32, np.float32), 1, batch=part)
+        send(ledger, 1, CODEC, part=part)
+    ledger.settle(1, np.array([3, 0, 4, -1]), np.array([0b11, 0b10, 0b1, 0b1]))
+    assert (ledger.waiting // WEIGHT_UNIT).tolist() == [1, 2, 2, 0]
+    assert ledger.unsettled(1) == [1, 2]
+    before = ledger.pending.copy()
+    for iteration, parts in ((1, 0b1), (0, 0)):
+        ledger.settle(iteration, np.array([3, 0]), np.array([parts, parts]))
+    ledger.settle(1, np.array([], int), np.array([], int))
+    for parts in (0b100, 0b10000, -1):
+        with pytest.raises(
+            ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"
+        ):
+            ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
+    assert np.array_equal(ledger.pending, before), "of block 1 neither"
+    with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
+        ledger.settle(1, np.array([1, 2]), np.array([0b1]))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 8, 300]))
+def test_a_checksum_is_linear_and_that_of_nothing_else(seed: int, lanes: int) -> None:
+    random = np.random.default_rng(seed)
+    one, other = random.integers(-(2**63), 2**63, (2, 3, lanes))
+    assert np.array_equal(checksums(one + other), checksums(one) + checksums(other))
+    assert np.array_equal(checksums(-one), -checksums(one))
+    changed, row, lane = one.copy(), random.integers(3), random.integers(lanes)
+    changed[row, lane] ^= 1 << int(random.integers(63))
+    assert np.flatnonzero(checksums(changed) != checksums(one)).tolist() == [row]
+    exchanged = one[:, random.permutation(lanes)]
+    assert np.array_equal((checksums(exchanged) == checksums(one)), (exchanged == one).all(axis=1))
+
+
+@pytest.mark.parametrize(("width", "lanes", "least"), [(32, 2048, 16), (16, 4096, 12), (8, 8192, 10), (4, 16384, 9)])
+def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
+    tmp_path: Path, width: int, lanes: int, least: int
+) -> None:
+    """Bytes an element: of the layout without the parts that are not used, and on the disk, where these are holes."""
+    blocks, path = 64, tmp_path / "ledger"
+    storage = LedgerStorage.in_file(path, job=1, rank=0, blocks=blocks, lanes=lanes, width=width)
+    codec = FixedPoint(workers=1, width=width)
+    ledger = ledger_of(storage, codec)
+    for iteration in range(1, 5):
+        ledger.begin(iteration)
+        ledger.add(np.ones(blocks * lanes, np.float32), iteration)
+        send(ledger, iteration, codec)
+        ledger.settle(iteration, np.arange(blocks), np.ones(blocks, int))
+    whole = sum(getattr(storage, field.name).nbytes for field in fields(storage))
+    used = whole - storage.packed[1:].nbytes
+    assert least < used / storage.pending.size < least + 0.5
+    assert least < path.stat().st_blocks * 512 / storage.pending.size < least + 0.5
+
+
+def test_the_bench_says_what_a_ledger_costs() -> None:
+    rows = measure((32, 8), (2048, 256), elements=10_000, repetitions=1)
+    assert [(row["codec"], row["lanes"], int(row["bytes"])) for row in rows] == [
+        ("int32", 2048, 16),
+        ("int32", 256, 17),
+        ("int8", 2048, 10),
+        ("int8", 256, 11),
+    ]
+    assert all(row["sum_ms"] >= row["settle_ms"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("KOFN_CACHE", "/dev/null/x")])
+def test_where_there_is_no_compiler_there_is_no_ledger(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    library.cache_clear()
+    try:
+        with pytest.raises(LedgerError, match=r"a worker's ledger is native code: .*(no C compiler|Not a directory)"):
+            ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+    finally:
+        monkeypatch.undo()
+        library.cache_clear()
 
 
 # -- whoever dies, at any moment
@@ -410,7 +508,7 @@ def settle(block):
     members = 4 if block % 2 else 8
     id = BlockId(iteration, block)
     scale = codec.exponent
-    ledger.settle(Result(id=id, scale=scale, lanes=0, k=1, count=1, weight=256, members=members, values=b""))
+    ledger.settle_results(Result(id=id, scale=scale, lanes=0, k=1, count=1, weight=256, members=members, values=b""))
 
 storage = LedgerStorage.in_file(Path(sys.argv[1]), job=1, rank=2, blocks=64, lanes=64)
 codec = FixedPoint(workers=1, gradient_range=2.0**20)
@@ -448,54 +546,25 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, age):
         unsettled = ledger.unsettled(ledger.begun)
         for block in range(64):
             if block % 2 == 0 or block in unsettled:
-                ledger.settle(result(ledger.begun, block, 0b100 if block % 2 else 0b1000))
+                ledger.settle_results(result(ledger.begun, block, 0b100 if block % 2 else 0b1000))
         assert ledger.unsettled(ledger.begun) == []
-        totals = ledger.totals()
-        gradients, aggregated, out, left = (
-            part.reshape(64, 64) for part in (totals.gradients, totals.aggregated, totals.discarded, totals.pending)
-        )
+        totals, left = ledger.totals(), ledger.pending
         assert totals.conserved
-        assert np.array_equal(left[:, 0], ledger.waiting << FRACTION_BITS - 8), "each gradient is all ones"
-        assert np.all(aggregated == aggregated[:, :1]), "a block is aggregated whole"
-        assert not aggregated[::2].any()
-        assert not out[1::2].any()
-        kept, none = (left, out) if age is NOTHING_FADES else (out, left)
-        assert np.array_equal(kept[::2], gradients[::2]), "a late block is stashed, or discarded, whole"
+        assert np.array_equal(left, np.repeat(ledger.waiting << FRACTION_BITS - 8, 64).reshape(64, 64)), "all ones"
+        entered = storage.records["entered_weight"]
+        assert np.array_equal(totals.gradients, [alike(int(weight) << 32, 64)[0] for weight in entered])
+        assert not totals.aggregated[::2].any()
+        assert not totals.discarded[1::2].any()
+        kept, none = (totals.pending, totals.discarded)[:: 1 if age is NOTHING_FADES else -1]
+        assert np.array_equal(kept[::2], totals.gradients[::2]), "a late block is stashed, or discarded, whole"
         assert not none[::2].any()
         before = ledger.begun
     assert before > 7
 
 
-def copied(storage: LedgerStorage) -> LedgerStorage:
-    return LedgerStorage(**{field.name: getattr(storage, field.name).copy() for field in fields(storage)})
-
-
-def moments(storage: LedgerStorage, act: Callable[[], object]) -> list[LedgerStorage]:
-    """What a kill would leave: copies of the ledger before every line of host/compression/ledger.py that `act` runs;
-    each once."""
-    found = [copied(storage)]
-
-    def same(before: LedgerStorage) -> bool:
-        return all(np.array_equal(getattr(before, one.name), getattr(storage, one.name)) for one in fields(storage))
-
-    def trace(frame, event, _):
-        if frame.f_code.co_filename == kofn.host.compression.ledger.__file__:
-            if event == "line" and not same(found[-1]):
-                found.append(copied(storage))
-            return trace
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-    return found
-
-
 def same_ledger(one: Ledger, other: Ledger) -> None:
     """To the last bit, and so is what their next contribution says."""
+    assert np.array_equal(one.pending, other.pending)
     ours, theirs = one.totals(), other.totals()
     for name in ("gradients", "aggregated", "pending", "discarded"):
         assert np.array_equal(getattr(ours, name), getattr(theirs, name)), f"who goes on there has other {name}"
@@ -519,7 +588,7 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
     ledger = ledger_of(storage, CODEC, age=age)
     for iteration in range(max(ledger.begun, 1), last + 1):
         ledger.begin(iteration)
-        ledger.settle(closed(iteration, 1))
+        ledger.settle_results(closed(iteration, 1))
         for part, begun, batch in ((1, iteration - 1, 3), (0, iteration, 0), (2, iteration, 1)):
             gradient = np.random.default_rng([iteration, part]).normal(size=SIX * 2).astype(np.float32)
             for blocks in np.array([4, 2, 1]), None:
@@ -527,35 +596,83 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
             send(ledger, iteration, CODEC, part=part)
             whole = np.flatnonzero(ledger.unsent(iteration) == 0)
             for block in np.intersect1d(whole, ledger.unsettled(iteration)):
-                sent = [other for other in (1, 0, 2) if storage.sent_in[other, block] == iteration]
+                sent = [
+                    other for other in (1, 0, 2) if storage.sent[other, iteration % 2, block]["iteration"] == iteration
+                ]
                 rest = ledger.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
                 assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
-            if not part and 5 in ledger.unsettled(iteration) and storage.sent_scale[0, 5] != 20:
+            if not part and 5 in ledger.unsettled(iteration) and ledger.noted([5])[0].scale != 20:
                 send_again(ledger, 5, iteration, CODEC, 20)
         for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
-            ledger.settle(closed(iteration, block, *parts))
+            ledger.settle_results(closed(iteration, block, *parts))
         ledger.reconcile(closed(iteration, 5))
     return ledger
 
 
-@pytest.mark.parametrize("age", [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)], ids=str)
-def test_who_goes_on_after_a_kill_before_any_line_has_the_same_books(age):
-    """Gradients, sums and what has faded, with their weights and ages, whichever part of which block was at hand."""
+AGES = [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)]
+
+
+def go_on(age: AgeWeight, mutant: str = "") -> None:
+    """Whoever goes on after a kill at any store of the first iterations has the ledger of one that was not killed."""
     storage = LedgerStorage.in_memory(blocks=SIX, lanes=2)
-    found = moments(storage, lambda: live(storage, 3, age))
+    found = left_by_kills(
+        moments(storage, lambda: live(storage, 3, age), mutant), lambda died: ledger_of(died, CODEC, age=age), mutant
+    )
     whole = live(storage, 3, age)
     assert whole.totals().conserved
     assert whole.account().summed > 1
     assert len(found) > 80
-    for moment in found:
-        died = ledger_of(copied(moment), CODEC, age=age)
-        assert died.totals().conserved
-        assert (died.waiting >= 0).all()
-        same_ledger(live(moment, 3, age), whole)
+    for died in found:
+        ledger = ledger_of(died, CODEC, age=age)
+        assert ledger.totals().conserved
+        assert (ledger.waiting >= 0).all()
+        same_ledger(live(died, 3, age), whole)
+
+
+@pytest.mark.parametrize("age", AGES, ids=str)
+def test_who_goes_on_after_a_kill_at_any_store_has_the_same_books(age: AgeWeight) -> None:
+    """Gradients, sums and what has faded, with their weights and ages, whichever part of which block was at hand."""
+    go_on(age)
+
+
+def refuse(mutant: str = "") -> None:
+    """A late gradient is on its way, a newer one waits; the slot sums at another scale, and it is killed over that."""
+    storage = LedgerStorage.in_memory(blocks=1, lanes=2)
+    ledger = ledger_of(storage, CODEC)
+    ledger.begin(3)
+    for begun, part in ((1, 1), (3, None)):
+        ledger.add(ONES[:2], begun, current=3)
+        if part:
+            send(ledger, 3, CODEC, part=part)
+    found = left_by_kills(
+        moments(storage, lambda: send_again(ledger_of(storage, CODEC), 0, 3, CODEC, 20, part=1), mutant),
+        lambda died: ledger_of(died, CODEC),
+        mutant,
+    )
+    oldest = dict[int, int]()
+    for died in found:
+        ledger = ledger_of(died, CODEC)
+        unsent = int(ledger.unsent(3)[0]) // WEIGHT_UNIT
+        ledger.settle_results(closed(3, 0, *[1][: unsent < 2]))
+        now = ledger.account().oldest
+        assert oldest.setdefault(unsent, now) == now, "what waits goes on with the age that it has"
+    assert oldest == {1: 3, 2: 1, 0: 0}
+
+
+def test_who_is_killed_over_a_refusal_has_what_waits_no_older_than_it_is() -> None:
+    refuse()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_another_order_of_stores_is_found(mutant: str) -> None:
+    with pytest.raises(AssertionError, match=r"goes on|conserved|opens it|what is noted"):
+        refuse(mutant)
+        for age in AGES:
+            go_on(age, mutant)
 
 
 @pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
-def test_weights_are_those_of_the_values_after_a_kill_before_any_line(age):
+def test_weights_are_those_of_the_values_after_a_kill_at_any_store(age):
     """Gradients of ones: what is pending of a block says how many gradients it is, and so does what is sent."""
     left = [0, 4, 4, 4] if age is NOTHING_FADES else [0, 0, 0, 1]
 
@@ -563,7 +680,7 @@ def test_weights_are_those_of_the_values_after_a_kill_before_any_line(age):
         ledger = ledger_of(storage, CODEC, age=age)
         for iteration in range(max(ledger.begun, 1), last + 1):
             ledger.begin(iteration)
-            ledger.settle(closed(iteration, 1))
+            ledger.settle_results(closed(iteration, 1))
             for blocks in np.array([2, 1]), None:
                 ledger.add(ONES, iteration, blocks)
             send(ledger, iteration, CODEC)
@@ -571,18 +688,20 @@ def test_weights_are_those_of_the_values_after_a_kill_before_any_line(age):
                 brought = sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS
                 assert sent_weight(ledger, block) == brought * WEIGHT_UNIT
             for block, parts in ((0, (0,)), (2, ()), (3, (0,) if iteration % 2 == 0 else ())):
-                ledger.settle(closed(iteration, block, *parts))
+                ledger.settle_results(closed(iteration, block, *parts))
             ledger.reconcile(closed(iteration, 3))
         return ledger
 
     storage = LedgerStorage.in_memory(blocks=4, lanes=2)
-    found = moments(storage, lambda: live_on_ones(storage, 4))
+    found = left_by_kills(
+        moments(storage, lambda: live_on_ones(storage, 4)), lambda died: ledger_of(died, CODEC, age=age)
+    )
     assert ledger_of(storage, CODEC, age=age).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
     assert len(found) > 80
-    for moment in found:
-        died = ledger_of(copied(moment), CODEC, age=age)
-        assert np.array_equal(died.pending, np.repeat(died.waiting << FRACTION_BITS - 8, 2).reshape(4, 2))
-        assert live_on_ones(moment, 4).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+    for died in found:
+        ledger = ledger_of(died, CODEC, age=age)
+        assert np.array_equal(ledger.pending, np.repeat(ledger.waiting << FRACTION_BITS - 8, 2).reshape(4, 2))
+        assert live_on_ones(died, 4).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
 
 
 def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
@@ -604,14 +723,14 @@ def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_su
         ledger.add(ONES, iteration)
         send(ledger, iteration, codec)
         assert sent_weight(ledger, 0) == min(iteration * WEIGHT_UNIT, WEIGHT_MAX)
-        ledger.settle(closed(iteration, 0))
+        ledger.settle_results(closed(iteration, 0))
     assert 64 * PARTS * sent_weight(ledger, 0) < 2**32
     ledger.add(ONES, most + 10)
     send(ledger, most + 10, codec)
-    ledger.settle(closed(most + 10, 0, 0))
+    ledger.settle_results(closed(most + 10, 0, 0))
     assert ledger.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
     found_closed = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
-    found_closed.settle(closed(1, 0))
+    found_closed.settle_results(closed(1, 0))
     found_closed.add(ONES, 1)
     send(found_closed, 1, codec)
     assert (found_closed.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
@@ -626,7 +745,7 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
         ledger.add(np.arange(16, dtype=np.float32), iteration)
         send(ledger, iteration, CODEC)
         for block in range(2):
-            ledger.settle(closed(iteration, block, 0))
+            ledger.settle_results(closed(iteration, block, 0))
     before = ledger.totals()
     for same in (closed(2, 0, 0), closed(1, 1), closed(3, 1)):
         ledger.reconcile(same)
@@ -635,8 +754,9 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
         ledger.reconcile(closed(2, 1))
     after = ledger.totals()
     assert after.conserved
-    assert np.array_equal(after.aggregated[:8], before.aggregated[:8])
-    assert np.array_equal(after.aggregated[8:], before.aggregated[8:] // 2)
+    values = to_fixed(np.arange(16, dtype=np.float32)).reshape(2, 8)
+    assert np.array_equal(after.aggregated, checksums(values * np.array([[2], [1]])))
+    assert np.array_equal(ledger.pending, values * np.array([[0], [1]]))
     assert ledger.waiting.tolist() == [0, WEIGHT_UNIT]
 
 
@@ -651,15 +771,15 @@ def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, th
         ledger.add(value * ONES, 1, batch=part)
         send(ledger, 1, CODEC, part=part)
     before = copied(storage)
-    ledger.settle(closed(1, 0, *mine), closed(1, 1, 0))
+    ledger.settle_results(closed(1, 0, *mine), closed(1, 1, 0))
     other = ledger_of(before, CODEC)
-    other.settle(closed(1, 0, *theirs), closed(1, 1, 0))
+    other.settle_results(closed(1, 0, *theirs), closed(1, 1, 0))
     for _ in range(2):
         ledger.reconcile(closed(1, 0, *theirs))
     same_ledger(ledger, other)
     same_ledger(ledger_of(storage, CODEC), other)
     aggregated = sum(values[part] for part in theirs)
-    assert ledger.totals().aggregated.reshape(2, 4)[:, 0].tolist() == [aggregated << FRACTION_BITS, 1 << FRACTION_BITS]
+    assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [sum(values) - aggregated, sum(values) - 1]
 
 
 def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs():
@@ -671,7 +791,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
         ledger.add(ONES, iteration)
         send(ledger, iteration, CODEC)
         if iteration == 1:
-            ledger.settle(closed(1, 0, 0))
+            ledger.settle_results(closed(1, 0, 0))
     again = ledger_of(storage, CODEC)
     again.reconcile(closed(1, 0))
     send(again, 2, CODEC)
@@ -681,7 +801,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
     send_again(again, 0, 2, CODEC, CODEC.exponent - 1)
     assert sent_weight(again, 0) == 2 * WEIGHT_UNIT
     assert sent_values(again, CODEC, 0)[0] == 2 << FRACTION_BITS
-    again.settle(closed(2, 0, 0))
+    again.settle_results(closed(2, 0, 0))
     assert again.waiting.tolist() == [0]
     assert not again.pending.any()
 
@@ -691,9 +811,10 @@ def test_what_is_taken_back_is_pending_and_never_discarded():
     ledger = ledger_of(storage, CODEC, age=DROPPED)
     ledger.add(np.ones(8, np.float32), 1)
     send(ledger, 1, CODEC)
-    ledger.settle(closed(1, 0, 0))
+    ledger.settle_results(closed(1, 0, 0))
     ledger.reconcile(closed(1, 0))
     for totals in (ledger.totals(), ledger_of(storage, CODEC, age=DROPPED).totals()):
+        assert totals.pending.all()
         assert np.array_equal(totals.pending, totals.gradients)
         assert not totals.discarded.any()
     assert ledger.account().oldest == 1
@@ -709,7 +830,7 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
             send(ledger, 2, CODEC, part=part)
         ledger.add(ONES, 2)
         send(ledger, 2, CODEC)
-        ledger.settle(closed(2, 0, 0))
+        ledger.settle_results(closed(2, 0, 0))
         ledger.reconcile(closed(2, 0))
         assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT]
         assert ledger.account().oldest == oldest
@@ -718,10 +839,24 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
 def test_books_of_others_are_refused(tmp_path):
     path = tmp_path / "ledger"
     LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
-    with pytest.raises(LedgerError, match=r"job and rank 1, 2; 3 blocks of 64 lanes.*not those of job 1, rank 1"):
-        LedgerStorage.in_file(path, job=1, rank=1, blocks=3, lanes=64)
+    others = {"rank": 1}, {"lanes": 32}, {"width": 8}
+    for other in others:
+        with pytest.raises(
+            LedgerError,
+            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits\), not that of job 1",
+        ):
+            LedgerStorage.in_file(path, **{"job": 1, "rank": 2, "blocks": 3, "lanes": 64, **other})
     with pytest.raises(LedgerError, match="No such file"):
         LedgerStorage.in_file(tmp_path / "none" / "ledger", job=1, rank=1, blocks=3, lanes=64)
+
+
+@pytest.mark.parametrize("content", [b"6kb\0nfok" + bytes(5000), b"something else", b"short"])
+def test_what_is_no_ledger_of_this_version_is_refused_and_left_as_it_is(tmp_path, content):
+    path = tmp_path / "ledger"
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or give another place"):
+        LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
+    assert path.read_bytes() == content
 
 
 def test_a_restart_sends_what_was_sent(tmp_path):
@@ -733,23 +868,24 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     send(first, 5, CODEC, part=1)
     first.add(np.arange(16, dtype=np.float32), 5)
     send(first, 5, CODEC)
-    sent = storage.sent.copy()
+    sent, packed = storage.sent.copy(), storage.packed.copy()
     again = ledger_of(LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
     again.begin(4)  # a peer whose replica it takes may be behind
     assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
     again.begin(5)
     assert (again.free_part, again.unsent(5).tolist()) == (2, [0, 0])
-    again.settle(closed(5, 1, 0))
+    again.settle_results(closed(5, 1, 0))
     again.add(np.ones(16, np.float32), 5)
     for part in (0, 1):
         send(again, 5, CODEC, part=part)
     assert np.array_equal(storage.sent, sent)
-    assert np.array_equal(again.sent_in(5), sent)
+    assert np.array_equal(storage.packed, packed)
+    assert np.array_equal(again.sent_in(5), packed[:, 1].view(">i4"))
     assert not again.sent_in(4).any()
-    again.settle(closed(5, 0, 0, 1))
+    again.settle_results(closed(5, 0, 0, 1))
     assert again.totals().conserved
     with pytest.raises(ProtocolError, match="which sent none"):
-        again.settle(closed(6, 0, 0))
+        again.settle_results(closed(6, 0, 0))
 
 
 @given(st.integers(1, 64), st.floats(0.001, 1000), arrays(np.int64, 32, elements=st.integers(-(2**60), 2**60)))

@@ -1,6 +1,6 @@
 """Ledger of blocks in lanes of any width, of which some rest: nothing is lost, whatever encoding leaves over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,24 @@ from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.errors import GradientError
+from kofn.host.errors import CodecError, GradientError, ProtocolError
 from kofn.host.wire.packet import WEIGHT_UNIT
-from tests.host.compression.test_ledger import copied, moments, result, same_ledger
-from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
+from tests.host.compression.stores import left_by_kills, moments
+from tests.host.compression.test_ledger import result, same_ledger
+from tests.host.lab import checksums_of, ledger_of, send, send_again, sent_values, sent_weight
 
 BLOCKS, ELEMENTS, ME = 4, 4, 0
+
+
+class Own(FixedPoint):
+    """A user's own, which ledger.c cannot decode."""
+
+
+class OwnBit(OneBit):
+    """One of those too."""
+
 
 CODECS: dict[str, Callable[[], Codec]] = {
     "int32": lambda: FixedPoint(workers=3, gradient_range=16.0),
@@ -32,6 +43,7 @@ CODECS: dict[str, Callable[[], Codec]] = {
     "int8": lambda: FixedPoint(workers=3, width=8, rounding="stochastic"),
     "int4": lambda: FixedPoint(workers=3, width=4),
     "onebit": lambda: OneBit(workers=3),
+    "own": lambda: Own(workers=3, width=16, rounding="stochastic"),
 }
 
 GRADIENTS = arrays(np.float32, BLOCKS * ELEMENTS, elements=st.floats(-100, 100, width=32))
@@ -69,7 +81,7 @@ def test_conservation_is_exact_for_every_codec(
                 send(ledger, iteration, codec, chosen)
             included = data.draw(st.booleans())
             own = sent_values(ledger, codec, block)
-            ledger.settle(result(iteration, block, 0b1 if included else 0b10))
+            ledger.settle_results(result(iteration, block, 0b1 if included else 0b10))
             aggregated[block] += own * included
             weight[block] = 0 if included else weight[block] * age.at(1) // WEIGHT_UNIT
             if not feedback and included:
@@ -79,19 +91,27 @@ def test_conservation_is_exact_for_every_codec(
         assert ledger.unsettled(iteration) == []
     totals = ledger.totals()
     assert totals.conserved
-    assert np.array_equal(totals.aggregated, aggregated.ravel())
-    assert np.array_equal(totals.gradients, sum(to_fixed(gradient) for gradient in gradients))
+    assert np.array_equal(totals.aggregated, checksums(aggregated))
+    entered = np.sum([to_fixed(gradient) for gradient in gradients], axis=0)
+    assert np.array_equal(totals.gradients, checksums_of(ledger, entered))
+    if not totals.discarded.any():
+        assert np.array_equal(ledger.pending.ravel(), entered - aggregated.ravel())
     assert ledger.waiting.tolist() == weight.tolist()
     if feedback and late == "kept":
         assert not totals.discarded.any()
 
 
-def live(storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool) -> Ledger:
+NARROW: dict[int, Codec] = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
+OWN: dict[int, Codec] = {1: Own(workers=3, width=16), 3: Own(workers=3, width=4)}
+
+
+def live(
+    storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool, codecs: Mapping[int, Codec] = NARROW
+) -> Ledger:
     """Goes on from wherever its ledger is, in lanes that change: block 0 is aggregated, 1 is late, 2 is refused once.
 
     Each rests in every third iteration; 3 is aggregated and taken back.
     """
-    codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     ledger = Ledger(storage, ME, codecs, age=age, feedback=feedback)
     for iteration in range(max(ledger.begun, 1), last + 1):
         ledger.begin(iteration)
@@ -102,30 +122,84 @@ def live(storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool) -
         scale = codecs[lanes].scale(*statistics(ledger.pending))
         chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
         ledger.sending(iteration, chosen, lanes, np.full(BLOCKS, 2 + iteration) if lanes == 3 else scale)
-        if 2 in chosen and storage.sent_scale[0, 2] != 6 and 2 in ledger.unsettled(iteration):
+        if 2 in chosen and storage.sent[0, iteration % 2, 2]["scale"] != 6 and 2 in ledger.unsettled(iteration):
             ledger.send_again(np.array([2]), iteration, 3, np.full(BLOCKS, 6))
         for block in chosen:
-            ledger.settle(result(iteration, block, 0b10 if block == 1 else 0b1))
+            ledger.settle_results(result(iteration, block, 0b10 if block == 1 else 0b1))
         ledger.reconcile(result(iteration, 3, 0b10))
     return ledger
 
 
 @pytest.mark.parametrize("late", AGES)
 @pytest.mark.parametrize("feedback", [False, True])
-def test_a_kill_before_any_line_loses_nothing(late: str, feedback: bool) -> None:
+@pytest.mark.parametrize("codecs", [NARROW, OWN], ids=["narrow", "own"])
+def test_a_kill_at_any_store_loses_nothing(late: str, feedback: bool, codecs: Mapping[int, Codec]) -> None:
     """Who goes on has what it would have had."""
     storage, age = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2), AGES[late]
-    found = moments(storage, lambda: live(storage, 3, age=age, feedback=feedback))
+    found = left_by_kills(
+        moments(storage, lambda: live(storage, 3, age=age, feedback=feedback, codecs=codecs)),
+        lambda died: Ledger(died, ME, codecs, age=age, feedback=feedback),
+    )
     whole = live(storage, 3, age=age, feedback=feedback)
     assert whole.totals().conserved
     assert len(found) > 60
-    for moment in found:
-        codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
-        died = Ledger(copied(moment), ME, codecs, age=age, feedback=feedback)
-        assert died.totals().conserved
+    for died in found:
+        ledger = Ledger(died, ME, codecs, age=age, feedback=feedback)
+        assert ledger.totals().conserved
         if not feedback:
-            assert not died.pending[died.waiting == 0].any(), "thrown away, or not yet aggregated"
-        same_ledger(live(moment, 3, age=age, feedback=feedback), whole)
+            assert not ledger.pending[ledger.waiting == 0].any(), "thrown away, or not yet aggregated"
+        same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
+
+
+@pytest.mark.parametrize(
+    ("native", "own"),
+    [
+        (NARROW, OWN),
+        ({2: FixedPoint(workers=3, width=8)}, {2: Own(workers=3, width=8)}),
+        ({3: OneBit(workers=3)}, {3: OwnBit(workers=3)}),
+    ],
+    ids=["narrow", "int8", "onebit"],
+)
+@given(seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from([2, 64, 1024, 1026, 2050]))
+@settings(max_examples=10, deadline=None)
+def test_native_code_decodes_as_codecs_do(
+    native: Mapping[int, Codec], own: Mapping[int, Codec], seed: int, lanes: int
+) -> None:
+    """Parts of a block in any lanes, of which some are in sums, and are taken back."""
+    random, scales = np.random.default_rng(seed), np.array([0, 17, 38])
+    parts = random.integers(0, 8, 3)
+    codes, given = random.choice([*native], 3), random.normal(0, 2, (3, 3 * lanes)).astype(np.float32)
+    ledgers = [Ledger(LedgerStorage.in_memory(blocks=3, lanes=lanes), ME, codecs) for codecs in (native, own)]
+    for ledger in ledgers:
+        ledger.begin(1)
+        for part, (code, gradient) in enumerate(zip(codes.tolist(), given, strict=True)):
+            ledger.add(gradient, 1, batch=part)
+            ledger.sending(1, np.arange(3), code, scales, part)
+        ledger.settle(1, np.array([2, 0, 7, 1]), np.array([*parts, 0])[[2, 0, 3, 1]])
+        ledger.reconcile(result(1, 0, 0b10))
+        assert ledger.totals().conserved
+    same_ledger(*ledgers)
+
+
+class TooLong(Own):
+    """Its lanes are not of the width that its place among the codecs says."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=3, width=8)
+        self.width = 32
+
+
+def test_a_codec_that_encodes_more_than_fits_is_refused() -> None:
+    storage = LedgerStorage.in_memory(blocks=2, lanes=4, width=8)
+    ledger = Ledger(storage, ME, {2: TooLong()})
+    with pytest.raises(CodecError, match=r"2 blocks in lanes of 8 bits are 32 bytes: 8 are needed, and a row .* has 4"):
+        ledger.sending(1, np.arange(2), 2, np.zeros(2, int))
+    with pytest.raises(
+        CodecError, match=r"2 blocks in lanes of 32 bits are 32 bytes: 32 are needed, and a row .* has 4"
+    ):
+        Ledger(storage, ME, {0: FixedPoint(workers=3)}).sending(1, np.arange(2), 0, np.zeros(2, int))
+    assert not storage.packed.any()
+    assert not storage.sent["iteration"].any()
 
 
 def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
@@ -137,8 +211,9 @@ def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
     ledger.send_again(np.array([1]), 1, 3, np.array([0, 0]))
     again = Ledger(storage, ME, codecs)
     for block in range(2):
-        again.settle(result(1, block, 0b1))
-    assert again.totals().aggregated.reshape(2, 4)[:, 0].tolist() == [3 << 39, 1 << 40]
+        again.settle_results(result(1, block, 0b1))
+    entered = to_fixed(np.full(1, 1.3, np.float32))
+    assert (entered - again.pending[:, 0]).tolist() == [3 << 39, 1 << 40]
     assert again.totals().conserved
 
 
@@ -148,12 +223,12 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
     for iteration in (1, 2, 3):
         ledger.add(np.ones(8, np.float32), iteration)
         send(ledger, iteration, codec, np.array([0]))
-        ledger.settle(result(iteration, 0, 0b1))
+        ledger.settle_results(result(iteration, 0, 0b1))
     assert ledger.waiting.tolist() == [0, 3 * WEIGHT_UNIT]
     assert ledger.pending.tolist() == [[0] * 4, [3 << 40] * 4]
     send(ledger, 4, codec)
     assert sent_weight(ledger, 1) == 3 * WEIGHT_UNIT
-    ledger.settle(result(4, 1, 0b1))
+    ledger.settle_results(result(4, 1, 0b1))
     assert ledger.waiting.tolist() == [0, 0]
 
 
@@ -164,13 +239,13 @@ def test_a_summary_block_is_not_in_the_books() -> None:
     send(ledger, 1, codec)
     before = ledger.totals()
     for block in (2, 3):
-        ledger.settle(result(1, block, 0b1))
+        ledger.settle_results(result(1, block, 0b1))
         ledger.reconcile(result(1, block, 0b10))
     assert np.array_equal(ledger.totals().aggregated, before.aggregated)
     assert ledger.unsettled(1) == [0, 1]
 
 
-@pytest.mark.parametrize("name", [*CODECS, "auto"])
+@pytest.mark.parametrize("name", ["int32", "int16", "int8", "int4", "onebit", "auto"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
 def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> None:
     coding = JobCoding.of(JobSection(workers=3, words=8), CompressSection(codec=name), 1000)
@@ -183,5 +258,5 @@ def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> No
     with pytest.raises(GradientError, match="gradient element 3 is"):
         encoder.enter(gradient, 1)
     assert (ledger.entered, ledger.pending.any(), ledger.totals().gradients.any()) == (0, False, False)
-    with pytest.raises(KeyError):
+    with pytest.raises(ProtocolError, match="block 0 was never sent as part 0"):
         encoder.packed(0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import unpack
@@ -21,7 +22,7 @@ from kofn.host.protocol.history import BlockId, Result
 from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
-from tests.host.lab import ledger_of, send, sent_weight
+from tests.host.lab import ledger_of, send
 
 WORDS, LANES = 1, 64
 
@@ -100,8 +101,7 @@ class Cluster:
         send(worker.ledger, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            values = worker.ledger.noted(np.array([block]))[block]
-            packed = Packed(values, worker.codec.exponent, 0, sent_weight(worker.ledger, block))
+            (packed,) = worker.ledger.noted([block])
             self.follow(rank, worker.protocol.contribute(block, packed, now=self.now))
         self.advance(rank)
 
@@ -128,7 +128,7 @@ class Cluster:
                 case Deliver(result=result):
                     assert result.id not in worker.results, "delivered twice"
                     worker.results[result.id] = result
-                    worker.ledger.settle(result)
+                    worker.ledger.settle_results(result)
                 case Complete():
                     pass
                 case AskPeers(id=id):
@@ -174,7 +174,7 @@ class Cluster:
             assert result.count == bin(result.members).count("1")
             total[id.block] += FixedPoint.decode(unpack(result.values, 32), result.scale, result.count)
         counted = sum(worker.ledger.totals().aggregated for worker in self.workers)
-        assert np.array_equal(total.ravel(), counted), "the switch's sums are not what the workers counted"
+        assert np.array_equal(checksums(total), counted), "the switch's sums are not what the workers counted"
 
 
 @settings(max_examples=60, deadline=None)

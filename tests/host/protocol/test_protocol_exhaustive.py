@@ -114,11 +114,13 @@ class Small(World):
         state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
         waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
         storage, weights = worker.ledger._storage, worker.ledger.waiting
-        oldest = np.where(weights > 0, storage.oldest, 0)
+        oldest = np.where(weights > 0, storage.records["oldest"], 0)
+        sent_in = np.moveaxis(storage.sent["iteration"], 1, 0)
+        current = np.max(sent_in * (sent_in >= p.iteration), axis=0)
         ledger = (
             *weights.tolist(),
             *oldest.tolist(),
-            *(storage.sent_in * (storage.sent_in >= p.iteration)).ravel().tolist(),
+            *current.ravel().tolist(),
         )
         return (state, *flights, tuple(waiting), tuple(sorted(p._blocks.slot_lanes.items())), known, ledger)
 

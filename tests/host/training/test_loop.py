@@ -111,7 +111,7 @@ def train(
     training, reports = Training(config, 1), list[Any]()
     agent, metrics = FakeAgent(training, over=over, **given), Metrics(path / "worker-1.jsonl")
     assert training.run(cast(Reducer, agent), metrics, reports.append) == "iterations"
-    nothing = np.zeros(0, np.int64)
+    nothing = np.zeros(1, np.int64)
     metrics.close(LedgerTotals(nothing, nothing, nothing, nothing), nothing)
     (report,) = reports
     return agent, report, json.loads((path / "worker-1.jsonl").read_text().splitlines()[0])

@@ -1,0 +1,404 @@
+/* What becomes of a worker's gradients, block by block, in memory that outlives the process (host/compression/ledger.py).
+ *
+ * A block's pending values and its record change together: what they will be is written to the journal, one store commits
+ * it, then it is applied. Whoever opens the ledger applies a committed change again, so a kill at any instruction leaves
+ * all of it or nothing. Of what became of gradients there are only checksums, which are linear: the sum of values times
+ * fixed odd factors, modulo 2**64. Wrap-around is meant where it can happen: it is written in unsigned numbers.
+ */
+#include <string.h>
+
+#include "values.h"
+
+enum {
+    PARTS = 4,
+    GENERATIONS = 2, /* what was sent in the current iteration, and in the one before */
+    BATCH_BITS = 2,
+    WEIGHT_BITS = 8,
+    WEIGHT_UNIT = 1 << WEIGHT_BITS,
+    FRACTION_BITS = 40,
+    CHUNK_LANES = 1024,
+};
+
+/* Of a block. */
+struct record {
+    int64_t entered; /* the newest gradient: its iteration, and in the lowest BATCH_BITS which one of that */
+    int64_t settled; /* the latest iteration whose result is known, and in the lowest PARTS bits our parts in it */
+    int64_t oldest;  /* when the oldest gradient was begun that waits and is in no part on its way, if one does */
+    int64_t entered_weight, aggregated_weight, discarded_weight;
+    uint64_t gradients, aggregated, discarded; /* checksums */
+};
+
+/* What was sent of a block as one part. */
+struct sent {
+    int64_t iteration; /* 0: nothing, or it is being written */
+    int64_t weight;
+    int64_t oldest; /* when the oldest gradient in it was begun, if it has any */
+    int32_t scale, lanes;
+};
+
+/* The next change of a block. */
+struct journal {
+    int64_t committed; /* 1 + the block; 0: nothing */
+    int64_t moved;     /* whether its values change */
+    int64_t withdrawn; /* 1 + the place of what is no longer sent; 0: none */
+    struct record record;
+    int64_t values[];
+};
+
+/* Where the arrays are; B blocks of `lanes` values, rows of `room` bytes as on the wire. */
+struct ledger {
+    int64_t blocks, lanes, room;
+    int64_t votes; /* bit c: lanes of code c are votes */
+    const uint64_t *factors; /* (lanes,) */
+    struct journal *journal;
+    struct record *records; /* (B,) */
+    struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
+    int64_t *pending;       /* (B, lanes) */
+    uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
+};
+
+/* How what waits fades when a block closes without it. */
+struct fading {
+    int64_t share; /* is left, in 1 / WEIGHT_UNIT, up to this age */
+    int64_t limit;
+    int64_t feedback; /* whether the encoding error of what is aggregated is kept */
+};
+
+/* Factors that no pattern of errors fits (splitmix64). */
+void ledger_factors(uint64_t *factors, int64_t lanes) {
+    for (int64_t i = 0; i < lanes; i++) {
+        uint64_t bits = (uint64_t)(i + 1) * 0x9E3779B97F4A7C15u;
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9u;
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EBu;
+        factors[i] = (bits ^ bits >> 31) | 1;
+    }
+}
+
+static uint64_t checksum(const uint64_t *factors, const int64_t *values, int64_t lanes) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < lanes; i++)
+        sum += factors[i] * (uint64_t)values[i];
+    return sum;
+}
+
+/* Of each row of values. */
+void ledger_checksums(const uint64_t *factors, const int64_t *values, int64_t rows, int64_t lanes, uint64_t *sums) {
+    for (int64_t row = 0; row < rows; row++)
+        sums[row] = checksum(factors, values + row * lanes, lanes);
+}
+
+/* The store comes after all before it and before all after it, as far as a kill can tell. */
+static void store(int64_t *place, int64_t value) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(place, value, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static void copy(const int64_t *restrict from, int64_t size, int64_t *restrict to) {
+    for (int64_t i = 0; i < size; i++)
+        to[i] = from[i];
+}
+
+/* Begins a change of a block: its record as it will be. */
+static struct record *stage(const struct ledger *ledger, int64_t block) {
+    struct journal *journal = ledger->journal;
+    journal->moved = journal->withdrawn = 0;
+    journal->record = ledger->records[block];
+    return &journal->record;
+}
+
+/* The block's values as they will be. */
+static int64_t *staged_values(const struct ledger *ledger, int64_t block) {
+    struct journal *journal = ledger->journal;
+    if (!journal->moved)
+        copy(ledger->pending + block * ledger->lanes, ledger->lanes, journal->values);
+    journal->moved = 1;
+    return journal->values;
+}
+
+/* What is committed becomes so: may be done again and again. */
+static void apply(const struct ledger *ledger) {
+    struct journal *journal = ledger->journal;
+    const int64_t block = journal->committed - 1;
+    if (journal->moved)
+        copy(journal->values, ledger->lanes, ledger->pending + block * ledger->lanes);
+    ledger->records[block] = journal->record;
+    if (journal->withdrawn)
+        ledger->sent[journal->withdrawn - 1].iteration = 0;
+    store(&journal->committed, 0);
+}
+
+static void commit(const struct ledger *ledger, int64_t block) {
+    store(&ledger->journal->committed, block + 1);
+    apply(ledger);
+}
+
+/* Ends what an earlier process has committed. */
+void ledger_open(const struct ledger *ledger) {
+    if (ledger->journal->committed)
+        apply(ledger);
+}
+
+static int64_t place_of(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
+    return (part * GENERATIONS + iteration % GENERATIONS) * ledger->blocks + block;
+}
+
+static const struct sent *sent_as(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
+    return &ledger->sent[place_of(ledger, part, iteration, block)];
+}
+
+/* Whether a part is on its way: sent in this iteration, and its result is not known. */
+static int is_away(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
+    return sent_as(ledger, part, iteration, block)->iteration == iteration &&
+           ledger->records[block].settled >> PARTS < iteration;
+}
+
+/* Bits of lanes of a code. */
+static int width_of(int lanes) {
+    return 32 >> lanes;
+}
+
+static int64_t waiting(const struct record *record) {
+    return record->entered_weight - record->aggregated_weight - record->discarded_weight;
+}
+
+/* The weight of what waits that no part brings to this iteration, but for part `but`. */
+static int64_t unsent(const struct ledger *ledger, int64_t iteration, int64_t block, int but) {
+    int64_t weight = waiting(&ledger->records[block]);
+    for (int part = 0; part < PARTS; part++)
+        if (part != but && is_away(ledger, part, iteration, block))
+            weight -= sent_as(ledger, part, iteration, block)->weight;
+    return weight;
+}
+
+/* A share of a value, in 1 / WEIGHT_UNIT, rounded down; never overflows. */
+static inline int64_t share_of(int64_t value, int64_t share) {
+    if (share == WEIGHT_UNIT)
+        return value;
+    return (value >> WEIGHT_BITS) * share + ((value & (WEIGHT_UNIT - 1)) * share >> WEIGHT_BITS);
+}
+
+/* A share of a gradient is pending now, the rest is discarded. */
+static void enter(const uint64_t *restrict factors, const float *restrict gradient, int64_t size, int64_t share,
+                  int64_t *restrict values, struct record *record) {
+    uint64_t all = 0, kept = 0;
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t value = fixed_of(gradient[i], (double)((int64_t)1 << FRACTION_BITS));
+        const uint64_t left = (uint64_t)share_of(value, share);
+        values[i] = (int64_t)((uint64_t)values[i] + left);
+        all += factors[i] * (uint64_t)value;
+        kept += factors[i] * left;
+    }
+    record->gradients += all;
+    record->discarded += all - kept;
+    record->entered_weight += WEIGHT_UNIT;
+    record->discarded_weight += WEIGHT_UNIT - share;
+}
+
+/* Enters blocks of a gradient of `size` floats, but for those that have this key or a later one. `shares`: what is left
+ * of it in a block that is open in iteration `now`, and in one that is closed; `begun`: the iteration that parts are on
+ * their way to. */
+void ledger_add(const struct ledger *ledger, const float *gradient, int64_t size, int64_t key, const int64_t *blocks,
+                int64_t count, int64_t now, const int64_t *shares, int64_t begun) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t block = blocks[at], first = block * ledger->lanes, rest = size - first;
+        const struct record *before = &ledger->records[block];
+        if (before->entered >= key)
+            continue;
+        struct record *record = stage(ledger, block);
+        const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
+        const int64_t share = shares[before->settled >> PARTS >= now];
+        enter(ledger->factors, gradient + first, held, share, staged_values(ledger, block), record);
+        if (unsent(ledger, begun, block, PARTS) == 0)
+            record->oldest = key >> BATCH_BITS;
+        record->entered = key;
+        commit(ledger, block);
+    }
+}
+
+/* Notes that blocks were sent in an iteration as a part: `packed` has `size` bytes of each. */
+void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int lanes, const int64_t *blocks,
+                 int64_t count, const int64_t *scale, const uint8_t *packed, int64_t size) {
+    for (int64_t at = 0; at < count; at++, packed += size) {
+        const int64_t block = blocks[at], place = place_of(ledger, part, iteration, block);
+        struct sent *sent = &ledger->sent[place];
+        store(&sent->iteration, 0);
+        memcpy(ledger->packed + place * ledger->room, packed, (size_t)size);
+        sent->scale = (int32_t)scale[at], sent->lanes = lanes;
+        sent->weight = unsent(ledger, iteration, block, part);
+        sent->oldest = ledger->records[block].oldest;
+        store(&sent->iteration, iteration);
+    }
+}
+
+/* As what blocks were sent last: where that begins and ends in `packed`, scale, lanes, weight. Returns -1, or a place in
+ * `blocks` of one that never was. */
+int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count, int64_t (*found)[5]) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t even = place_of(ledger, part, 0, blocks[at]), odd = place_of(ledger, part, 1, blocks[at]);
+        const int64_t place = ledger->sent[odd].iteration > ledger->sent[even].iteration ? odd : even;
+        const struct sent *sent = &ledger->sent[place];
+        if (!sent->iteration)
+            return at;
+        found[at][0] = place * ledger->room;
+        found[at][1] = found[at][0] + ledger->lanes * width_of(sent->lanes) / 8;
+        found[at][2] = sent->scale, found[at][3] = sent->lanes, found[at][4] = sent->weight;
+    }
+    return -1;
+}
+
+/* A part of blocks, of which nothing has arrived, was never sent. */
+void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, const int64_t *blocks, int64_t count) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t block = blocks[at];
+        const struct sent *sent = sent_as(ledger, part, iteration, block);
+        struct record *record = stage(ledger, block);
+        if (is_away(ledger, part, iteration, block) && sent->weight > 0 &&
+            (sent->oldest < record->oldest || unsent(ledger, iteration, block, PARTS) == 0))
+            record->oldest = sent->oldest;
+        ledger->journal->withdrawn = 1 + place_of(ledger, part, iteration, block);
+        commit(ledger, block);
+    }
+}
+
+/* Adds what a row of lanes stands for to values, or takes it from them where `sign` is -1 and not 0. The checksum of
+ * what was added. */
+static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
+                        int64_t *restrict values) {
+    const int width = width_of(sent->lanes), votes = (int)(ledger->votes >> sent->lanes & 1);
+    const int shift = FRACTION_BITS - sent->scale;
+    int32_t lanes[CHUNK_LANES];
+    uint64_t sum = 0;
+    for (int64_t at = 0, size; at < ledger->lanes; at += size) {
+        size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
+        unpack(row + at * width / 8, size, width, !votes, lanes);
+        for (int64_t i = 0; i < size; i++) {
+            const int64_t steps = votes ? 2 * (int64_t)lanes[i] - 1 : lanes[i];
+            const uint64_t value = (uint64_t)((steps ^ sign) - sign) << shift;
+            values[at + i] = (int64_t)((uint64_t)values[at + i] + value);
+            sum += ledger->factors[at + i] * value;
+        }
+    }
+    return sum;
+}
+
+/* The same with values that are decoded already. */
+static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, int64_t sign,
+                           int64_t *restrict values) {
+    for (int64_t i = 0; i < ledger->lanes; i++)
+        values[i] = (int64_t)((uint64_t)values[i] + (uint64_t)((decoded[i] ^ sign) - sign));
+    const uint64_t sum = checksum(ledger->factors, decoded, ledger->lanes);
+    return sign ? -sum : sum;
+}
+
+/* What was sent as some parts of a block is aggregated (`sign` -1), or is not (0). `decoded`: what it stands for, where
+ * that is known. */
+static void move(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t sign,
+                 const int64_t *decoded, struct record *record) {
+    if (!parts)
+        return;
+    int64_t *values = staged_values(ledger, block);
+    uint64_t sum = decoded ? add_values(ledger, decoded, sign, values) : 0;
+    for (int part = 0; part < PARTS; part++) {
+        if (!(parts >> part & 1))
+            continue;
+        const int64_t place = place_of(ledger, part, iteration, block);
+        const struct sent *sent = &ledger->sent[place];
+        if (!decoded)
+            sum += add_row(ledger, ledger->packed + place * ledger->room, sent, sign, values);
+        record->aggregated_weight += sign ? sent->weight : -sent->weight;
+    }
+    record->aggregated -= sum;
+}
+
+/* When the oldest gradient was begun of this weight, which waits once a block has closed with some parts. */
+static int64_t oldest_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
+                           int64_t weight) {
+    int64_t oldest = INT64_MAX;
+    for (int part = 0; part < PARTS; part++) {
+        const struct sent *sent = sent_as(ledger, part, iteration, block);
+        if (sent->iteration != iteration || parts >> part & 1 || !sent->weight)
+            continue;
+        weight -= sent->weight;
+        oldest = sent->oldest < oldest ? sent->oldest : oldest;
+    }
+    const int64_t unsent = ledger->records[block].oldest;
+    return weight && unsent < oldest ? unsent : oldest;
+}
+
+/* Leaves only a share of what is pending. */
+static void fade(const struct ledger *ledger, int64_t block, int64_t share, struct record *record) {
+    int64_t *values = staged_values(ledger, block);
+    record->discarded += checksum(ledger->factors, values, ledger->lanes);
+    for (int64_t i = 0; i < ledger->lanes; i++)
+        values[i] = share_of(values[i], share);
+    record->discarded -= checksum(ledger->factors, values, ledger->lanes);
+}
+
+/* A block has closed: what waits is an iteration older. */
+static void grow_older(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
+                       const struct fading *fading, struct record *record) {
+    const int64_t weight = waiting(record);
+    if (weight <= 0) {
+        if (parts && !fading->feedback)
+            fade(ledger, block, 0, record);
+        return;
+    }
+    record->oldest = oldest_left(ledger, iteration, block, parts, weight);
+    const int64_t share = iteration + 1 - record->oldest > fading->limit ? 0 : fading->share;
+    if (share == WEIGHT_UNIT)
+        return;
+    const int64_t left = weight * share >> WEIGHT_BITS;
+    fade(ledger, block, left ? share : 0, record);
+    record->discarded_weight += weight - left;
+}
+
+static int is_news(const struct ledger *ledger, int64_t iteration, int64_t block) {
+    return block >= 0 && block < ledger->blocks && ledger->records[block].settled >> PARTS < iteration;
+}
+
+/* The first place in `blocks` of one that has a part which was not sent; -1: there is none. */
+static int64_t first_unsent(const struct ledger *ledger, int64_t iteration, const int64_t *blocks,
+                            const int64_t *parts, int64_t count) {
+    for (int64_t at = 0; at < count; at++) {
+        if (!is_news(ledger, iteration, blocks[at]))
+            continue;
+        if (parts[at] >> PARTS)
+            return at;
+        for (int part = 0; part < PARTS; part++)
+            if (parts[at] >> part & 1 && sent_as(ledger, part, iteration, blocks[at])->iteration != iteration)
+                return at;
+    }
+    return -1;
+}
+
+/* Results of blocks are known, with these of our parts (bit p: part p) in them; what is known already, and blocks that
+ * the ledger does not have, change nothing. `decoded`: what a block's parts stand for together (count, lanes), or null.
+ * Returns -1, or a place in `blocks` of one that was not sent: then nothing has changed. */
+int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, const int64_t *parts,
+                      int64_t count, struct fading fading, const int64_t *decoded) {
+    const int64_t bad = first_unsent(ledger, iteration, blocks, parts, count);
+    for (int64_t at = 0; at < count && bad < 0; at++) {
+        const int64_t block = blocks[at];
+        if (!is_news(ledger, iteration, block))
+            continue;
+        struct record *record = stage(ledger, block);
+        move(ledger, iteration, block, parts[at], -1, decoded ? decoded + at * ledger->lanes : 0, record);
+        grow_older(ledger, iteration, block, parts[at], &fading, record);
+        record->settled = iteration << PARTS | parts[at];
+        commit(ledger, block);
+    }
+    return bad;
+}
+
+/* What was aggregated of a block in its latest result is pending again, as old as the newest gradient. `known`: the
+ * result has none of our parts; else it is still to be settled. */
+void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
+    struct record *record = stage(ledger, block);
+    const int64_t iteration = record->settled >> PARTS, parts = record->settled & ((1 << PARTS) - 1);
+    if (unsent(ledger, begun, block, PARTS) == 0)
+        record->oldest = record->entered >> BATCH_BITS;
+    move(ledger, iteration, block, parts, 0, decoded, record);
+    record->settled = (iteration - !known) << PARTS;
+    commit(ledger, block);
+}

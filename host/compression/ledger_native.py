@@ -1,0 +1,89 @@
+"""ledger.c through ctypes."""
+
+import ctypes
+from ctypes import c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Fixed, Integers
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.errors import LedgerError
+from kofn.host.kernels.native import INCLUDE
+from kofn.nativebuild.errors import BuildError
+from kofn.nativebuild.library import Signatures, compile_file, load_library
+
+SOURCE = Path(__file__).with_name("ledger.c")
+
+
+class Fading(ctypes.Structure):
+    """As in ledger.c."""
+
+    _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
+
+
+class View(ctypes.Structure):
+    """Where the arrays are: as `struct ledger` in ledger.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("blocks", "lanes", "room", "votes")),
+        *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
+    )
+
+
+BLOCKS = [c_void_p, c_int64]
+"""Their numbers, and how many."""
+
+SIGNATURES: Signatures = {
+    "ledger_factors": (None, [c_void_p, c_int64]),
+    "ledger_checksums": (None, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
+    "ledger_open": (None, [c_void_p]),
+    "ledger_add": (None, [c_void_p, c_void_p, c_int64, c_int64, *BLOCKS, c_int64, c_void_p, c_int64]),
+    "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
+    "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
+    "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
+    "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
+    "ledger_take_back": (None, [c_void_p, c_int64, c_int64, c_int, c_void_p]),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compiled when it is not in the cache; LedgerError where it cannot be had."""
+    try:
+        return load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
+    except (BuildError, OSError) as error:
+        raise LedgerError(f"a worker's ledger is native code: {error}") from error
+
+
+def view_of(storage: LedgerStorage, votes: int) -> View:
+    """Of arrays that live as long as it does; bit c of `votes`: lanes of code c are votes."""
+    blocks, lanes = storage.pending.shape
+    arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
+    places = (array.ctypes.data for array in arrays)
+    return View(blocks, lanes, storage.packed.shape[-1], votes, _factors(lanes).ctypes.data, *places)
+
+
+def checksums(values: Fixed) -> Integers:
+    """Of each block (B, L) the sum of its values times fixed odd factors, modulo 2**64: linear, shape (B,).
+
+    It is another one when one value is; where several are, it is the same with a chance of 2**-(63 - b), if 2**b
+    divides all differences.
+    """
+    values = np.ascontiguousarray(values, np.int64)
+    sums = np.empty(len(values), np.int64)
+    library().ledger_checksums(
+        _factors(values.shape[1]).ctypes.data, values.ctypes.data, *values.shape, sums.ctypes.data
+    )
+    return sums
+
+
+@cache
+def _factors(lanes: int) -> npt.NDArray[Any]:
+    """For the values of a block."""
+    factors = np.empty(lanes, np.uint64)
+    library().ledger_factors(factors.ctypes.data, lanes)
+    return factors

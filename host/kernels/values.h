@@ -1,0 +1,75 @@
+/* A gradient's values in fixed point, and lanes of 32, 16, 8 or 4 bits as on the wire: big-endian, the first in the high
+ * bits. Sizes are numbers of values, or lanes. */
+#include <math.h>
+#include <stdint.h>
+
+/* A float in units of 1 / `unit`. */
+static inline int64_t fixed_of(float value, double unit) {
+    return (int64_t)rint((double)value * unit);
+}
+
+/* Lanes to the wire: the first in the high bits. */
+static inline void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
+    for (int64_t i = 0; i < size; i++)
+        out[i] = __builtin_bswap32((uint32_t)lanes[i]);
+}
+
+static inline void pack_16(const int32_t *lanes, int64_t size, uint16_t *out) {
+    for (int64_t i = 0; i < size; i++)
+        out[i] = __builtin_bswap16((uint16_t)lanes[i]);
+}
+
+static inline void pack_8(const int32_t *lanes, int64_t size, uint8_t *out) {
+    for (int64_t i = 0; i < size; i++)
+        out[i] = (uint8_t)lanes[i];
+}
+
+static inline void pack_4(const int32_t *lanes, int64_t size, uint8_t *out) {
+    for (int64_t i = 0; i < size / 2; i++)
+        out[i] = (uint8_t)((uint32_t)lanes[2 * i] << 4 | ((uint32_t)lanes[2 * i + 1] & 15));
+}
+
+/* And back. */
+static inline void unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
+    (void)is_signed; /* 32 bits are all there is */
+    for (int64_t i = 0; i < size; i++)
+        lanes[i] = (int32_t)__builtin_bswap32(in[i]);
+}
+
+static inline void unpack_16(const uint16_t *in, int64_t size, int is_signed, int32_t *lanes) {
+    const int32_t sign = is_signed ? 1 << 15 : 0;
+    for (int64_t i = 0; i < size; i++)
+        lanes[i] = ((int32_t)__builtin_bswap16(in[i]) ^ sign) - sign;
+}
+
+static inline void unpack_8(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
+    const int32_t sign = is_signed ? 1 << 7 : 0;
+    for (int64_t i = 0; i < size; i++)
+        lanes[i] = ((int32_t)in[i] ^ sign) - sign;
+}
+
+static inline void unpack_4(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
+    const int32_t sign = is_signed ? 1 << 3 : 0;
+    for (int64_t i = 0; i < size / 2; i++) {
+        lanes[2 * i] = ((int32_t)(in[i] >> 4) ^ sign) - sign;
+        lanes[2 * i + 1] = ((int32_t)(in[i] & 15) ^ sign) - sign;
+    }
+}
+
+static inline void pack(const int32_t *lanes, int64_t size, int width, void *out) {
+    switch (width) {
+    case 32: pack_32(lanes, size, out); break;
+    case 16: pack_16(lanes, size, out); break;
+    case 8: pack_8(lanes, size, out); break;
+    default: pack_4(lanes, size, out);
+    }
+}
+
+static inline void unpack(const void *in, int64_t size, int width, int is_signed, int32_t *lanes) {
+    switch (width) {
+    case 32: unpack_32(in, size, is_signed, lanes); break;
+    case 16: unpack_16(in, size, is_signed, lanes); break;
+    case 8: unpack_8(in, size, is_signed, lanes); break;
+    default: unpack_4(in, size, is_signed, lanes);
+    }
+}
