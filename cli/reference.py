@@ -228,7 +228,7 @@ def results() -> str:
         "NumPy arrays of int64 in units of 2**-40, of the shape (elements,), those of all blocks one after another:"
         " `gradients` (all of them, added up), `aggregated` (what of them is in sums), `residual` (what is pending),"
         " `discarded`, and `results` (all applied results, added up). For every element gradients = aggregated +"
-        " residual + discarded. Ring and gloo leave no such file.",
+        " residual + discarded. Ring, gloo and MPI leave no such file.",
         "## status.jsonl",
         "The controller's `Status` message of [rpc/kofn.proto](../../rpc/kofn.proto) as JSON, about twice a second;"
         " `kofn status --json` prints the same.",

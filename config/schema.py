@@ -90,7 +90,7 @@ class JobSection(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
     id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
-    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, or module:Name for one of your own
+    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, mpi, or module:Name for one of your own
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all

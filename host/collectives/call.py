@@ -1,5 +1,6 @@
 """A collective call as every worker must make it: its kind, operation and arrays, and what of these is allowed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -52,6 +53,16 @@ class CollectiveCall:
         detail = f"({self.op})" if self.op else f"(root {self.root})" if self.root is not None else ""
         arrays = f" of {self.dtype} {self.shape}" if self.dtype else ""
         return f"{'elastic ' if self.elastic else ''}{self.kind}{detail}{arrays}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Workers, in a message.
+
+    >>> named([1]), named([1, 2])
+    ('worker 1', 'workers 1 and 2')
+    """
+    numbers = [str(rank) for rank in ranks]
+    return f"worker{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
 
 
 def checked_array(array: object) -> Array:

@@ -65,7 +65,7 @@ class Communicator(ABC):
 
     Arrays are float32, float16, bfloat16 (ml_dtypes'), int32 or int64, of any shape, empty ones too.  `out` is where
     the result goes, and may be the given array; without it the result is a new array.  Floating sums are rounded to the
-    dtype at each addition, and have the same bytes at every worker; int32 and int64 wrap around.
+    dtype on their way, and have the same bytes at every worker; int32 and int64 wrap around.
 
     CollectiveError, raised at once, says what of a call is not allowed: nothing has happened then.  Raised by a Work it
     says which worker is gone or too late, or which calls differ.  Every wait has a limit.  After that close() is all

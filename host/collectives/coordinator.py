@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from kofn.host.collectives.call import named
 from kofn.host.collectives.matching import Matching, Mismatch
 from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
@@ -35,8 +36,8 @@ class Coordinator(threading.Thread):
         self._timeout_s = timeout_s
         self._matching = Matching(len(channels))
         self._selector = selectors.DefaultSelector()
-        self._silence = ""
-        """Why a Ping was sent; empty: none is."""
+        self._silence: _End | None = None
+        """What a Ping was sent for: the end, unless somebody does not answer."""
         self._unheard: set[int] = set()
         self._verdict_s = 0.0
 
@@ -71,16 +72,16 @@ class Coordinator(threading.Thread):
             case Trouble(reason, silent):
                 if not silent:
                     raise _End(reason)
-                self._ask(reason)
+                self._ask(_End(reason))
             case Leaving():
                 self._let_go(rank)
             case _:
                 raise _End(f"worker {rank} says what only worker 0 does: {message}")
 
-    def _ask(self, reason: str) -> None:
+    def _ask(self, silence: _End) -> None:
         """Who still lives, before anybody is blamed."""
-        if not self._silence:
-            self._silence, self._unheard = reason, set(self._channels)
+        if self._silence is None:
+            self._silence, self._unheard = silence, set(self._channels)
             self._verdict_s = time.monotonic() + grace_s(self._timeout_s)
             self._tell_all(Ping())
 
@@ -94,10 +95,12 @@ class Coordinator(threading.Thread):
 
     def _check(self, now_s: float) -> None:
         """What has lasted too long."""
-        self._matching.check(now_s, self._timeout_s)
-        if self._silence and (now_s > self._verdict_s or not self._unheard):
-            silent = " and ".join(map(str, sorted(self._unheard)))
-            raise _End(f"worker {silent} hangs: {self._silence}" if silent else self._silence)
+        if overdue := self._matching.overdue(now_s, self._timeout_s):
+            self._ask(_End(overdue, at_once=False))
+        if self._silence is not None and not self._unheard:
+            raise self._silence
+        if self._silence is not None and now_s > self._verdict_s:
+            raise _End(f"no answer from {named(sorted(self._unheard))}: {self._silence.over.reason}")
 
     def _tell_all(self, message: Message) -> None:
         for channel in self._channels.values():

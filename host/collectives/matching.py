@@ -1,8 +1,9 @@
 """Which calls all workers have made: calls of one Key belong together, and must be alike.  No I/O, no clock."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kofn.host.collectives.call import Key
+from kofn.host.collectives.call import Key, named
 
 
 @dataclass(slots=True)
@@ -48,15 +49,17 @@ class Matching:
         for key in self._pending:
             self._check_left(key)
 
-    def check(self, now_s: float, limit_s: float) -> None:
-        """Mismatch where a call has waited for longer than that."""
+    def overdue(self, now_s: float, limit_s: float) -> str:
+        """Which call has waited for longer than that, and for whom; empty: none has."""
         for key, pending in self._pending.items():
             if now_s - pending.since_s <= limit_s:
-                return  # those that follow came later
-            raise Mismatch(
-                f"{self._who_lacks(pending)} in {limit_s:g} s the call {pending.call} ({key}) of worker"
-                f" {pending.rank}{self._instead(pending)}"
+                break  # those that follow came later
+            late = [rank for rank in range(self._workers) if rank not in pending.ranks]
+            return (
+                f"not made in {limit_s:g} s by {named(late)}: the call {pending.call} ({key}) of worker {pending.rank}"
+                f"{self._instead(late)}"
             )
+        return ""
 
     def _check_left(self, key: Key) -> None:
         pending = self._pending[key]
@@ -67,20 +70,9 @@ class Matching:
                     f" worker {pending.rank}"
                 )
 
-    def _lacking(self, pending: _Pending) -> list[int]:
-        return [rank for rank in range(self._workers) if rank not in pending.ranks]
-
-    def _who_lacks(self, pending: _Pending) -> str:
-        lacking = [str(rank) for rank in self._lacking(pending)]
-        return (
-            f"worker {lacking[0]} has not made"
-            if len(lacking) == 1
-            else f"workers {' and '.join(lacking)} have not made"
-        )
-
-    def _instead(self, pending: _Pending) -> str:
-        """Which call one of those has made."""
-        for rank in self._lacking(pending):
+    def _instead(self, late: Sequence[int]) -> str:
+        """Which call one of these has made."""
+        for rank in late:
             for key, other in self._pending.items():
                 if rank in other.ranks:
                     return f"; worker {rank} calls {other.call} ({key})"

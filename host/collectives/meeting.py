@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from kofn.host.collectives.call import named
 from kofn.host.collectives.messages import Channel, Gone, Hello, Over, Welcome
 from kofn.host.errors import CollectiveError
 from kofn.host.wire.packet import FORWARDED_PORT
@@ -108,17 +109,19 @@ class _Reception:
     def _check(self, hello: Hello) -> None:
         """That it belongs here, and is the first of its rank."""
         own = self._hello
-        missing = [rank for rank in range(own.workers) if rank not in self._come]
-        if hello != replace(own, rank=hello.rank, card=hello.card) or hello.rank not in missing:
+        if hello != replace(own, rank=hello.rank, card=hello.card) or hello.rank not in self._missing:
             raise CollectiveError(
                 f"someone has come who is worker {hello.rank} of {hello.workers} of a {hello.kind} of job {hello.job}:"
-                f" one of {missing} of {own.workers} of a {own.kind} of job {own.job} is allowed"
+                f" one of {self._missing} of {own.workers} of a {own.kind} of job {own.job} is allowed"
             )
 
     def _absent(self) -> str:
-        missing = [str(rank) for rank in range(self._hello.workers) if rank not in self._come]
         host, port = self._place
-        return f"worker {' and '.join(missing)} has not come to worker 0 at {host}:{port} in {self._meet_s:g} s"
+        return f"{named(self._missing)} did not come to worker 0 at {host}:{port} in {self._meet_s:g} s"
+
+    @property
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self._hello.workers) if rank not in self._come]
 
     def _dismiss(self, reason: str) -> None:
         for channel, _ in self._come.values():

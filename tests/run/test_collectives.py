@@ -43,7 +43,7 @@ def plan(tmp_path: Path, collective: str, rest: str = "", objectives: tuple[str,
     return job.config
 
 
-@pytest.mark.parametrize("collective", ["ring", "gloo"])
+@pytest.mark.parametrize("collective", ["ring", "gloo", "mpi"])
 @pytest.mark.parametrize(
     ("rest", "words"),
     [
@@ -81,7 +81,7 @@ def test_what_a_server_cannot_do_is_refused(tmp_path: Path, rest: str, words: st
 def test_what_they_can_do_is_not_refused(tmp_path: Path) -> None:
     """And without trials there is one, as nothing chooses k."""
     story = "[[link]]\nworkers = [1]\nmbps = 10\nat_iteration = 9\n[[straggler]]\nworkers = [1]\nmean_ms = 9\n"
-    for collective in ("ring", "gloo", "server"):
+    for collective in ("ring", "gloo", "mpi", "server"):
         config = plan(tmp_path, collective, story + KILL.format("controller", "controller"))
         assert config.run.trials == ("all",)
     more = "[compress]\ncodec = 'int8'\n[policy]\nlate_gradient = 'drop'\n[[fault]]\ndrop = 0.1\n"
@@ -120,6 +120,8 @@ def test_what_is_needed_is_asked_for_before_anything_starts(tmp_path: Path, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"'gloo': it is PyTorch's, and .* has no module torch: pip install torch"):
         check_needs(plan(tmp_path, "gloo"))
+    with pytest.raises(ConfigError, match=r"'mpi': it is mpi4py's, and .* has no module mpi4py: pip install mpi4py"):
+        check_needs(plan(tmp_path, "mpi"))
     check_needs(plan(tmp_path, "ring"))
     replaying = plan(tmp_path, "ring", "[model]\nreplay = 'mine'")
     assert replaying.model.replay == str(tmp_path / "mine"), "every process finds it, wherever its own TOML file is"

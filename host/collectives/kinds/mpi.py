@@ -10,13 +10,17 @@ are asked again and again.
 
 import importlib
 import importlib.util
+import ipaddress
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +41,7 @@ SERVER_S = 10.0
 
 HALF_BYTES = 2
 
-_PAUSE_S = 1e-3
+_PAUSE_S = 1e-4
 """Between two looks at a call, at most; a 16th of the time that it has taken so far."""
 
 
@@ -50,10 +54,10 @@ class Mpi(PeerCommunicator):
 
     @classmethod
     def missing(cls) -> str:
-        if shutil.which(_SERVER) is None:
-            return f"it is Open MPI's, and there is no {_SERVER}: apt install openmpi-bin libopenmpi-dev, or use 'ring'"
         if importlib.util.find_spec("mpi4py") is None:
             return f"it is mpi4py's, and {sys.executable} has no module mpi4py: pip install mpi4py, or use 'ring'"
+        if shutil.which(_SERVER) is None:
+            return f"it is Open MPI's, and there is no {_SERVER}: apt install openmpi-bin libopenmpi-dev, or use 'ring'"
         return ""
 
     def _prepare(self, host: str) -> str:
@@ -69,16 +73,29 @@ class Mpi(PeerCommunicator):
         return "\n".join([uri, *(self._mpi.Open_port() for _ in range(1, self.workers))])
 
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
-        uri, *ports = cards[0].split("\n")
-        if self.rank != 0:
-            self._mpi = _mpi(self._host, uri)
-        comm = self._mpi.COMM_SELF
-        for rank, port in enumerate(ports, 1):
-            if rank == self.rank:
-                comm = comm.Connect(port).Merge(high=True)
-            elif rank > self.rank:
+        """In a thread that is left behind where MPI waits for ever."""
+        joined: Future[Any] = Future()
+        thread = threading.Thread(target=self._join, args=(cards[0], joined), name="MPI", daemon=True)
+        thread.start()
+        try:
+            self._comm = joined.result(limit_s)
+        except TimeoutError as error:
+            raise CollectiveError(f"MPI has not connected worker {self.rank} in {limit_s:g} s") from error
+
+    def _join(self, card: str, joined: "Future[Any]") -> None:
+        """One program of all workers, who come one after another."""
+        try:
+            uri, *ports = card.split("\n")
+            if self.rank != 0:
+                self._mpi = _mpi(self._host, uri)
+            comm = self._mpi.COMM_SELF
+            if self.rank != 0:
+                comm = comm.Connect(ports[self.rank - 1]).Merge(high=True)
+            for port in ports[self.rank :]:
                 comm = comm.Accept(port).Merge(high=False)
-        self._comm = comm
+            joined.set_result(comm)
+        except Exception as error:
+            joined.set_exception(CollectiveError(f"MPI does not connect worker {self.rank}: {error}"))
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         watch = Stopwatch()
@@ -172,17 +189,28 @@ def _mpi(host: str, uri: str) -> Any:
 
 
 def _settings(host: str) -> dict[str, str]:
-    """Of Open MPI: TCP at the worker's own address alone, root is welcome, no core is taken to wait on."""
-    interface = "127.0.0.0/8" if host.startswith("127.") else f"{host}/32"
+    """Of Open MPI: TCP in the network of the worker's address alone, root is welcome, no core is taken to wait on."""
+    network = _network(host)
     return {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_btl": "tcp,self",
-        "OMPI_MCA_btl_tcp_if_include": interface,
+        "OMPI_MCA_btl_tcp_if_include": network,
         "OMPI_MCA_mpi_yield_when_idle": "1",
-        "OMPI_MCA_oob_tcp_if_include": interface,
+        "OMPI_MCA_oob_tcp_if_include": network,
         "OMPI_MCA_pml": "ob1",
     }
+
+
+def _network(host: str) -> str:
+    """As Open MPI names it, which does not connect by a host's own 32 bits: 10.0.0.1/24."""
+    if ipaddress.ip_address(host).is_loopback:
+        return "127.0.0.0/8"
+    shown = subprocess.run(["ip", "-json", "address", "show", "to", host], capture_output=True, check=False).stdout
+    for interface in json.loads(shown or "[]"):
+        for address in interface.get("addr_info", ()):
+            return f"{address['local']}/{address['prefixlen']}"
+    raise CollectiveError(f"mpi: {host} is no address of this machine")
 
 
 mpi = Mpi

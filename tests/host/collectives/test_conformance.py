@@ -10,8 +10,8 @@ import pytest
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import KINDS, crew, processes
 
-SHORT_S = 1.0
-"""Of waits that are in vain."""
+SHORT_S = {"ring": 1.0, "gloo": 1.0, "mpi": 2.0}
+"""Of waits that are in vain; MPI begins with waits that are not."""
 
 
 @pytest.fixture(scope="module", params=[(kind, workers) for kind in KINDS for workers in (3,)], ids=lambda p: p[0])
@@ -34,13 +34,12 @@ def test_any_number_of_workers(workers: int) -> None:
 
 
 def check_difference(kind: str, what: str) -> None:
-    with crew(kind, 3, SHORT_S) as team:
+    with crew(kind, 3) as team:
         found = team.run(scenarios.calls_that_differ, what)
     _, _, (others, own) = scenarios.DIFFERENT[what]
-    for error, later in found:
+    for error in found:
         assert error.startswith("the workers' calls differ: worker "), found
         assert f"worker 1 {own}" in error and (f"worker 0 {others}" in error or f"worker 2 {others}" in error), found
-        assert later == f"an earlier call has failed: {error}"
 
 
 @pytest.mark.parametrize("what", scenarios.DIFFERENT)
@@ -55,12 +54,15 @@ def test_different_calls_by_any_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_does_not_make_a_call_is_named(kind: str) -> None:
-    with crew(kind, 3, SHORT_S) as team:
+    limit_s = SHORT_S[kind]
+    with crew(kind, 3, limit_s) as team:
         begin = time.monotonic()
         errors = team.run(scenarios.one_does_not_come)
-        assert time.monotonic() - begin < 3 * SHORT_S
+        assert time.monotonic() - begin < 3 * limit_s
     for error in errors:
-        assert error.startswith("worker 1 has not made in 1 s the call barrier ('awaited' #1) of worker "), errors
+        assert error.startswith(f"not made in {limit_s:g} s by worker 1: the call barrier ('awaited' #1) of worker "), (
+            errors
+        )
         assert error.endswith("; worker 1 calls barrier ('other' #1)"), errors
 
 
@@ -82,20 +84,21 @@ def test_who_dies_in_the_midst_of_calls_is_named(kind: str, dead: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_hangs_is_named(kind: str) -> None:
     """In mid-call or between two, and not who waits for it."""
-    with processes(kind, 3, SHORT_S) as team:
+    limit_s = SHORT_S[kind]
+    with processes(kind, 3, limit_s) as team:
         team.run(scenarios.one_call)
         team.begin(scenarios.calls_for_ever)
         time.sleep(0.1)
         team.signal(1, signal.SIGSTOP)
         errors = team.end([0, 2])
         team.signal(1, signal.SIGKILL)
-    assert all(error.startswith(("worker 1 hangs: ", "worker 1 has not made in 1 s ")) for error in errors), errors
+    assert all(error.startswith("no answer from worker 1: ") for error in errors), errors
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_closes_is_named_and_finished_calls_stay(kind: str) -> None:
-    with processes(kind, 3, 10.0) as team:
+    with processes(kind, 3) as team:
         team.run(scenarios.one_call)
         team.run(scenarios.closes, ranks=[1])
-        errors = team.run(scenarios.one_does_not_come, ranks=[0, 2])
+        errors = team.run(scenarios.one_has_left, ranks=[0, 2])
     assert all("worker 1 has closed its communicator: it does not make the call" in error for error in errors), errors
