@@ -231,7 +231,8 @@ class Communicator(ABC):
             finished.work.finish(outcome)
 
     def _carry_all(self) -> None:
-        """Calls one after another, in the order that all workers have."""
+        """Calls one after another, in the order that all workers have; floats overflow as they do."""
+        np.seterr(all="ignore")  # of this thread
         while (task := self._ready.get()) is not None:
             if isinstance(task, str):
                 self._fail(task)

@@ -89,6 +89,7 @@ class Coordinator(threading.Thread):
         if rank == 0:
             raise _End("worker 0 has closed its communicator", at_once=False)
         channel = self._channels.pop(rank)
+        self._unheard.discard(rank)
         self._selector.unregister(channel.socket)
         channel.close()
         self._matching.leave(rank)
@@ -118,11 +119,11 @@ class Coordinator(threading.Thread):
         self._selector.close()
 
 
-def tick_s(timeout_s: float) -> float:
-    """How often time-outs are looked at."""
-    return min(1.0, timeout_s / 8)
-
-
 def grace_s(timeout_s: float) -> float:
     """For an answer to a Ping."""
     return min(GRACE_S, timeout_s / 4)
+
+
+def tick_s(timeout_s: float) -> float:
+    """How often time-outs are looked at."""
+    return grace_s(timeout_s) / 4

@@ -46,10 +46,11 @@ class Nobody:
 class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
 
-    It has elastic means of float32, in the order of calls, whatever their names are.  `elements`: of the largest call;
-    every call sends as many.  `first_iteration`, `generation`: as the switch or server has them.  `peer_source`: the
-    other workers, who are needed where fewer than all complete a sum; `timeout_s`: how long no block may close.
-    CollectiveError where the address cannot be had.
+    It has elastic means of float32, in the order of calls: names must come in the same order everywhere.
+
+    `elements`: of the largest call; every call sends as many.  `first_iteration`, `generation`: as the switch or server
+    has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`: how
+    long no block may close.  CollectiveError where the address cannot be had.
 
     The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
     one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
@@ -106,7 +107,7 @@ class InNetwork(Communicator):
         watch.turn("encode")
         gradient = np.zeros(self._coding.elements, np.float32)
         gradient[: task.given.size] = task.given.reshape(-1)
-        self.agent.encoder.note = note = _note(task.call)
+        self.agent.encoder.note = note = _note(task)
         traffic = self._transport.traffic
         sent, received = traffic.bytes_sent, traffic.bytes_received
         watch.turn("wait")
@@ -115,7 +116,7 @@ class InNetwork(Communicator):
             handed_s, ended = self.agent.all_reduce(gradient, begun=call)
             updates += ended
         watch.turn("decode")
-        first, *later = [self._checked(update, note, task.call) for update in updates]
+        first, *later = [self._checked(update, note, task) for update in updates]
         task.out[...] = _part(first, task.call)
         return WorkOutcome(
             value=task.out,
@@ -126,7 +127,7 @@ class InNetwork(Communicator):
             skipped=[_part(update, task.call) for update in later],
         )
 
-    def _checked(self, update: Aggregate | ReplicaState, note: SideValues, call: CollectiveCall) -> Aggregate:
+    def _checked(self, update: Aggregate | ReplicaState, note: SideValues, task: Task) -> Aggregate:
         """An iteration whose workers have all made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(
@@ -137,7 +138,7 @@ class InNetwork(Communicator):
                 _, dimensions, elements = theirs
                 raise CollectiveError(
                     f"the workers' calls differ: worker {rank} calls an all_reduce of {elements} elements in"
-                    f" {dimensions} dimensions, worker {self.rank} calls {call}"
+                    f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
         return update
 
@@ -150,9 +151,10 @@ class InNetwork(Communicator):
         self._loop.close()
 
 
-def _note(call: CollectiveCall) -> SideValues:
-    """What the others compare: 31 bits that are others for other calls, dimensions, elements."""
-    return zlib.crc32(str(call).encode()) >> 1, len(call.shape), math.prod(call.shape)
+def _note(task: Task) -> SideValues:
+    """What the others compare: 31 bits that are others for other calls and names, dimensions, elements."""
+    digest = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
+    return digest, task.given.ndim, task.given.size
 
 
 def _part(update: Aggregate, call: CollectiveCall) -> Floats:

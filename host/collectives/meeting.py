@@ -32,7 +32,17 @@ class Meeting:
 def place_of(address: str) -> tuple[str, int]:
     """Of HOST or HOST:PORT."""
     host, colon, port = address.partition(":")
+    if colon and not port.isdecimal():
+        raise CollectiveError(f"the address {address!r} has the port {port!r}: HOST or HOST:PORT is allowed")
     return host, int(port) if colon else FORWARDED_PORT
+
+
+def listen(place: tuple[str, int], backlog: int) -> socket.socket:
+    """At this address of this worker's; CollectiveError where that cannot be had."""
+    try:
+        return socket.create_server(place, backlog=backlog)
+    except OSError as error:
+        raise CollectiveError(f"cannot listen at {place[0]}:{place[1]}: {error}") from error
 
 
 def meet(addresses: Sequence[str], hello: Hello, *, meet_s: float, limit_s: float) -> Meeting:
@@ -77,7 +87,7 @@ class _Reception:
 
     def meet(self) -> Meeting:
         try:
-            with socket.create_server(self._place, backlog=self._hello.workers) as listening:
+            with listen(self._place, self._hello.workers) as listening:
                 while len(self._come) < self._hello.workers:
                     self._receive(listening)
         except BaseException as error:

@@ -131,7 +131,8 @@ class Channel:
                 self._unread.clear()
 
     def close(self) -> None:
-        self.socket.close()
+        with self._sending:
+            self.socket.close()
 
     def _read(self, limit_s: float) -> None:
         """What is there, after a wait for something."""

@@ -29,7 +29,7 @@ class Participant(threading.Thread):
         super().__init__(name="participant", daemon=True)
         self._channel, self._listener = channel, listener
         self._tick_s, self._grace_s = tick_s(timeout_s), grace_s(timeout_s)
-        self._patience_s = timeout_s + 2 * self._grace_s
+        self._patience_s = timeout_s + 3 * self._grace_s
         self._posted: dict[Key, float] = {}
         """Calls that are not agreed on yet, and when they were made."""
         self._trouble, self._trouble_s = "", 0.0
@@ -50,19 +50,23 @@ class Participant(threading.Thread):
         self._left = True
         self._channel.send(Trouble(reason=trouble, silent=False) if trouble else Leaving())
         self._channel.finish()
-        self.join(FAREWELL_S)
+        if threading.current_thread() is not self:
+            self.join(FAREWELL_S)
 
     def run(self) -> None:
         try:
             while self._listen():
-                self._check(time.monotonic())
+                pass
         except (Gone, _Silent) as error:
             self._over(str(error) or "worker 0 is gone: its connection has ended", at_once=True)
         self._channel.close()
 
     def _listen(self) -> bool:
         """All that has come; whether there may be more."""
-        for message in self._channel.receive(self._tick_s):
+        messages = self._channel.receive(self._tick_s)
+        if not messages:
+            self._check(time.monotonic())
+        for message in messages:
             if isinstance(message, Over):
                 self._over(message.reason, at_once=message.at_once)
                 return False

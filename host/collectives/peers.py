@@ -8,6 +8,8 @@ import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from kofn.host.collectives.call import Array, CollectiveCall
 from kofn.host.collectives.communicator import Communicator, Task
 from kofn.host.collectives.coordinator import Coordinator, grace_s
@@ -15,7 +17,9 @@ from kofn.host.collectives.job_collective import JobCollective
 from kofn.host.collectives.meeting import Meeting, meet
 from kofn.host.collectives.messages import Hello
 from kofn.host.collectives.participant import Listener, Participant
+from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError, HostError
+from kofn.host.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 MEET_S = 30.0
@@ -52,8 +56,8 @@ class PeerCommunicator(Communicator, JobCollective):
             meeting = meet(addresses, hello, meet_s=meet_s, limit_s=timeout_s)
             self._take_part(meeting)
             self._connect(meeting.welcome.cards, meeting.welcome.secret, meet_s)
-        except (CollectiveError, OSError) as error:
-            reason = self._failed or str(error)
+        except Exception as error:
+            reason = self._failed or self._blame(error)
             self._abandon(reason)
             raise CollectiveError(reason) from error
 
@@ -107,6 +111,16 @@ class PeerCommunicator(Communicator, JobCollective):
             self._participant.report(reason, silent=isinstance(error, Stalled))
             self._over.wait(4 * grace_s(self._timeout_s))
         self._fail(reason)
+
+    def _computed(self, task: Task, watch: Stopwatch) -> WorkOutcome[Array]:
+        """For those who sum and count no bytes: a mean is divided here, bytes are a ring's."""
+        watch.turn("sum")
+        out, n = task.out, self.workers
+        if task.call.op == "mean":
+            np.divide(out, out.dtype.type(n), out=out)
+        rounds = {"all_reduce": 2 * (n - 1), "broadcast": n}.get(task.call.kind, n - 1)
+        size = rounds * max(task.given.nbytes, out.nbytes) // n
+        return WorkOutcome(value=out, count=n, times=watch.times(), sent_bytes=size, received_bytes=size)
 
     def _leave(self, trouble: str) -> None:
         self._interrupt()

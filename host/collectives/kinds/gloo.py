@@ -1,7 +1,7 @@
 """Collectives by PyTorch's gloo, where torch is installed: the baseline that users know.
 
 What gloo does within a call it does not tell: all of that is `wait` in a call's Times, and the bytes are those of its
-ring algorithm (JobCollective.busiest_bytes), not counted ones.
+ring algorithm, not counted ones (PeerCommunicator._computed).
 """
 
 import importlib
@@ -65,7 +65,6 @@ class Gloo(PeerCommunicator):
         watch = Stopwatch()
         watch.turn("encode")
         call, out = task.call, task.out
-        size = int(self.busiest_bytes(task.given.nbytes, self.workers))
         try:
             match call.kind:
                 case "all_reduce":
@@ -74,11 +73,9 @@ class Gloo(PeerCommunicator):
                 case "reduce_scatter":
                     rows = self._tensor(np.ascontiguousarray(task.given)).reshape(self.workers, -1)
                     work = self._group._reduce_scatter_base(self._tensor(out), rows.reshape(-1))
-                    size //= 2
                 case "all_gather":
                     given = self._tensor(np.ascontiguousarray(task.given))
                     work = self._group._allgather_base(self._tensor(out), given)
-                    size //= 2
                 case _:
                     out[...] = task.given
                     options = self._torch.distributed.BroadcastOptions()
@@ -88,10 +85,7 @@ class Gloo(PeerCommunicator):
             work.wait()
         except RuntimeError as error:
             raise Stalled(_first_line(error)) from error
-        watch.turn("sum")
-        if call.op == "mean":
-            np.divide(out, out.dtype.type(self.workers), out=out)
-        return WorkOutcome(value=out, count=self.workers, times=watch.times(), sent_bytes=size, received_bytes=size)
+        return self._computed(task, watch)
 
     def _tensor(self, array: Array) -> Any:
         """Of the same memory, flat; torch takes NumPy's dtypes alone."""

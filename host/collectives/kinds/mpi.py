@@ -36,6 +36,9 @@ from kofn.host.stopwatch import Stopwatch
 
 _SERVER = "ompi-server"
 
+_DYING = ("setpriv", "--pdeathsig", "KILL")
+"""What a command follows whose process must not outlive this one."""
+
 SERVER_S = 10.0
 """For it to start."""
 
@@ -81,6 +84,7 @@ class Mpi(PeerCommunicator):
             self._comm = joined.result(limit_s)
         except TimeoutError as error:
             raise CollectiveError(f"MPI has not connected worker {self.rank} in {limit_s:g} s") from error
+        self._end_server()
 
     def _join(self, card: str, joined: "Future[Any]") -> None:
         """One program of all workers, who come one after another."""
@@ -101,7 +105,6 @@ class Mpi(PeerCommunicator):
         watch = Stopwatch()
         watch.turn("encode")
         call, out = task.call, task.out
-        size = int(self.busiest_bytes(task.given.nbytes, self.workers))
         try:
             match call.kind:
                 case "all_reduce":
@@ -110,11 +113,9 @@ class Mpi(PeerCommunicator):
                 case "reduce_scatter":
                     given = np.ascontiguousarray(task.given)
                     request = self._comm.Ireduce_scatter_block(self._buffer(given), self._buffer(out), self._sum(out))
-                    size //= 2
                 case "all_gather":
                     given = np.ascontiguousarray(task.given)
                     request = self._comm.Iallgather(self._buffer(given), self._buffer(out))
-                    size //= 2
                 case _:
                     out[...] = task.given
                     request = self._comm.Ibcast(self._buffer(out), call.root)
@@ -122,10 +123,7 @@ class Mpi(PeerCommunicator):
             self._wait(request)
         except self._mpi.Exception as error:
             raise Stalled(f"MPI says {error}") from error
-        watch.turn("sum")
-        if call.op == "mean":
-            np.divide(out, out.dtype.type(self.workers), out=out)
-        return WorkOutcome(value=out, count=self.workers, times=watch.times(), sent_bytes=size, received_bytes=size)
+        return self._computed(task, watch)
 
     def _wait(self, request: Any) -> None:
         """Until it is done; MPI goes on with it only while it is asked."""
@@ -156,8 +154,12 @@ class Mpi(PeerCommunicator):
 
     def _release(self) -> None:
         self._comm = None
+        self._end_server()
+
+    def _end_server(self) -> None:
+        """Who is connected needs it no more."""
         if self._server is not None:
-            self._server.terminate()
+            self._server.kill()
             self._server.wait()
 
 
@@ -168,10 +170,11 @@ def _add_halves(dtype: "np.dtype[Any]", given: Any, into: Any, _: Any) -> None:
 
 
 def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
-    """Open MPI's name server, and its URI."""
+    """Open MPI's name server, and its URI; it dies with this thread."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "uri"
-        server = subprocess.Popen([_SERVER, "--no-daemonize", "--report-uri", file], env=os.environ | _settings(host))
+        command = [*_DYING, _SERVER, "--no-daemonize", "--report-uri", str(file)]
+        server = subprocess.Popen(command, env=os.environ | _settings(host))
         deadline = time.monotonic() + SERVER_S
         while not (file.exists() and file.read_text().endswith("\n")):
             if server.poll() is not None or time.monotonic() > deadline:

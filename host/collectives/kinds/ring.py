@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Task
+from kofn.host.collectives.meeting import listen
 from kofn.host.collectives.passage import Passage, RingLink, Route
 from kofn.host.collectives.peers import PeerCommunicator
 from kofn.host.collectives.work import WorkOutcome
@@ -28,11 +29,9 @@ class Ring(PeerCommunicator):
     _sockets: tuple[socket.socket, ...] = ()
 
     def _prepare(self, host: str) -> str:
-        self._listening = socket.socket()
+        self._listening = listen((host, 0), 1)
         self._sockets = (self._listening,)
         _enlarge(self._listening)
-        self._listening.bind((host, 0))
-        self._listening.listen(1)
         name: tuple[str, int] = self._listening.getsockname()
         return f"{name[0]}:{name[1]}"
 

@@ -186,6 +186,41 @@ def test_what_is_no_worker_at_all_is_refused() -> None:
             made.result()
 
 
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("192.0.2.1", r"cannot listen at 192\.0\.2\.1:0: .*Cannot assign requested address"),
+        (f"{loopback(89, 1)}:http", "has the port 'http': HOST or HOST:PORT is allowed"),
+    ],
+)
+def test_addresses_that_cannot_be_had(address: str, words: str) -> None:
+    with pytest.raises(CollectiveError, match=words):
+        Ring(0, [address])
+
+
+def test_a_callback_may_close(alone: Ring) -> None:
+    with Ring(0, there(1)) as communicator:
+        work = communicator.barrier()
+        closed = threading.Event()
+
+        def close(done: object) -> None:
+            communicator.close()
+            closed.set()
+
+        work.add_done_callback(close)
+        assert closed.wait(10)
+
+
+def test_thousands_under_way() -> None:
+    with threads("ring", 2) as team:
+        team.run(thousands)
+
+
+def thousands(communicator: Communicator) -> None:
+    works = [communicator.all_reduce(np.int64(at), name=str(at % 7)) for at in range(3000)]
+    assert [int(work.result(60)) for work in works] == [2 * at for at in range(3000)]
+
+
 def test_two_communicators_side_by_side() -> None:
     with threads("ring", 3) as one, threads("ring", 3) as other, ThreadPoolExecutor(2) as pool:
         for team in pool.map(lambda team: [team.run(scenarios.many_are_under_way)], (one, other)):

@@ -174,6 +174,17 @@ def test_other_shapes_end_all_workers(kind: Summed, size: int) -> None:
         assert "elastic all_reduce(mean) of float32 (20, 30)" in error or f"of float32 ({size},)" in error, errors
 
 
+def test_names_in_another_order_are_not_mixed_up(kind: Summed) -> None:
+    def work(worker: InNetwork) -> object:
+        name = "b" if worker.rank == 1 else "a"
+        return worker.all_reduce(given(worker.rank, (8,)), op="mean", elastic=True, name=name).result(LIMIT_S)
+
+    with kind.team(3, timeout_s=SHORT_S) as team:
+        errors = team.errors(work)
+    assert all("the workers' calls differ: worker " in error for error in errors), errors
+    assert "worker 1 calls" in errors[0] and errors[0].endswith("float32 (8,) ('a' #1)"), errors
+
+
 def test_what_is_not_finite_is_refused_before_anything_is_sent(kind: Summed) -> None:
     array = given(1, (5, 8))
     array[2, 4] = np.nan
