@@ -7,7 +7,7 @@ time, in a thread of its own.
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from kofn.host.collectives.call import (
 )
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.errors import CollectiveError, HostError
+from kofn.host.stopwatch import Stopwatch
 
 NAME_MOST = 200
 """Characters of a call's name."""
@@ -36,13 +37,17 @@ LEAVE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it."""
+    """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it.
+
+    `watch` runs from the call on; until the call is carried out all of it is `wait`.
+    """
 
     key: Key
     call: CollectiveCall
     given: Array
     out: Array
     work: Work[Any]
+    watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __str__(self) -> str:
         return f"{self.call} ({self.key})"
@@ -186,7 +191,7 @@ class Communicator(ABC):
         if task is None:
             return
         if task.call.kind == "barrier":
-            self._finish(task, WorkOutcome(value=None, count=self.workers))
+            self._finish(task, WorkOutcome(value=None, count=self.workers, times=task.watch.times()))
         else:
             self._ready.put(task)
 
@@ -215,7 +220,7 @@ class Communicator(ABC):
             self._made[name] += 1
             task = Task(key=Key(name, self._made[name]), call=call, given=given, out=out, work=work)
             self._open[task.key] = task
-            self._submit(task)
+        self._submit(task)  # may wait for others, who may need the lock
         return work
 
     def _check_open(self) -> None:

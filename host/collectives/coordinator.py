@@ -46,13 +46,28 @@ class Coordinator(threading.Thread):
             self._selector.register(channel.socket, selectors.EVENT_READ, rank)
         try:
             while True:
-                for key, _ in self._selector.select(tick_s(self._timeout_s)):
-                    self._hear(key.data)
+                for key, events in self._selector.select(tick_s(self._timeout_s)):
+                    self._serve(key.data, events)
                 self._check(time.monotonic())
         except _End as end:
             self._finish(end.over)
         except Mismatch as mismatch:
             self._finish(Over(reason=str(mismatch), at_once=False))
+
+    def _serve(self, rank: int, events: int) -> None:
+        """Whoever waits for a message goes on making calls, so these are read whether or not it takes its own."""
+        if events & selectors.EVENT_WRITE:
+            self._channels[rank].flush()
+            self._watch(rank)
+        if events & selectors.EVENT_READ:
+            self._hear(rank)
+
+    def _watch(self, rank: int) -> None:
+        """For what it says, and for room where something waits for it."""
+        channel = self._channels[rank]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.pending else 0)
+        if self._selector.get_key(channel.socket).events != events:
+            self._selector.modify(channel.socket, events, rank)
 
     def _hear(self, rank: int) -> None:
         """All that a worker has said."""
@@ -104,15 +119,16 @@ class Coordinator(threading.Thread):
             raise _End(f"no answer from {named(sorted(self._unheard))}: {self._silence.over.reason}")
 
     def _tell_all(self, message: Message) -> None:
-        for channel in self._channels.values():
-            channel.send(message)
+        for rank, channel in self._channels.items():
+            channel.put(message)
+            self._watch(rank)
 
     def _finish(self, message: Over) -> None:
         """Tell all, and wait until they know."""
         self._tell_all(message)
-        for channel in self._channels.values():
-            channel.finish()
         deadline = time.monotonic() + FAREWELL_S
+        for channel in self._channels.values():
+            channel.finish(max(0.0, deadline - time.monotonic()))
         for channel in self._channels.values():
             channel.drain(deadline)
             channel.close()

@@ -25,7 +25,7 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
 from kofn.host.errors import AgentError, CollectiveError, GradientError
 from kofn.host.protocol.history import Result
-from kofn.host.stopwatch import Stopwatch, within_wait
+from kofn.host.stopwatch import within_wait
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.udp import Transport
 from kofn.host.workload.replica import ReplicaState
@@ -103,7 +103,7 @@ class InNetwork(Communicator):
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """One iteration, and those that the others have finished meanwhile."""
-        watch = Stopwatch()
+        watch = task.watch
         watch.turn("encode")
         gradient = np.zeros(self._coding.elements, np.float32)
         gradient[: task.given.size] = task.given.reshape(-1)

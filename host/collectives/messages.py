@@ -92,15 +92,31 @@ class Channel:
         connected.settimeout(limit_s)
         self.socket = connected
         self._sending = threading.Lock()
-        self._unread = bytearray()
+        self._unread, self._unsent = bytearray(), bytearray()
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Of an end that is gone receive() tells."""
-        data = _encoder.encode(message)
         with self._sending, contextlib.suppress(OSError):
-            self.socket.sendall(_LENGTH.pack(len(data)) + data)
+            self.socket.sendall(_packed(message))
+
+    def put(self, message: Message) -> None:
+        """Send it when there is room: for one who must not wait, and does not send()."""
+        self._unsent += _packed(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """What there is room for."""
+        self.socket.setblocking(False)
+        with contextlib.suppress(OSError):
+            while self._unsent:
+                del self._unsent[: self.socket.send(self._unsent)]
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._unsent)
 
     def receive(self, limit_s: float) -> list[Message]:
         """Those that have come, after a wait for the first one's bytes; Gone where no more will come."""
@@ -118,9 +134,11 @@ class Channel:
             self._read(deadline - time.monotonic())
         return message
 
-    def finish(self) -> None:
-        """Nothing more is sent."""
+    def finish(self, limit_s: float) -> None:
+        """Nothing more is sent than what waits."""
         with contextlib.suppress(OSError):
+            self.socket.settimeout(limit_s)
+            self.socket.sendall(self._unsent)
             self.socket.shutdown(socket.SHUT_WR)
 
     def drain(self, deadline: float) -> None:
@@ -138,6 +156,8 @@ class Channel:
         """What is there, after a wait for something."""
         try:
             read = self.socket.recv(_READ_BYTES) if self._readable.poll(1e3 * max(0.0, limit_s)) else None
+        except BlockingIOError:
+            return
         except OSError as error:
             raise Gone from error
         if read == b"":
@@ -158,3 +178,8 @@ class Channel:
                 raise Gone from error
             del self._unread[:end]
             yield message
+
+
+def _packed(message: Message) -> bytes:
+    data = _encoder.encode(message)
+    return _LENGTH.pack(len(data)) + data

@@ -49,7 +49,7 @@ class Participant(threading.Thread):
         """No more calls; `trouble`: why others cannot finish theirs, if so."""
         self._left = True
         self._channel.send(Trouble(reason=trouble, silent=False) if trouble else Leaving())
-        self._channel.finish()
+        self._channel.finish(FAREWELL_S)
         if threading.current_thread() is not self:
             self.join(FAREWELL_S)
 

@@ -19,7 +19,6 @@ from kofn.host.collectives.messages import Hello
 from kofn.host.collectives.participant import Listener, Participant
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError, HostError
-from kofn.host.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 MEET_S = 30.0
@@ -112,15 +111,15 @@ class PeerCommunicator(Communicator, JobCollective):
             self._over.wait(4 * grace_s(self._timeout_s))
         self._fail(reason)
 
-    def _computed(self, task: Task, watch: Stopwatch) -> WorkOutcome[Array]:
+    def _computed(self, task: Task) -> WorkOutcome[Array]:
         """For those who sum and count no bytes: a mean is divided here, bytes are a ring's."""
-        watch.turn("sum")
+        task.watch.turn("sum")
         out, n = task.out, self.workers
         if task.call.op == "mean":
             np.divide(out, out.dtype.type(n), out=out)
         rounds = {"all_reduce": 2 * (n - 1), "broadcast": n}.get(task.call.kind, n - 1)
         size = rounds * max(task.given.nbytes, out.nbytes) // n
-        return WorkOutcome(value=out, count=n, times=watch.times(), sent_bytes=size, received_bytes=size)
+        return WorkOutcome(value=out, count=n, times=task.watch.times(), sent_bytes=size, received_bytes=size)
 
     def _leave(self, trouble: str) -> None:
         self._interrupt()

@@ -315,6 +315,23 @@ def test_a_switch_a_server_and_a_ring_train_side_by_side(tmp_path: Path) -> None
     assert not list((run.out / "all" / "job-3").glob("*.npz"))
 
 
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+@pytest.mark.parametrize("collective", ["gloo", "mpi"])
+def test_others_collectives_train_in_the_emulated_network(tmp_path: Path, collective: str) -> None:
+    """Workers that are started one by one, each in its own host; their bytes pass the links."""
+    if missing := load_collective(collective).missing():
+        pytest.skip(missing)
+    with RealRun(tmp_path, "--json", config=ONE.format(id=1, collective=collective)) as run:
+        assert run.wait() == 0, run.text()
+        assert run.leftovers() == []
+    (trial,) = json.loads(run.stdout.read_text())["trials"]
+    assert trial["identity_error"] is None
+    link_bytes = sum(sent for sent, _ in trial["link_bytes"].values())
+    assert trial["bytes_sent"] <= link_bytes < 1.3 * trial["bytes_sent"]
+
+
 def lines(out: Path, job: int, rank: int) -> list[dict[str, float]]:
     written = (out / "all" / f"job-{job}" / f"worker-{rank}.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, written) if "iteration" in line]

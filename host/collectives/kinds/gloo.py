@@ -18,7 +18,6 @@ from kofn.host.collectives.communicator import Task
 from kofn.host.collectives.peers import PeerCommunicator, Stalled
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Stopwatch
 
 
 class Gloo(PeerCommunicator):
@@ -62,7 +61,7 @@ class Gloo(PeerCommunicator):
         )
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        watch = Stopwatch()
+        watch = task.watch
         watch.turn("encode")
         call, out = task.call, task.out
         try:
@@ -85,7 +84,7 @@ class Gloo(PeerCommunicator):
             work.wait()
         except RuntimeError as error:
             raise Stalled(_first_line(error)) from error
-        return self._computed(task, watch)
+        return self._computed(task)
 
     def _tensor(self, array: Array) -> Any:
         """Of the same memory, flat; torch takes NumPy's dtypes alone."""

@@ -32,7 +32,6 @@ from kofn.host.collectives.communicator import Task
 from kofn.host.collectives.peers import PeerCommunicator, Stalled
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Stopwatch
 
 _SERVER = "ompi-server"
 
@@ -102,7 +101,7 @@ class Mpi(PeerCommunicator):
             joined.set_exception(CollectiveError(f"MPI does not connect worker {self.rank}: {error}"))
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        watch = Stopwatch()
+        watch = task.watch
         watch.turn("encode")
         call, out = task.call, task.out
         try:
@@ -123,7 +122,7 @@ class Mpi(PeerCommunicator):
             self._wait(request)
         except self._mpi.Exception as error:
             raise Stalled(f"MPI says {error}") from error
-        return self._computed(task, watch)
+        return self._computed(task)
 
     def _wait(self, request: Any) -> None:
         """Until it is done; MPI goes on with it only while it is asked."""

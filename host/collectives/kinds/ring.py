@@ -17,7 +17,6 @@ from kofn.host.collectives.passage import Passage, RingLink, Route
 from kofn.host.collectives.peers import PeerCommunicator
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Stopwatch
 
 _BUFFER_BYTES = 4 << 20
 """Of a socket, each way: more than a link has on its way."""
@@ -64,7 +63,7 @@ class Ring(PeerCommunicator):
         return left
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        watch = Stopwatch()
+        watch = task.watch
         watch.turn("encode")
         route, result = self._route(task)
         passage = Passage(self._left, self._right, route, watch)

@@ -138,7 +138,7 @@ def huge(communicator: Communicator) -> None:
     assert outcome.count == n
     assert outcome.sent_bytes == pytest.approx(8 * HUGE * (n - 1) / n, rel=1e-4)
     assert outcome.received_bytes == pytest.approx(8 * HUGE * (n - 1) / n, rel=1e-4)
-    assert taken_s / 4 < outcome.times.total <= taken_s
+    assert taken_s / 2 < outcome.times.total <= taken_s
     assert min(outcome.times.encode, outcome.times.wait) > 0
     rows = np.arange(n * (HUGE // n), dtype=np.int64).reshape(n, -1)
     scattered, gathered = communicator.reduce_scatter(rows + rank), communicator.all_gather(rows[rank])
@@ -174,7 +174,7 @@ def floats_are_the_same_everywhere(communicator: Communicator) -> None:
 def many_are_under_way(communicator: Communicator) -> None:
     """Of all kinds, and answers come to who asked."""
     works: list[tuple[Any, Array | None]] = []
-    for at in range(40):
+    for at in range(120):
         own = given(communicator.rank, (communicator.workers, at), seed=at)
         works.append((communicator.all_reduce(own), total(communicator, own.shape, seed=at)))
         works.append((communicator.reduce_scatter(own), total(communicator, own.shape, seed=at)[communicator.rank]))
@@ -225,7 +225,9 @@ def a_barrier_waits_for_all(communicator: Communicator) -> None:
         assert not barrier.done()
         communicator.barrier(name="seen").result(LIMIT_S)
     assert barrier.result(LIMIT_S) is None
-    assert barrier.wait().count == communicator.workers
+    outcome = barrier.wait()
+    assert outcome.count == communicator.workers
+    assert outcome.times.total == outcome.times.wait > (0 if last else 0.05)
 
 
 def work_is_a_future(communicator: Communicator) -> None:
