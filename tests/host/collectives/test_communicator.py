@@ -16,6 +16,7 @@ from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.kinds.gloo import Gloo
 from kofn.host.collectives.kinds.mpi import Mpi
 from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.collectives.work import Work
 from kofn.host.errors import CollectiveError
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import threads
@@ -219,6 +220,28 @@ def test_thousands_under_way() -> None:
 def thousands(communicator: Communicator) -> None:
     works = [communicator.all_reduce(np.int64(at), name=str(at % 7)) for at in range(3000)]
     assert [int(work.result(60)) for work in works] == [2 * at for at in range(3000)]
+
+
+def test_callbacks_make_calls_while_thousands_are_under_way() -> None:
+    """More messages than sockets have room for, both ways."""
+    with threads("ring", 2) as team:
+        team.run(chained)
+
+
+def chained(communicator: Communicator) -> None:
+    """The first callback waits until all calls are made."""
+    made, second = threading.Event(), list[Work[None]]()
+    first = [communicator.barrier(name="first")]
+    first[0].add_done_callback(lambda done: made.wait(30))
+    first += [communicator.barrier(name="first") for _ in range(3000)]
+    made.set()
+    for work in first[1:]:
+        work.add_done_callback(lambda done: second.append(communicator.barrier(name="second")))
+    for work in first:
+        work.result(60)
+    communicator.barrier().result(60)
+    assert len(second) == 3000
+    assert all(work.result(60) is None for work in second)
 
 
 def test_two_communicators_side_by_side() -> None:
