@@ -525,7 +525,10 @@ def test_gloo_and_mpi_are_compared_where_they_are_installed(made_up: Runs, monke
     assert "ring, full-int32" in without
 
 
-def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(made_up: Runs, tmp_path: Path) -> None:
+def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(
+    made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     twice = ["--workers", "4", "--workers", "4", "--mbps", "100", "--mbps", "100", "--codec", "int8", "--codec", "int8"]
     told = json.loads(invoke("--dry-run", "--model", "1m", *twice, "--seeds", "1", "--json").stdout)
     assert len(told["runs"]) == len(set(told["runs"])) == 2 * 5
