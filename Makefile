@@ -50,7 +50,8 @@ check: setup-dev ## format, lint and types
 explore: setup-dev ## the protocol and random P4 programs by many more steps and interleavings than `make test`: an hour
 	@KOFN_NIGHTLY=1 exec .venv/bin/python -m pytest -s tests/host/protocol tests/switch/suite/test_random_programs.py $(ARGS)
 
-fuzz: setup-dev ## random frames, P4Runtime messages and programs through the switch under sanitizers, FUZZ_S seconds
+fuzz: setup-dev ## random frames, messages, programs and calls through switch and engine under sanitizers, FUZZ_S seconds each
+	@.venv/bin/python -m tests.host.fuzz --seconds $(FUZZ_S)
 	@exec .venv/bin/python -m tests.switch.fuzz --seconds $(FUZZ_S) $(ARGS)
 
 soak: setup-dev ## full load and table updates, every sum checked, SOAK_S seconds

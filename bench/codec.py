@@ -36,6 +36,8 @@ from kofn.host.errors import CodecError
 from kofn.host.kernels import kernel
 from kofn.host.kernels.kernel import Kernel
 from kofn.host.kernels.lanes import code_of
+from kofn.host.protocol.instructions import Packed, PackedBlocks
+from kofn.host.protocol.results import RESULT, BlockResults
 from kofn.host.wire.packet import WORD_BYTES
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
@@ -75,7 +77,8 @@ class Way:
         self._scale = codec.scale(*statistics(self._pending))
         packed = encode_packed(codec, self._pending, self._scale[:, None])
         size = len(packed) // shape[0]
-        self._blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
+        rows = ((block, Packed(packed[block * size : (block + 1) * size], 0, 0, 0)) for block in range(shape[0]))
+        self._sums = sums_of(PackedBlocks.of(rows))
 
     def encode(self) -> None:
         with kernel.using(self._kernel):
@@ -83,11 +86,11 @@ class Way:
 
     def decode(self) -> None:
         with kernel.using(self._kernel):
-            self._average(self._blocks, self._scale)
+            self._average(self._sums, self._scale)
 
-    def _average(self, blocks: list[bytes], scale: Exponents) -> None:
+    def _average(self, sums: BlockResults, scale: Exponents) -> None:
         weights = self._ones.astype(np.float64) * UNIT
-        average_packed(self._codec, blocks, scale[:, None], self._ones, weights, total=self._total, mean=self._mean)
+        average_packed(self._codec, sums, scale[:, None], self._ones, weights, total=self._total, mean=self._mean)
 
     def whole(self) -> None:
         """An iteration: gradient, ledger, wire; sum, mean, ledger."""
@@ -98,8 +101,16 @@ class Way:
             ledger.add(self._gradient, self._iteration)
             scale = codec.scale(*statistics(ledger.pending))
             ledger.sending(self._iteration, rows, code_of(codec.width), scale)
-            self._average([noted.values for noted in ledger.noted(rows.tolist())], scale)
+            self._average(sums_of(ledger.noted(rows)), scale)
             ledger.settle(self._iteration, rows, self._ones[:, 0])
+
+
+def sums_of(packed: PackedBlocks) -> BlockResults:
+    """The results where nobody else contributes."""
+    table = np.zeros(len(packed.table), RESULT)
+    for name in ("values", "size"):
+        table[name] = packed.table[name]
+    return BlockResults(1, packed.table["block"].astype(np.int64), table, packed)
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:

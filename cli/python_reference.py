@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ INTRODUCTION = """\
 
 - `kofn.run`, `kofn.simulate` and `kofn.read` give a `kofn.Run`.
 - A configuration is a `kofn.Config`, a path, TOML text (what has a line break or a `=`), or a dict of tables.
+- `kofn.Communicator` is the interface of all collectives; [how to make and use one](../howto/communicator.md).
 - `kofn.KofnError` is the base of all errors, with the texts that the commands print; `kofn.ConfigError` is a
   configuration that cannot be run."""
 
@@ -27,12 +29,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Config.parse": kofn.Config.parse,
 }
 
+CALLS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "close")
+"""Of a Communicator."""
+
 
 def python() -> str:
     lines = ["# Python", INTRODUCTION]
     for name, function in FUNCTIONS.items():
         lines += [f"## kofn.{name}", f"```text\nkofn.{name}{signature(function)}\n```", inspect.getdoc(function) or ""]
     lines += ["## kofn.Run", inspect.getdoc(kofn.Run) or "", table(["member", ""], list(_members(kofn.Run)))]
+    lines += ["## kofn.Communicator", _text(kofn.Communicator)]
+    for name in CALLS:
+        call = getattr(kofn.Communicator, name)
+        lines += [f"### {name}", f"```text\n{name}{signature(call)}\n```", inspect.getdoc(call) or ""]
     lines += [
         "## Data frames",
         "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",
@@ -46,6 +55,12 @@ def python() -> str:
 def meaning(column: Column) -> str:
     """What is said of the field, where it is defined."""
     return next(said[column.field] for kind in column.kind.__mro__ if column.field in (said := comments(kind)))
+
+
+def _text(kind: type) -> str:
+    """A docstring whose indented lines are code."""
+    text = inspect.getdoc(kind) or ""
+    return re.sub(r"(?m)((?:^    .*\n)+)", lambda code: f"```python\n{textwrap.dedent(code[1])}```\n", text)
 
 
 def signature(function: Callable[..., Any]) -> str:

@@ -90,12 +90,12 @@ class JobSection(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
     id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
-    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, or module:Name for one of your own
+    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, mpi, or module:Name for one of your own
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
-    window: PositiveInt = 64  # blocks in flight, at most slots / 2
+    window: PositiveInt = 64  # blocks in flight; a power of two, at most slots / 2
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
     modules: str | None = (
@@ -429,8 +429,11 @@ class Config(Section, frozen=True):
         COLLECTIVES.check(self.job.collective, "job.collective")
         if self.job.slots & (self.job.slots - 1):
             raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
-        if self.job.window > self.job.slots // 2:
-            raise ConfigError(f"job.window is {self.job.window}: 1 to {self.job.slots // 2} (job.slots / 2) is allowed")
+        if self.job.slots % (2 * self.job.window):
+            most = self.job.slots // 2
+            raise ConfigError(
+                f"job.window is {self.job.window}: a power of two from 1 to {most} (job.slots / 2) is allowed"
+            )
         self.model.check()
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")

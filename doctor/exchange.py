@@ -1,6 +1,8 @@
 """Blocks to the switch and their sums back, for a probe: contributions of known numbers, until the sum is there."""
 
 import asyncio
+import contextlib
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +14,18 @@ from kofn.host.arrays import Values
 from kofn.host.errors import WireError
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.transport.datagrams import Packet
-from kofn.host.transport.udp import Transport
-from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Kind, KofnHeader, members_of
+from kofn.host.transport.udp import connected_socket
+from kofn.host.wire.packet import (
+    HEADER_BYTES,
+    PACKET_BYTES_MAX,
+    WEIGHT_UNIT,
+    WORD_LANES,
+    Kind,
+    KofnHeader,
+    decode_header,
+    encode,
+    members_of,
+)
 
 EXCHANGE_S = 3.0
 RESEND_S = 0.25
@@ -41,33 +53,39 @@ class Exchange:
     plan: ProbePlan
     generation: int
     iteration: int
-    _transport: Transport | None = None
+    _socket: socket.socket | None = None
     _answers: dict[int, Packet] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _strange: str = ""
 
     def close(self) -> None:
         """Give the socket back, if there is one."""
-        if self._transport is not None:
-            self._transport.close()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
 
-    def _open(self) -> Transport:
+    def _open(self) -> socket.socket:
         """The socket, from the first packet on; OSError where it cannot be had."""
-        if self._transport is None:
-            self._transport = Transport(self.plan.service)
-            self._transport.listen(asyncio.get_running_loop(), self._take, self._refuse)
-        return self._transport
+        if self._socket is None:
+            self._socket = connected_socket(self.plan.service)
+            asyncio.get_running_loop().add_reader(self._socket, self._receive, self._socket)
+        return self._socket
 
-    def _refuse(self, error: WireError) -> None:
-        self._strange = f"; what came was {error}"
+    def _receive(self, opened: socket.socket) -> None:
+        try:
+            datagram = opened.recv(PACKET_BYTES_MAX + 1)
+            self._take(decode_header(datagram), datagram[HEADER_BYTES:])
+        except WireError as error:
+            self._strange = f"; what came was {error}"
+        except (BlockingIOError, ConnectionRefusedError):
+            return
 
-    def _take(self, packets: list[Packet]) -> None:
+    def _take(self, header: KofnHeader, values: bytes) -> None:
         """Keep what has come, by block."""
-        for header, values in packets:
-            if header.kind in (Kind.RESULT, Kind.LATE):
-                self._answers.setdefault(header.block, (header, values))
-            else:
-                self._strange = f"; the switch answered {Kind(header.kind).name}"
+        if header.kind in (Kind.RESULT, Kind.LATE):
+            self._answers.setdefault(header.block, (header, values))
+        else:
+            self._strange = f"; the switch answered {Kind(header.kind).name}"
         self._news.set()
 
     async def block(self, number: int, *, words: int, alone: bool) -> str:
@@ -101,11 +119,12 @@ class Exchange:
 
     async def _answer(self, number: int, packet: Packet) -> Packet:
         """Send again and again until there is one."""
-        transport, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
+        opened, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
         while number not in self._answers:
             if time.monotonic() > deadline:
                 raise ProbeError(f"no answer to {sent} packets of {_size(packet)} bytes{self._strange}")
-            transport.send([packet])
+            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+                opened.send(encode(*packet))
             sent += 1
             self._news.clear()
             try:

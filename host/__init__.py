@@ -1,7 +1,8 @@
 """One worker process: gradients in, aggregates out.
 
-worker.py puts it together. In the order of a gradient: workload/ computes it, training/ loops, agent/ joins protocol
-and socket, compression/ encodes it and keeps the ledger, protocol/ decides what to send, wire/ is the packet,
-transport/ the socket, membership/ the line to controller and peers. collectives/ has ring, gloo and parameter server;
-kernels/ the arithmetic on whole arrays, in C.
+worker.py puts it together. In the order of a gradient: workload/ computes it, training/ loops, agent/ joins encoder and
+engine, compression/ encodes it and keeps the ledger, protocol/ decides what to send, wire/ is the packet, engine/ the
+thread that moves packets, transport/ the socket, membership/ the line to controller and peers. collectives/ has
+communicators and a parameter server; kernels/ the arithmetic on whole arrays. protocol/, engine/ and kernels/ are C
+(native.py).
 """

@@ -1,14 +1,10 @@
-"""How far a call is, and where its time goes: every moment belongs to exactly one part of it."""
+"""Where a call's time goes: every moment belongs to exactly one part of it."""
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
-
-OnShare = Callable[[float], None]
-"""Hears in the calling thread which share of a call is done, 0 to 1, growing; what it raises ends the call."""
 
 Part = Literal["encode", "send", "wait", "receive", "sum", "decode"]
 

@@ -13,6 +13,7 @@ from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.recorder import Recorder
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.membership.member import Member
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.training.loop import Training
@@ -21,8 +22,7 @@ from kofn.host.training.peer_to_peer import PeerToPeer
 from kofn.host.training.reducer import Reducer
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.pacing import bucket_for
-from kofn.host.transport.udp import Transport
+from kofn.host.transport.transport import Transport
 from kofn.rpc.security import Credentials, worker_name
 
 STOP_TIMEOUT_S = 30.0
@@ -106,8 +106,8 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
         for direction in ("send", "receive")
     )
     collective = load_collective(config.job.collective)
-    bucket = bucket_for(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
-    return Transport(place.service, sending=sending, receiving=receiving, bucket=bucket, port=collective.port)
+    pace = pacing_rate(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
+    return Transport(place.service, sending=sending, receiving=receiving, pace=pace, port=collective.port)
 
 
 async def _member(

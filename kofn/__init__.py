@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kofn.config.errors import ConfigError, KofnError
     from kofn.config.schema import Config
+    from kofn.host.collectives.communicator import Communicator
     from kofn.report.reader import Run, read
     from kofn.run import RunPackage
     from kofn.sim.library import simulate
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is reported once, by us
 
-__all__ = ["Config", "ConfigError", "KofnError", "Run", "read", "run", "simulate"]
+__all__ = ["Communicator", "Config", "ConfigError", "KofnError", "Run", "read", "run", "simulate"]
 
 _PUBLIC = {
+    "Communicator": "kofn.host.collectives.communicator",
     "Config": "kofn.config.schema",
     "ConfigError": "kofn.config.errors",
     "KofnError": "kofn.config.errors",

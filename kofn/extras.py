@@ -4,6 +4,7 @@ EXTRAS = {
     "cryptography": "certs",
     "jinja2": "plots",
     "matplotlib": "plots",
+    "mpi4py": "mpi",
     "prometheus_client": "web",
     "pyarrow": "parquet",
     "scapy": "scapy",

@@ -55,7 +55,7 @@ class TrialSummary:
     discarded_by_worker: tuple[float, ...]
     """Gradients that were discarded because they came too late, by weight."""
     bytes_sent: int
-    """Payload of UDP and TCP, by all workers; what gloo's algorithm sends where that is used, which does not count."""
+    """Payload of UDP and TCP, by all workers; of gloo and MPI, which do not count, what a ring sends."""
     bytes_received: int
     packets_sent: int
     """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""

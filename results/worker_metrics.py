@@ -43,7 +43,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     blocking_s: float | None = None  # injected in the computing of the gradient, as it was drawn
     blocked_s: float | None = None  # as it was measured, also of a gradient that it gave up: beyond model.compute_ms
     compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
-    encode_s: float | None = None  # values to lanes; this and the next five: host.collectives.collective.Times
+    encode_s: float | None = None  # values to lanes; this and the next five: host.stopwatch.Times
     send_s: float | None = None  # handing packets to the kernel
     wait_s: float | None = None  # nothing to do
     receive_s: float | None = None  # taking packets from the kernel

@@ -23,9 +23,9 @@ from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.history import BlockId, Result
 from kofn.host.protocol.instructions import Packed, Send
-from kofn.host.transport.datagrams import Packet, datagrams
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.transport.datagrams import Datagrams, Packet
 from kofn.host.wire import packet as wire
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.rpc import kofn_pb2 as pb
@@ -107,12 +107,12 @@ def _measure(config: Config) -> Costs:
         encoder.encode(iteration)
 
     encode()
-    results = [_own(encoder.packed(block), block) for block in encoder.blocks]
+    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks])
 
     def apply() -> None:
-        done = aggregate(encoder.follow(results), coding, rank=0, average=learning.average)
+        done = aggregate(encoder.follow(results, 0), coding, rank=0, average=learning.average)
         encoder.plan = coding.planner.first()
-        json.dumps(asdict(learning.replica.apply(1, done.mean, done.total, done.plan)))
+        json.dumps(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
 
     return Costs(
         cores=len(os.sched_getaffinity(0)),
@@ -138,7 +138,8 @@ def _packet_s(coding: JobCoding) -> float:
     """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
     plan, shape = coding.planner.first(), coding.layout
     blocks = plan.blocks.tolist()
-    protocol = Protocol(job=1, rank=0, layout=shape, slots=_power_of_two(shape.blocks), window=shape.blocks, rto_s=1e9)
+    slots = _power_of_two(shape.blocks)
+    protocol = Protocol(job=1, rank=0, layout=shape, slots=slots, window=slots // 2, rto_s=1e9)
     packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
@@ -152,7 +153,7 @@ def _packet_s(coding: JobCoding) -> float:
             for begin in range(0, len(blocks), TOGETHER):
                 ready = [(block, packed) for block in blocks[begin : begin + TOGETHER]]
                 sent = [one for one in protocol.contribute_all(ready, now=0.0) if isinstance(one, Send)]
-                answers = [(header._replace(kind=wire.Kind.RESULT, members=1), values) for header, values in sent]
+                answers = [(header._replace(kind=wire.Kind.RESULT, members=1), values) for header, values, _ in sent]
                 protocol.packets_in(exchange(answers), 0.0)
 
         return _median_s(iterate) / (2 * len(blocks))
@@ -160,21 +161,13 @@ def _packet_s(coding: JobCoding) -> float:
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
     """Sends packets and receives them, as a worker does."""
-    out, back = datagrams(sending), datagrams(receiving)
+    out, back = Datagrams(sending), Datagrams(receiving)
 
     def together(packets: Sequence[Packet]) -> Sequence[Packet]:
-        assert out is not None
-        assert back is not None
         out.send(packets)
         return back.receive().packets
 
-    def one_by_one(packets: Sequence[Packet]) -> Sequence[Packet]:
-        for header, values in packets:
-            sending.send(wire.encode(header, values))
-        come = [receiving.recv(1 << 16) for _ in packets]
-        return [(wire.decode_header(datagram), datagram[wire.HEADER_BYTES :]) for datagram in come]
-
-    return one_by_one if out is None else together
+    return together
 
 
 def _power_of_two(blocks: int) -> int:

@@ -5,12 +5,18 @@ Workers are not all in the same iteration: the parameters of an iteration are ke
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn.host.compression.alignment import Alignment, Direction, agreement
+from kofn.host.compression.encoder import Finished
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.plan import Plan
 from kofn.host.kernels.sample import sample
+from kofn.host.protocol.results import BlockResults
 from kofn.host.training.divergence import Divergence
 from kofn.host.workload.evaluation import Evaluation
 from kofn.host.workload.replica import Replica
@@ -40,10 +46,12 @@ class Learning:
         self.elements = len(parameters)
         self.coding = JobCoding.of(job, config.compress, self.elements)
         first = self.coding.planner.first()
-        self.replica = Replica(all_alike, config, self.coding.padded, first)
+        self.replica = Replica(all_alike, config, self.coding.layout.blocks, first)
         self._alignment = Alignment(self.elements)
         self._parameters = {0: parameters.copy()}  # after each iteration that somebody may need
         self._after: dict[int, After] = {}
+        self._sums: dict[int, Sums] = {}  # of iterations of which somebody still misses results
+        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # of their blocks, those in the sums
         self._computed = [0] * job.workers  # the latest iteration that each one has computed
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
@@ -60,10 +68,25 @@ class Learning:
         before = self._after.get(iteration - 1)
         return agreement(sample(gradient), before.looked_at) if before else 0.0
 
+    def take(self, results: BlockResults, plan: Plan) -> None:
+        """A worker has results of an iteration of this plan; they are the same for all, and decoded once."""
+        iteration, blocks = results.iteration, results.blocks
+        if iteration not in self._sums:
+            self._sums[iteration] = Sums(self.coding, plan, self.average)
+            self._known[iteration] = np.zeros(self.coding.layout.total, np.bool_)
+        known = self._known[iteration]
+        self._sums[iteration].add(results[~known[blocks]])
+        known[blocks] = True
+
+    def aggregate(self, finished: Finished, rank: int) -> Aggregate:
+        """What an iteration comes to for a worker that has all its results."""
+        sums = self._sums[finished.results.iteration]
+        return aggregate(finished, self.coding, rank=rank, average=self.average, sums=sums)
+
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""
         if aggregate.iteration not in self._after:
-            evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
+            evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
             looked_at = sample(aggregate.mean).copy()
             diverged = self._divergence is not None and self._divergence.seen()
@@ -77,3 +100,5 @@ class Learning:
         for old in [known for known in self._parameters if known < iteration]:
             del self._parameters[old]
             self._after.pop(old, None)
+            self._sums.pop(old, None)
+            self._known.pop(old, None)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kofn.host.errors import WireError
 from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.udp import SendQueue
+from kofn.host.transport.send_queue import SendQueue
 from kofn.host.wire import packet
 from kofn.host.wire.packet import HEADER_BYTES, KofnHeader, decode_header, encode
 from kofn.sim.clock import VirtualClock

@@ -9,13 +9,14 @@ from kofn.config.schema import Config
 from kofn.host.agent.driver import Driver
 from kofn.host.compression.aggregate import held
 from kofn.host.compression.encoder import Finished
+from kofn.host.engine.pacer import Pacer
+from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.deadline_timer import DeadlineTimer
-from kofn.host.protocol.history import Result
 from kofn.host.protocol.instructions import Send
+from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part
 from kofn.host.training.loop import Step, Work, report_of
-from kofn.host.transport.pacing import Pacer, bucket_for
 from kofn.host.wire.packet import HEADER_BYTES, PARTS, KofnHeader
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.rpc import kofn_pb2 as pb
@@ -53,12 +54,12 @@ class Worker:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
+            lazy=True,
         )
-        bucket = bucket_for(around.config.pace_mbps(), model.layout.words_most)
-        self._pacer = Pacer[Send](bucket, around.clock, self._leave_all) if bucket else None
+        pace = pacing_rate(around.config.pace_mbps(), model.layout.words_most)
+        self._pacer = Pacer[Send](pace, around.clock, self._leave_all) if pace else None
         self._blocking = load_stragglers(around.config, rank)
-        self._delivered: dict[int, Result] = {}
-        self._complete: list[Result] | None = None  # the current iteration's, when it is over
+        self._complete = False  # whether the current iteration is over
         self._done: list[Finished] = []  # what is to be applied
         self._iteration, self._batch = 0, 0  # what is computed
         self._current = 0  # of which it has the parameters; the protocol may be further
@@ -74,7 +75,7 @@ class Worker:
         self._cut_off = 0  # gradients in a row that were not in time
         self._step: Step | None = None  # what it has done in the iteration that it computes
         self._work: Work  # the gradient that it has
-        self._own: Sequence[Result] = ()  # of the iteration that it computed last
+        self._own = BlockResults.of(())  # of the iteration that it computed last
 
     def treat(self, treatment: Treatment) -> None:
         """Treat late gradients so from now on."""
@@ -118,6 +119,7 @@ class Worker:
         if self._done:
             self._hear(lambda: self._until(0, self._hand_over))
             return
+        self._driver.follow(self.protocol.held_back(), self._around.clock.time())
         self._model.enter(self._work, iteration, batch, current)
         if current > iteration and self._rule.counts:
             self._step = replace(self._step, catch_up_s=self._around.clock.time() - self._ready_s)
@@ -168,10 +170,10 @@ class Worker:
                 then, self._then = self._then, None
                 then()
                 return
-            if self._complete is None:
+            if not self._complete:
                 return
-            self._done.append(self._driver.end(self._complete))
-            self._complete = None
+            self._done.append(self._driver.end())
+            self._complete = False
             self._begin(self.protocol.iteration + 1)
 
     def _hear(self, then: Callable[[], None]) -> None:
@@ -188,7 +190,7 @@ class Worker:
         now, step, reason = self._around.clock.time(), self._step, None
         assert step is not None
         for finished in done:
-            own = finished.results[0].id.iteration == step.iteration
+            own = finished.results.iteration == step.iteration
             if own:
                 self._own = finished.results
             reason = reason or self._model.apply(finished, step if own else None, now)
@@ -210,13 +212,13 @@ class Worker:
         step = replace(self._step, account=self._model.account())
         self._around.report(self._rank, self._report(step, self._step.work, self._own))
 
-    def _report(self, step: Step, work: Work, results: Sequence[Result]) -> pb.Report:
+    def _report(self, step: Step, work: Work, results: BlockResults) -> pb.Report:
         """What the controller measures from."""
         return report_of(
             step,
             work,
             self._model.direction,
-            late=not all(result.has(self._rank) for result in results),
+            late=bool((results.parts_of(self._rank) & 1 == 0).any()),
             held=held(results),
             iteration_s=self._around.clock.time() - step.started,
         )
@@ -268,16 +270,11 @@ class Worker:
         for packet in packets:
             self._around.machine.work(self._around.costs.packet_s, self._send, packet)
 
-    def delivered(self, results: Sequence[Result]) -> None:
-        """Keep results of the current iteration."""
-        self._delivered |= {result.id.block: result for result in results}
+    def delivered(self, results: BlockResults) -> None:
+        self._model.delivered(results)
 
     def completed(self) -> None:
-        self._complete = [self._delivered[block] for block in self.protocol.blocks]
-        self._delivered = {}
-
-    def encoded(self) -> None:
-        """The training hears of it from the protocol."""
+        self._complete = True
 
     def ask_peers(self) -> None:
         self._around.ask_peers(self._rank)
@@ -289,7 +286,7 @@ class Worker:
             return
         (leaves_s,) = self._pacer.send([(packet, HEADER_BYTES + len(packet.values))])
         if leaves_s is not None:
-            self.protocol.leaves(packet.header, leaves_s)
+            self.protocol.leaves(packet, leaves_s)
 
     def _leave_all(self, packets: list[Send]) -> None:
         """The pacer lets these go."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from kofn.config.late_rules import Treatment
 from kofn.config.schema import Config
 from kofn.host.agent.driver import Sender
+from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.age_weight import age_weight_of
-from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.alignment import Direction
 from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
@@ -16,8 +16,8 @@ from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.plan import Planner
 from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import Deliver, Packed
+from kofn.host.protocol.instructions import Packed, PackedBlocks
+from kofn.host.protocol.results import BlockResults
 from kofn.host.training.divergence import DIVERGED
 from kofn.host.training.loop import Step, Work, iteration_line
 from kofn.host.training.metrics import Metrics
@@ -49,6 +49,9 @@ class WorkerModel(Protocol):
 
     def account(self) -> Account | None:
         """What became of its gradients; None where there are none."""
+
+    def delivered(self, results: BlockResults) -> None:
+        """Blocks of the current iteration have closed."""
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
@@ -93,10 +96,13 @@ class Student:
     def account(self) -> Account | None:
         return self.encoder.ledger.account()
 
+    def delivered(self, results: BlockResults) -> None:
+        self._learning.take(results, self.encoder.plan)
+
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Step, evaluation, a line of metrics."""
         learning = self._learning
-        done = aggregate(finished, self._coding, rank=self._rank, average=learning.average)
+        done = learning.aggregate(finished, self._rank)
         after = learning.apply(done)
         if step is not None:
             self.direction = after.direction
@@ -113,7 +119,7 @@ class Student:
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the ledger."""
         account = asdict(self.encoder.ledger.account())
-        self._metrics.write(summary=totals | {"wire_bytes": self.encoder.sent_bytes, "account": account})
+        self._metrics.write(summary=totals | {"account": account})
         self._metrics.close(self.encoder.ledger.totals(), self._learning.replica.results)
 
 
@@ -148,23 +154,23 @@ class Zeros:
         self._parts += 1
         return self._parts, [*open]
 
-    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
         """Zeros, which stand for one gradient."""
-        return [(block, self.reencode(block, 0, 0, 0)) for block in blocks]
+        return PackedBlocks.of([(block, self.reencode(block, 0, 0, 0)) for block in blocks])
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         return Packed(bytes(WORD_BYTES), scale, lanes, WEIGHT_UNIT)
 
-    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
-        """Nobody counts."""
-
-    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+    def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """There is no ledger."""
 
-    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
+    narrows = False
+    fresh: Collection[int] = ()
+
+    def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
         return []
 
-    def follow(self, results: Sequence[Result]) -> Finished:
+    def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
         return Finished(results, self.plan, self.plan, None)
 
 
@@ -193,9 +199,12 @@ class Idler:
     def treat(self, treatment: Treatment) -> None:
         """There are none."""
 
+    def delivered(self, results: BlockResults) -> None:
+        """Nothing is learnt from them."""
+
     def account(self) -> Account | None:
         return None
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Only the last iteration ends it."""
-        return "iterations" if finished.results[0].id.iteration >= self._last else None
+        return "iterations" if finished.results.iteration >= self._last else None

@@ -17,7 +17,9 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
 
 
 def test_another_name_is_an_error_that_says_which_there_are() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'reed': it has Config, .*read, run, simulate"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'reed': it has Communicator, Config, .*read, run, simulate"
+    ):
         _ = kofn.reed  # type: ignore[attr-defined]
 
 

@@ -2,7 +2,7 @@
 
 A job has many slots, the iteration in progress few of them.  An iteration's first block
 is at slot (iteration * stride) modulo the job's slots, where the stride is the number of blocks in an iteration
-(host/protocol/iteration_blocks.py); one look at all slots finds it out.
+(host/protocol/core.h); one look at all slots finds it out.
 """
 
 from collections.abc import AsyncIterator, Sequence

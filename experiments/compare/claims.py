@@ -47,7 +47,7 @@ def fast_in_the_network(found: Sequence[Rivals]) -> Iterator[Verdict]:
 
 def _fast(arm: ContenderArm, rivals: Rivals) -> Iterator[Verdict]:
     yield _near_limit(arm)
-    for name in ("ring", "gloo"):
+    for name in ("ring", "gloo", "mpi"):
         if name in rivals:
             yield _faster(arm, rivals[name], RING, f"{RING:g}")
     bound = SERVER * arm.setting.workers

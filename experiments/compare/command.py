@@ -43,14 +43,14 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     "collectives",
     multiple=True,
     metavar="NAME",
-    help=f"{', '.join(COLLECTIVES)}, or module:Name; may be repeated.  [default: all; gloo where PyTorch is installed]",
+    help=f"{', '.join(COLLECTIVES)}, or module:Name; may be repeated.  [default: all; gloo and mpi where installed]",
 )
 @click.option(
     "--codec",
     "codecs",
     multiple=True,
     metavar="NAME",
-    help="As compress.codec, for all but ring and gloo, which send float32; may be repeated.  [default: int32, int8]",
+    help="As compress.codec, but ring, gloo and mpi send float32; may be repeated.  [default: int32, int8]",
 )
 @click.option(
     "--model",
@@ -110,8 +110,9 @@ def command(
 ) -> None:
     """Every way to reduce gradients, on the same network, model, seed and stragglers.
 
-    server: a parameter server behind the switch. ring: workers among themselves over TCP; gloo: PyTorch's. In the
-    network: full waits for all workers, fixed for k of them, adaptive for as many as the controller chooses.
+    server: a parameter server behind the switch. ring: workers among themselves over TCP; gloo: PyTorch's; mpi: Open
+    MPI's. In the network: full waits for all workers, fixed for k of them, adaptive for as many as the controller
+    chooses.
 
     Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a round of its
     own. digits is trained to its target accuracy; of the larger models gradients are replayed, without computing, so

@@ -23,7 +23,7 @@ from kofn.host.compression.registry import load_codecs
 IN_NETWORK = ("full", "fixed", "adaptive")
 """The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
 
-COLLECTIVES = ("server", "ring", "gloo", *IN_NETWORK)
+COLLECTIVES = ("server", "ring", "gloo", "mpi", *IN_NETWORK)
 """What is compared where nothing else is said, in the order in which they run and are shown."""
 
 FLOAT32 = "float32"

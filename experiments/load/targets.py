@@ -24,8 +24,11 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.host import wire
 
 HERE = Path(__file__).parent
+HEADER = Path(wire.__file__).parent
+"""Where kofn_header.h is."""
 CLONE_NEWNET = 0x40000000
 DEVICE_ID = 9
 GENERATION = 1
@@ -94,7 +97,8 @@ def laboratory() -> Iterator[Path]:
 def _compile_into(folder: Path) -> None:
     """The workers and the reflector."""
     for name in ("switch_loop", "reflector"):
-        subprocess.run(["cc", "-O2", "-march=native", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
+        command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
+        subprocess.run(command, check=True)
 
 
 def _new_namespace() -> None:

@@ -5,7 +5,6 @@ the socket; the residual changes hands with the call, so nothing needs a lock.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import importlib
 import logging
@@ -35,14 +34,12 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.plan import Plan
-from kofn.host.errors import AgentError, ChecksumError, HostError, WireError
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.deadline_timer import DeadlineTimer
-from kofn.host.protocol.history import Result
+from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
+from kofn.host.errors import AgentError, HostError
 from kofn.host.protocol.instructions import Send
-from kofn.host.stopwatch import UNTIMED, OnShare, Part, Stopwatch, Times, within_wait
-from kofn.host.transport.datagrams import Packet
-from kofn.host.transport.udp import Transport
+from kofn.host.protocol.results import BlockResults, Result
+from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
+from kofn.host.transport.transport import Transport
 from kofn.host.wire import packet as wire
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
@@ -55,11 +52,15 @@ KEEP_BYTES = 64 << 20
 FETCH_BYTES = 4 << 20
 """How much of later iterations is fetched along with a missed one."""
 
+IGNORED = {
+    "short_packets": "a datagram that is shorter than a header",
+    "other_version": "a packet of another version of kofn",
+    "wrong_length": "a packet whose length is not what its header says",
+    "damaged": "a packet whose checksum does not fit its content",
+}
+"""What came and is no packet, by its count in Traffic."""
+
 LAST_ITERATION = 2**32 - 1
-
-PROGRESS_S = 0.05
-"""Between two words to the caller of how far a call is."""
-
 
 STASH = Treatment("stash", 1.0)
 """What is late goes with the next contribution, and weighs as much as ever."""
@@ -124,7 +125,7 @@ class Agent:
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = layout.blocks * job.words * wire.WORD_BYTES
-        self.protocol = Protocol(
+        self.protocol = SharedProtocol(
             job=job.id,
             rank=rank,
             layout=layout,
@@ -135,16 +136,13 @@ class Agent:
         )
         self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers)
         self.treat(treatment)
-        self._refused: set[type[WireError]] = set()
-        self._deadline = DeadlineTimer(self._time_out)
+        self._ignored: set[str] = set()
+        self._engine: WorkerEngine | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._iteration_wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
-        transport.during, transport.more = self.during, self._feed
-        self._meanwhile: Callable[[], object] = lambda: None
-        """What is to be done when the gradient that all_reduce() waits for is encoded."""
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
 
@@ -163,7 +161,9 @@ class Agent:
         """
         self._loop = asyncio.get_running_loop()
         self._peer_source = peer_source
-        self._transport.listen(self._loop, self._take, self._refuse, self._packets)
+        opened = self._transport.open(self._loop, self._packets)
+        self._engine = WorkerEngine(self.protocol, opened, self._transport.pace, batch=self.encoder.slice_blocks)
+        self._loop.add_reader(self._engine, self._news)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
         if state is not None:
@@ -173,9 +173,11 @@ class Agent:
 
     async def close(self) -> None:
         """Stop listening and give the socket back."""
-        self._deadline.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
+        if self._engine is not None:
+            self._loop.remove_reader(self._engine)
+            self._engine.close()
         self._transport.close()
 
     # -- for the training thread
@@ -192,17 +194,13 @@ class Agent:
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
-        on_share: OnShare | None = None,
-        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
         """Contribute a gradient to the current iteration and wait for the iteration's end.
 
         It was begun in iteration `begun` (None: the current one), as this worker's `batch`-th one there; None where it
         is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
         that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
-        an end is waited for only if it counts.  With `stay` none is.  `meanwhile` is called on the event loop when all
-        is encoded, while the last blocks wait to leave: before that other workers of this machine may need its
-        processors.
+        an end is waited for only if it counts.  With `stay` none is.
 
         Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
         the iterations that have ended, in order.  A State among them replaces all before it: the results were too old
@@ -213,10 +211,8 @@ class Agent:
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
         since = self.iteration if begun is None else begun
-        coroutine = self._exchange(gradient, since, batch, stay=stay, meanwhile=meanwhile)
+        coroutine = self._exchange(gradient, since, batch, stay=stay)
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while on_share is not None and not concurrent.futures.wait([exchange], PROGRESS_S).done:
-            on_share(self._share(self.iteration))
         exchanged = exchange.result()
         watch.turn("decode")
         updates = self._updates(exchanged.ended)
@@ -238,11 +234,6 @@ class Agent:
     def account(self) -> Account:
         """What became of this worker's gradients so far."""
         return self.ledger.account()
-
-    def _share(self, iteration: int) -> float:
-        """How much of an iteration is done, 0 to 1, for another thread: the loop may go on to the next meanwhile."""
-        share = self.protocol.share
-        return share if self.protocol.iteration == iteration else 1.0
 
     def _updates(self, ended: list[Ended]) -> list[Aggregate | ReplicaState]:
         """What training applies, in order."""
@@ -314,8 +305,15 @@ class Agent:
 
     def statistics(self) -> dict[str, int]:
         """Of the socket, the protocol and the encoder."""
-        traffic = asdict(self._transport.traffic)
-        return traffic | asdict(self.protocol.statistics) | {"wire_bytes": self.encoder.sent_bytes}
+        traffic = self.traffic
+        counts = ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "send_failures")
+        statistics = asdict(self.protocol.statistics) | {name: getattr(traffic, name) for name in counts}
+        return statistics | {"checksum_errors": traffic.damaged}
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over its socket."""
+        return Traffic() if self._engine is None else self._engine.traffic
 
     def totals(self) -> LedgerTotals:
         return self.ledger.totals()
@@ -335,7 +333,6 @@ class Agent:
         batch: int,
         *,
         stay: bool,
-        meanwhile: Callable[[], object],
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
@@ -345,7 +342,6 @@ class Agent:
             self.age = current - begun
             if self._ended:
                 return _Exchanged(None, self._told(), watch.times())
-            self._meanwhile = meanwhile
             if gradient is not None:
                 with watch.during("encode"):
                     self.encoder.enter(gradient, begun, batch=batch, current=current)
@@ -387,6 +383,8 @@ class Agent:
         """There may be room for more of the gradient."""
         with self._failing():
             self._driver.feed(self._loop.time())
+            if self._driver.encoding and self._engine is not None:
+                self._engine.want(self.encoder.slice_blocks)
             self._look()
 
     async def _advance(self, iteration: int) -> None:
@@ -400,7 +398,8 @@ class Agent:
             self._ended.append(end)
             return
         with self.during("decode"):
-            finished = self._driver.end([end.results[block] for block in self.protocol.blocks])
+            finished = self._driver.end()
+            end.finish()
             self._ended.append((finished, end))
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)
@@ -410,31 +409,28 @@ class Agent:
         """After every event: say so when the iteration that the training thread works on is over."""
         if self.protocol.is_over(self.iteration):
             self.over.set()
-        self._deadline.set(self.protocol.deadline, self._loop)
 
-    def _take(self, packets: list[Packet]) -> None:
+    def _news(self) -> None:
+        """The engine has something for the encoder, or room."""
         with self._failing():
-            self._driver.packets_in(packets, self._loop.time())
+            with self.during("receive"):
+                news = self.protocol.news()
+            self._driver.follow(news, self._loop.time())
             self._feed()
+            self._warn()
 
-    def _refuse(self, error: WireError) -> None:
-        """Count a bad datagram; say what is wrong with the first of its kind."""
-        self.protocol.statistics.checksum_errors += isinstance(error, ChecksumError)
-        if type(error) not in self._refused:
-            self._refused.add(type(error))
-            log.warning("ignored: %s (further ones are only counted)", error)
+    def _warn(self) -> None:
+        """Say what was wrong with the first datagrams of each kind that were no packets."""
+        traffic = self.traffic
+        for name, what in IGNORED.items():
+            if name not in self._ignored and getattr(traffic, name):
+                self._ignored.add(name)
+                log.warning("ignored: %s (further ones are only counted)", what)
 
     def _take_results(self, results: list[Result]) -> None:
         with self._failing():
             self._driver.results_in(results, self._loop.time())
             self._feed()
-
-    def _time_out(self) -> None:
-        """The earliest deadline has passed, unless an answer has come that nobody has looked at."""
-        self._transport.look()
-        with self._failing():
-            self._driver.timer(self._loop.time())
-            self._look()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -445,7 +441,8 @@ class Agent:
             self._iteration_wait.fail(error)
 
     def _ask_slot(self) -> None:
-        """Who is missing in a block that does not close?"""
+        """Who is missing in a block that does not close?  Perhaps all that comes is no packet."""
+        self._warn()
         self._driver.ask_slot(self._loop.time())
 
     # -- what the driver wants done (driver.Effects)
@@ -457,27 +454,20 @@ class Agent:
     @property
     def queued(self) -> int:
         """Packets that wait for their turn to leave."""
-        return self._transport.waiting
+        return 0 if self._engine is None else self._engine.queued
 
     def send(self, packets: Sequence[Send]) -> None:
-        """Packets leave, now or in their turn."""
-        for (header, _), leaves_s in zip(packets, self._transport.send(packets), strict=True):
-            if leaves_s is not None:
-                self.protocol.leaves(header, leaves_s)
+        """The engine does."""
 
-    def delivered(self, results: Sequence[Result]) -> None:
+    def delivered(self, results: BlockResults) -> None:
         """Sum up results of the current iteration."""
-        self._sums.add(results)
+        if results.iteration == self.protocol.iteration:  # else a replica has come instead
+            self._sums.add(results)
 
     def completed(self) -> None:
         self._iteration_wait.put(self._sums)
         if not self._called:
             self._loop.call_soon(self._carry_on)
-
-    def encoded(self) -> None:
-        """The training thread has time for something else."""
-        with self.during("wait"):
-            self._meanwhile()
 
     def ask_peers(self) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""

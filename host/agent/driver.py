@@ -15,13 +15,23 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from kofn.config.late_rules import RULES, LateRule
+from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.encoder import Finished
 from kofn.host.compression.plan import Plan
 from kofn.host.protocol import core
-from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from kofn.host.protocol.instructions import (
+    AskPeers,
+    Complete,
+    Deliver,
+    EncodeAgain,
+    Instruction,
+    Packed,
+    PackedBlocks,
+    Send,
+)
+from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import Part
-from kofn.host.wire.packet import Kind, KofnHeader
+from kofn.host.wire.packet import KofnHeader
 
 
 class Sender(Protocol):
@@ -54,23 +64,28 @@ class Sender(Protocol):
     def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
         """Encode what is pending as another part of the contribution: the part, and its blocks."""
 
-    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
         """What was encoded of these blocks."""
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """Encode a block at the scale and in the lanes of its slot."""
 
-    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
-        """A contribution has left."""
-
-    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
+    def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """Results are here."""
 
-    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
-        """Which of the waiting blocks were encoded anew, in narrower lanes."""
+    @property
+    def fresh(self) -> Collection[int]:
+        """Blocks whose part 0 this process has encoded in this iteration."""
 
-    def follow(self, results: Sequence[Result]) -> Finished:
-        """An iteration is over: the next one's plan."""
+    @property
+    def narrows(self) -> bool:
+        """Whether what has never left is to be encoded in narrower lanes."""
+
+    def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
+        """Encode blocks that were withdrawn anew, in narrower lanes; which may be sent."""
+
+    def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
+        """An iteration is over, in which values of so many bytes were sent: the next one's plan."""
 
 
 class Effects(Protocol):
@@ -79,7 +94,7 @@ class Effects(Protocol):
     def send(self, packets: Sequence[Send]) -> None:
         """Hand packets to the network."""
 
-    def delivered(self, results: Sequence[Result]) -> None:
+    def delivered(self, results: BlockResults) -> None:
         """These blocks of the current iteration have closed."""
 
     def completed(self) -> None:
@@ -91,9 +106,6 @@ class Effects(Protocol):
 
     def ask_peers(self) -> None:
         """Peers hold results of the current iteration that the switch has forgotten."""
-
-    def encoded(self) -> None:
-        """Nothing more is to be encoded of the gradient that was contributed last."""
 
     def during(self, part: Part) -> AbstractContextManager[object]:
         """Around what takes time, by what it is spent on."""
@@ -108,6 +120,7 @@ class Driver:
         """For late gradients."""
         self._effects, self._workers = effects, workers
         self._slices: Iterator[list[int]] | None = None  # what is still to be encoded of the gradient
+        self._wire_bytes = 0  # sent until the current iteration began
 
     @property
     def may_merge(self) -> bool:
@@ -125,8 +138,10 @@ class Driver:
         """Begin an iteration by its plan; what has waited for a whole one is merged into it."""
         self.finish_encoding()
         self.encoder.begin(iteration)
+        self._wire_bytes = self.protocol.statistics.wire_bytes
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
-        self._follow(begin(iteration, now, self.encoder.blocks, self.encoder.plan.lanes), now)
+        plan = self.encoder.plan
+        self._follow(begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first), now)
         if self.may_merge and not self.protocol.over and self.encoder.waits_since(iteration - 1):
             self.contribute_pending(now, counts=False)
 
@@ -139,7 +154,6 @@ class Driver:
             self.encoder.enter_rest()
             if self.may_merge:
                 self.contribute_pending(now, counts=False)
-            self._effects.encoded()
             return False
         if batch:
             self.contribute_pending(now, counts=True)
@@ -151,13 +165,13 @@ class Driver:
     def contribute_pending(self, now: float, *, counts: bool) -> None:
         """Contribute what is pending as another part, beside what this worker gives to the iteration anyway."""
         with self._effects.during("encode"):
-            part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.open, counts=counts)
+            part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.missing, counts=counts)
         self._contribute(blocks, now, part=part, counts=counts)
 
     def feed(self, now: float, *, whole: bool = False) -> None:
         """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: all that is left."""
         ahead = self.encoder.slice_blocks
-        while self._slices is not None and (whole or len(self.protocol.waiting) + self._effects.queued < ahead):
+        while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
             with self._effects.during("encode"):
                 blocks = None if self.protocol.over else next(self._slices, None)
             if blocks is None:
@@ -172,23 +186,26 @@ class Driver:
             self._slices = None
             with self._effects.during("encode"):
                 self.encoder.enter_rest()
-            self._effects.encoded()
 
     def drop_encoding(self) -> None:
         """As finish_encoding(), but leave the rest to whoever enters it."""
         self._slices = None
 
-    def end(self, results: Sequence[Result]) -> Finished:
-        """The current iteration is over, with these results of all its blocks, ascending."""
+    def end(self) -> Finished:
+        """The current iteration is over, with results of all its blocks."""
         self.finish_encoding()
-        return self.encoder.follow(results)
+        wire_bytes = self.protocol.statistics.wire_bytes - self._wire_bytes
+        return self.encoder.follow(self.protocol.results_of(self.protocol.iteration), wire_bytes)
 
     # -- events
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> None:
-        self._follow(self.protocol.packets_in(packets, now), now)
-        if blocks := self.encoder.narrowed(self.protocol.waiting, self.protocol.iteration):
-            self._contribute(blocks, now)
+        self.follow(self.protocol.packets_in(packets, now), now)
+
+    def follow(self, instructions: Sequence[Instruction], now: float) -> None:
+        """As packets_in(), where somebody else has given packets to the protocol, which wants this done."""
+        self._follow(instructions, now)
+        self._narrow(now)
 
     def results_in(self, results: Iterable[Result], now: float) -> None:
         for result in results:
@@ -206,6 +223,13 @@ class Driver:
         """Ask the switch who is in the first open block; `protocol.query` holds the answer."""
         self._follow(self.protocol.ask_slot(), now)
 
+    def _narrow(self, now: float) -> None:
+        """What waits is sent in narrower lanes, where these are wished for by now."""
+        if self.encoder.narrows:
+            withdrawn = self.protocol.withdraw(self.encoder.fresh)
+            if blocks := self.encoder.narrow(withdrawn, self.protocol.iteration):
+                self._contribute(blocks, now)
+
     # -- instructions
 
     def _follow(self, instructions: Sequence[Instruction], now: float) -> None:
@@ -215,15 +239,17 @@ class Driver:
 
     def _send(self, packets: Sequence[Send], now: float) -> None:
         with self._effects.during("send"):
-            for header, values in packets:
-                if header.kind == Kind.CONTRIBUTE:
-                    self.encoder.mark_sent(header.block, values, header.part)
             self._effects.send(packets)
 
     def _deliver(self, delivered: Sequence[Deliver], now: float) -> None:
-        self.encoder.settle(delivered, now)
-        with self._effects.during("decode"):
-            self._effects.delivered([result for result, _ in delivered])
+        for results, hints, times in delivered:
+            self.encoder.settle(results, hints, times)
+            with self._effects.during("decode"):
+                self._effects.delivered(results)
+
+    def _complete(self, completed: Sequence[Complete], now: float) -> None:
+        if completed[-1].iteration == self.protocol.iteration:  # else a replica has come instead
+            self._effects.completed()
 
     def _encode_again(self, wanted: Sequence[EncodeAgain], now: float) -> None:
         """Slots sum at other scales, or in other lanes."""
@@ -244,7 +270,7 @@ class Driver:
 _FOLLOW: Mapping[type[Instruction], Callable[[Driver, Any, float], None]] = {
     Send: Driver._send,
     Deliver: Driver._deliver,
-    Complete: lambda driver, _, now: driver._effects.completed(),
+    Complete: Driver._complete,
     EncodeAgain: Driver._encode_again,
     AskPeers: lambda driver, _, now: driver._effects.ask_peers(),
 }

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kofn.host.compression.ledger import Ledger
 from kofn.host.errors import AgentError
-from kofn.host.protocol.history import Result
+from kofn.host.protocol.results import Result
 from kofn.host.workload.replica import ReplicaState
 
 

@@ -3,8 +3,8 @@
 Lanes as integers, so that whoever reads it can add up contributions and compare them with the switch's sums exactly.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,10 @@ import numpy.typing as npt
 from kofn.host.arrays import Values
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.lanes import unpack, width_of
-from kofn.host.protocol.history import Result
-from kofn.host.wire.packet import PARTS, RANKS
+from kofn.host.protocol.results import BlockResults
+
+NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "weight"}
+"""Arrays of the record, and what of a result is in them."""
 
 
 class Recorder:
@@ -26,27 +28,32 @@ class Recorder:
     def __init__(self, coding: JobCoding) -> None:
         self._coding = coding
         self._sent: list[Values] = []
-        self._results: list[Sequence[Result]] = []
+        self._iterations: list[int] = []
+        self._sums: list[Values] = []
+        self._numbers: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in NUMBERS.values()}
+        self._members: list[npt.NDArray[np.uint64]] = []
 
-    def add(self, sent: Values, results: Sequence[Result]) -> None:
+    def add(self, sent: Values, results: BlockResults) -> None:
         """One finished iteration: what was sent, shape (P, B, L), 0 where nothing was, and its results."""
         self._sent.append(sent)
-        self._results.append(results)
+        self._iterations.append(results.iteration)
+        self._sums.append(self._sums_of(results))
+        for name, numbers in self._numbers.items():
+            numbers.append(self._by_block(results, results.numbers(name)))
+        self._members.append(self._by_block(results, results.table["members"]).T)
 
     def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {name: np.stack(self._numbers[field]) for name, field in NUMBERS.items()}
         np.savez_compressed(
             path,
-            iterations=np.array([results[0].id.iteration for results in self._results]),
+            iterations=np.array(self._iterations),
             sent=np.stack(self._sent),
-            sums=np.stack([self._sums(results) for results in self._results]),
-            scales=self._numbers("scale"),
-            lanes=self._numbers("lanes"),
-            counts=self._numbers("count"),
-            weights=self._numbers("weight"),
-            members=self._members(),
+            sums=np.stack(self._sums),
+            members=np.stack(self._members),
+            **arrays,
         )
 
-    def _sums(self, results: Sequence[Result]) -> Values:
+    def _sums_of(self, results: BlockResults) -> Values:
         """Of one iteration, shape (B, L)."""
         sums = np.zeros((self._coding.layout.blocks, self._coding.layout.elements), np.int32)
         for result in results:
@@ -54,19 +61,8 @@ class Recorder:
             sums[result.id.block] = unpack(result.values, width_of(result.lanes), signed=signed)
         return sums
 
-    def _numbers(self, name: str) -> npt.NDArray[np.int64]:
-        """A field of all results, shape (I, B)."""
-        numbers = np.zeros((len(self._results), self._coding.layout.blocks), np.int64)
-        for iteration, results in enumerate(self._results):
-            for result in results:
-                numbers[iteration, result.id.block] = getattr(result, name)
+    def _by_block(self, results: BlockResults, of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What there is of each result in the places of their blocks, shape (B, ...), 0 in others."""
+        numbers = np.zeros((self._coding.layout.blocks, *of.shape[1:]), of.dtype)
+        numbers[results.blocks] = of
         return numbers
-
-    def _members(self) -> npt.NDArray[np.uint64]:
-        """The bitmaps of all results, part by part, shape (I, P, B)."""
-        members = np.zeros((len(self._results), PARTS, self._coding.layout.blocks), np.uint64)
-        for iteration, results in enumerate(self._results):
-            for result in results:
-                for part in range(PARTS):
-                    members[iteration, part, result.id.block] = result.members >> part * RANKS & (1 << RANKS) - 1
-        return members

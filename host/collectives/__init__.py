@@ -1,1 +1,1 @@
-"""All-reduce: through the switch, a parameter server, a ring or gloo."""
+"""Collectives behind one interface (communicator.py): a ring, gloo, MPI, and what switch and parameter server have."""

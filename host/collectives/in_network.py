@@ -1,10 +1,12 @@
 """All-reduce through the switch, or through a parameter server: both answer by the same rules, so workers are the same.
 
-A call is one iteration of an Agent, whatever its arrays: they are joined into one gradient of the job's size, the rest
+A call is one iteration of an Agent, whatever its array: that is the beginning of a gradient of the job's size, the rest
 of which is zeros.  What a codec leaves over, and what came too late, is in the ledger and goes with the next call.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import math
+import zlib
+from collections.abc import AsyncIterator
 
 import numpy as np
 
@@ -14,15 +16,18 @@ from kofn.host.agent.agent import Agent
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
-from kofn.host.collectives.collective import Calls, Form, Reduced
+from kofn.host.collectives.call import Array, CollectiveCall
+from kofn.host.collectives.communicator import Communicator, Task
+from kofn.host.collectives.work import WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.codec import check
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
-from kofn.host.errors import CollectiveError, HostError
-from kofn.host.protocol.history import Result
-from kofn.host.stopwatch import OnShare, Stopwatch, within_wait
+from kofn.host.errors import AgentError, CollectiveError, GradientError
+from kofn.host.protocol.results import Result
+from kofn.host.stopwatch import within_wait
 from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.udp import Transport
+from kofn.host.transport.transport import Transport
 from kofn.host.workload.replica import ReplicaState
 
 
@@ -38,18 +43,18 @@ class Nobody:
         return None
 
 
-class InNetwork(Calls):
-    """A Collective of a job's workers; `transport` leads to its switch, or to its server.
+class InNetwork(Communicator):
+    """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
+
+    It has elastic means of float32, in the order of calls: names must come in the same order everywhere.
 
     `elements`: of the largest call; every call sends as many.  `first_iteration`, `generation`: as the switch or server
     has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`: how
     long no block may close.  CollectiveError where the address cannot be had.
 
-    The workers agree on shapes as they reduce: a note beside the gradient says each one's (compression.side_values).
-    Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in a sum.
+    The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
+    one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
     """
-
-    TRANSLATED = HostError
 
     def __init__(
         self,
@@ -65,8 +70,7 @@ class InNetwork(Calls):
         generation: int = 0,
         timeout_s: float = GIVE_UP_AFTER_S,
     ) -> None:
-        self.rank, self.workers = rank, job.workers
-        self._transport, self._closed = transport, False
+        super().__init__(rank, job.workers)
         self._coding = JobCoding.of(job, compress, elements, notes=True)
         self.agent = Agent(
             job,
@@ -81,69 +85,76 @@ class InNetwork(Calls):
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._failed = self._failed or "it is closed"
-            self._loop.run(self.agent.close())
-            self._loop.close()
+    def _check(self, call: CollectiveCall, given: Array) -> None:
+        if not call.elastic or call.op != "mean":
+            raise CollectiveError(f"{call} is not to be had through the switch yet: an elastic all_reduce(mean) is")
+        if call.dtype != "float32":
+            raise CollectiveError(f"array is of {call.dtype}: float32 is allowed through the switch")
+        if given.size > self._coding.elements:
+            raise CollectiveError(f"array has {given.size:,} elements: this job has room for {self._coding.elements:,}")
+        try:
+            check(np.ascontiguousarray(given).reshape(-1))
+        except GradientError as error:
+            raise CollectiveError(f"worker {self.rank}: {error}") from error
 
-    def _blame(self, error: Exception) -> str:
-        return f"worker {self.rank}: {error}"
+    def _submit(self, task: Task) -> None:
+        self._agreed(task.key)
 
-    def _reduce(self, arrays: Sequence[Floats], on_share: OnShare | None) -> Reduced:
+    def _carry(self, task: Task) -> WorkOutcome[Array]:
         """One iteration, and those that the others have finished meanwhile."""
-        watch = Stopwatch()
+        watch = task.watch
         watch.turn("encode")
-        form = Form.of(arrays)
-        gradient = self._gradient(form, arrays)
-        self.agent.encoder.note = note = (form.digest, len(form.shapes), form.elements)
-        traffic = self._transport.traffic
-        sent, received = traffic.bytes_sent, traffic.bytes_received
+        gradient = np.zeros(self._coding.elements, np.float32)
+        gradient[: task.given.size] = task.given.reshape(-1)
+        self.agent.encoder.note = note = _note(task)
+        before = self.agent.traffic
         watch.turn("wait")
         call, handed_s, updates = self.agent.iteration, None, list[Aggregate | ReplicaState]()
         while handed_s is None:  # late: what has ended meanwhile is told first
-            handed_s, ended = self.agent.all_reduce(gradient, begun=call, on_share=on_share)
+            handed_s, ended = self.agent.all_reduce(gradient, begun=call)
             updates += ended
         watch.turn("decode")
-        first, *later = [self._checked(update, note, form) for update in updates]
-        reduced, skipped = form.split(first.mean), [form.split(update.mean) for update in later]
-        if on_share is not None:
-            on_share(1.0)
-        return Reduced(
-            arrays=reduced,
+        first, *later = [self._checked(update, note, task) for update in updates]
+        task.out[...] = _part(first, task.call)
+        return WorkOutcome(
+            value=task.out,
             count=first.least,
             times=within_wait(watch.times(), self.agent.times),
-            sent_bytes=traffic.bytes_sent - sent,
-            received_bytes=traffic.bytes_received - received,
-            skipped=skipped,
+            sent_bytes=self.agent.traffic.bytes_sent - before.bytes_sent,
+            received_bytes=self.agent.traffic.bytes_received - before.bytes_received,
+            skipped=[_part(update, task.call) for update in later],
         )
 
-    def _gradient(self, form: Form, arrays: Sequence[Floats]) -> Floats:
-        """All arrays as one, shape (elements,)."""
-        if form.elements > self._coding.elements:
-            raise CollectiveError(
-                f"{form} with {form.elements:,} elements: this job has room for {self._coding.elements:,}"
-            )
-        gradient = np.empty(self._coding.elements, np.float32)
-        gradient[form.elements :] = 0
-        try:
-            form.join(arrays, gradient)
-        except CollectiveError as error:
-            raise CollectiveError(f"worker {self.rank}: {error}") from error
-        return gradient
-
-    def _checked(self, update: Aggregate | ReplicaState, note: SideValues, form: Form) -> Aggregate:
-        """An iteration whose workers have all given the same shapes."""
+    def _checked(self, update: Aggregate | ReplicaState, note: SideValues, task: Task) -> Aggregate:
+        """An iteration whose workers have all made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(
                 f"worker {self.rank} was away for so long that nobody holds the sums any more that it has missed"
             )
         for rank, theirs in update.notes.items():
             if theirs != note:
-                _, arrays, elements = theirs
+                _, dimensions, elements = theirs
                 raise CollectiveError(
-                    f"the workers' calls differ: worker {rank} gives {arrays} arrays with {elements} elements together,"
-                    f" worker {self.rank} gives {form} with {form.elements}"
+                    f"the workers' calls differ: worker {rank} calls an all_reduce of {elements} elements in"
+                    f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
         return update
+
+    def _leave(self, trouble: str) -> None:
+        """To the others this worker is missing."""
+        self.agent.fail(AgentError("it is closed"))
+
+    def _release(self) -> None:
+        self._loop.run(self.agent.close())
+        self._loop.close()
+
+
+def _note(task: Task) -> SideValues:
+    """What the others compare: 31 bits that are others for other calls and names, dimensions, elements."""
+    digest = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
+    return digest, task.given.ndim, task.given.size
+
+
+def _part(update: Aggregate, call: CollectiveCall) -> Floats:
+    """The means of a call's array."""
+    return update.mean[: math.prod(call.shape)].reshape(call.shape)

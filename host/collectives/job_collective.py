@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from kofn.config.plugins import COLLECTIVES
-from kofn.host.collectives.collective import Collective
+from kofn.host.collectives.communicator import Communicator
 from kofn.host.wire.packet import FORWARDED_PORT
 
 Ks = Literal["any", "fixed", "all"]
@@ -13,7 +13,7 @@ Ks = Literal["any", "fixed", "all"]
 class JobCollective:
     """A way to sum the gradients of a training.
 
-    The defaults below describe workers that sum among themselves.  Such a class is also a Collective; kofn makes it
+    The defaults below describe workers that sum among themselves.  Such a class is also a Communicator; kofn makes it
     with (rank, addresses, job=ID), where `addresses` are all workers' on the data network, by rank.
     """
 
@@ -43,11 +43,11 @@ class JobCollective:
         return 2 * (workers - 1) / workers * gradient_bytes
 
     @classmethod
-    def connect(cls, rank: int, addresses: Sequence[str], job: int) -> Collective:
+    def connect(cls, rank: int, addresses: Sequence[str], job: int) -> Communicator:
         """Among the workers, once all are there."""
         make: Any = cls
-        collective: Collective = make(rank, addresses, job=job)
-        return collective
+        made: Communicator = make(rank, addresses, job=job)
+        return made
 
 
 def load_collective(name: str) -> type[JobCollective]:

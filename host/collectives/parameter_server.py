@@ -20,10 +20,10 @@ import click
 
 from kofn.host.errors import ChecksumError, HostError, WireError
 from kofn.host.protocol.slot_model import Answer, SlotModel
-from kofn.host.transport.datagrams import Datagrams, datagrams
+from kofn.host.transport.datagrams import Datagrams
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import EVERYONE, HEADER_BYTES, PACKET_BYTES_MAX, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class ParameterServer:
         self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
         self._port = opened.getsockname()[1]
         self._places = [place_of(address) for address in addresses]
-        self._many = datagrams(opened, senders=True)
-        self._buffer = memoryview(bytearray(PACKET_BYTES_MAX + 1))
+        self._datagrams = Datagrams(opened, senders=True)
 
     def serve(self) -> None:
         """Until a signal handler raises."""
@@ -69,11 +68,7 @@ class ParameterServer:
 
     def receive(self) -> int:
         """Take what is there, at most a batch: what the rules say to it; how many datagrams it was."""
-        if self._many is None:
-            size, sender = self._socket.recvfrom_into(self._buffer)
-            self._take(self._buffer[:size], place_of(sender[0]))
-            return 1
-        packets, senders, errors, sizes = self._many.receive()
+        packets, senders, errors, sizes = self._datagrams.receive()
         self.counts.received += len(sizes)
         for error in errors:
             self._refuse(error)
@@ -81,29 +76,14 @@ class ParameterServer:
         for (header, values), sender in zip(packets, senders, strict=True):
             answers += self._answers(header, values, sender)
         if answers:
-            self._send(self._many, answers)
+            self._send(answers)
         return len(sizes)
 
-    def _take(self, datagram: memoryview, sender: int) -> None:
-        """A single one from this address is here."""
-        self.counts.received += 1
-        try:
-            header = wire.decode_header(datagram)
-        except WireError as error:
-            self._refuse(error)
-            return
-        for rank, answer, values in self._answers(header, datagram[HEADER_BYTES:], sender):
-            self.counts.sent += 1  # before: who has its answer may end this process
-            try:
-                self._socket.sendto(wire.encode(answer, values), (address_of(self._places[rank]), self._port))
-            except OSError as error:
-                self._not_sent(rank, error)
-
-    def _send(self, many: Datagrams, answers: Sequence[Answer]) -> None:
+    def _send(self, answers: Sequence[Answer]) -> None:
         """Answers leave, each to its worker."""
         packets = [(header, values) for _, header, values in answers]
         self.counts.sent += len(packets)  # before: who has its answer may end this process
-        left, error = many.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
+        left, error = self._datagrams.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
         for (rank, _, _), went in zip(answers, left, strict=True):
             if not went:
                 self._not_sent(rank, OSError(error, os.strerror(error)))

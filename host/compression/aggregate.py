@@ -7,22 +7,22 @@ A block that has rested for some iterations brings the gradients of all of them,
 many: the mean of its gradients times their number.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from kofn.config.schema import Average
-from kofn.host.arrays import Fixed
+from kofn.host.arrays import Integers
 from kofn.host.compression.codec import UNIT, Codec, average_packed
 from kofn.host.compression.encoder import Encoding, Finished
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.side_values import SideValues
 from kofn.host.kernels.kernel import rows_of
-from kofn.host.protocol.history import Result
+from kofn.host.protocol.results import BlockResults
 from kofn.host.wire import packet as wire
 
 SLICE = 1 << 17
@@ -36,17 +36,17 @@ LAST_SLICE = 1 << 13
 class Aggregate:
     """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
 
-    `total` is the sum of what all workers contributed, in units of 2**-40, shape (blocks, elements of a block); 0 where
-    nothing was sent, and empty where there is no ledger (training.peer_to_peer).  `missed` counts the blocks that this
-    worker is not in. `ks`: the least and the most k that closed one; they differ only while k changes.  `gradients`
-    and `contributors`: how many are in a block's sum, mean over the blocks.  `least`: the fewest contributors that a
-    block has.  `notes`: what workers say beside their gradients (compression.side_values), by rank.  `plan`: the next
-    iteration's. `encoding`: what came of this worker's gradient; None where it had no part.
+    `checksums` are those of the sums of what all workers contributed (compression.ledger_native), shape (blocks,); 0
+    where nothing was sent, and empty where there is no ledger (training.peer_to_peer).  `missed` counts the blocks that
+    this worker is not in. `ks`: the least and the most k that closed one; they differ only while k changes.
+    `gradients` and `contributors`: how many are in a block's sum, mean over the blocks.  `least`: the fewest
+    contributors that a block has.  `notes`: what workers say beside their gradients (compression.side_values), by rank.
+    `plan`: the next iteration's. `encoding`: what came of this worker's gradient; None where it had no part.
     """
 
     iteration: int
     mean: npt.NDArray[np.float32]
-    total: Fixed
+    checksums: Integers
     k: int
     ks: tuple[int, int]
     count: int
@@ -65,64 +65,67 @@ class Aggregate:
         return self.missed > 0
 
 
-def held(results: Sequence[Result]) -> tuple[float, float]:
+def held(results: BlockResults) -> tuple[float, float]:
     """How many gradients, by weight, and how many that count are in a block's sum, mean over the blocks."""
-    weight, contributors = (int(_numbers(results, name).sum()) for name in ("weight", "count"))
+    weight, contributors = (int(results.numbers(name).sum()) for name in ("weight", "count"))
     return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
 
 
 class Sums:
-    """An iteration's results, taken in as they come, and what they come to; `plan`: the iteration's.
+    """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
-    `total`, `mean`: as an Aggregate's, in blocks; they lack what has come last until finish().
+    `checksums`, `mean`: as an Aggregate's, the mean in blocks; they lack what has come last until finish().
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
         shape = coding.layout.blocks, coding.layout.elements
         new = np.empty if plan.blocks.size == coding.layout.blocks else np.zeros
-        self.results: dict[int, Result] = {}
-        """By block."""
-        self.total: Fixed = new(shape, np.int64)
+        self.checksums: Integers = np.zeros(coding.layout.blocks, np.int64)
         self.mean: npt.NDArray[np.float32] = new(shape, np.float32)
         self._coding, self._gap, self._average = coding, plan.gap, average
-        self._new: list[Result] = []
-        self._to_come = plan.blocks.size
+        self._new: list[BlockResults] = []
+        self._new_count, self._to_come = 0, plan.blocks.size
         self._most, self._least = (max(1, elements // coding.layout.elements) for elements in (SLICE, LAST_SLICE))
 
-    def add(self, results: Iterable[Result]) -> None:
+    def add(self, results: BlockResults) -> None:
         """Results of blocks that have not come before, the summary block perhaps among them."""
-        for result in results:
-            self.results[result.id.block] = result
-            if result.id.block < len(self.total):
-                self._new.append(result)
-                self._to_come -= 1
-            if len(self._new) >= min(self._most, max(self._least, self._to_come)):
-                self.finish()
+        ours = results[results.blocks < len(self.mean)]
+        self._new.append(ours)
+        self._new_count += len(ours)
+        self._to_come -= len(ours)
+        if self._new_count >= min(self._most, max(self._least, self._to_come)):
+            self.finish()
 
     def finish(self) -> None:
-        """What has come is in `total` and `mean`."""
-        for code in {result.lanes for result in self._new}:
-            self._take([result for result in self._new if result.lanes == code], self._coding.codecs[code])
-        self._new = []
+        """What has come is in `checksums` and `mean`."""
+        if self._new:
+            results = BlockResults.joined(self._new)
+            lanes = results.numbers("lanes")
+            for code in np.unique(lanes).tolist():
+                alike = results[lanes == code]
+                for begin in range(0, len(alike), self._most):
+                    self._take(alike[begin : begin + self._most], self._coding.codecs[code])
+        self._new, self._new_count = [], 0
 
-    def _take(self, results: Sequence[Result], codec: Codec) -> None:
+    def _take(self, results: BlockResults, codec: Codec) -> None:
         """Decode results in the same lanes."""
-        blocks = [result.id.block for result in results]
-        rows = rows_of(blocks)
-        scale, addends = (_numbers(results, name)[:, None] for name in ("scale", "addends"))
-        weights, total, mean = self._weights(results, blocks)[:, None], self.total[rows], self.mean[rows]
-        average_packed(codec, [result.values for result in results], scale, addends, weights, total=total, mean=mean)
+        rows = rows_of(results.blocks.tolist())
+        scale, addends = results.numbers("scale")[:, None], results.addends[:, None]
+        weights, mean = self._weights(results)[:, None], self.mean[rows]
+        total = np.empty(mean.shape, np.int64)
+        average_packed(codec, results, scale, addends, weights, total=total, mean=mean)
+        self.checksums[rows] = checksums(total)
         if not isinstance(rows, slice):
-            self.total[rows], self.mean[rows] = total, mean
+            self.mean[rows] = mean
 
-    def _weights(self, results: Sequence[Result], blocks: Sequence[int]) -> npt.NDArray[np.float64]:
+    def _weights(self, results: BlockResults) -> npt.NDArray[np.float64]:
         """What the totals of these are multiplied by, shape (results,).
 
         Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
         """
         if self._average == "gradients":
-            return self._gap[blocks] / _numbers(results, "weight") * (wire.WEIGHT_UNIT * UNIT)
-        return UNIT / _numbers(results, "count")
+            return self._gap[results.blocks] / results.numbers("weight") * (wire.WEIGHT_UNIT * UNIT)
+        return UNIT / results.numbers("count")
 
 
 def aggregate(
@@ -135,25 +138,20 @@ def aggregate(
         sums.add(results)
     sums.finish()
     gradients, contributors = held(results)
-    first, ks = results[0], _numbers(results, "k")
+    ks, counts = results.numbers("k"), results.numbers("count")
     return Aggregate(
-        iteration=first.id.iteration,
+        iteration=results.iteration,
         mean=sums.mean.ravel()[: coding.elements],
-        total=sums.total,
-        k=first.k,
+        checksums=sums.checksums,
+        k=int(ks[0]),
         ks=(int(ks.min()), int(ks.max())),
-        count=first.count,
-        members=wire.members_of(first.members),
-        missed=sum(not result.has(rank) for result in results),
+        count=int(counts[0]),
+        members=wire.members_of(results.members(0)),
+        missed=int((results.parts_of(rank) & 1 == 0).sum()),
         gradients=gradients,
         contributors=contributors,
-        least=int(_numbers(results, "count").min()),
+        least=int(counts.min()),
         notes=finished.notes,
         plan=finished.following,
         encoding=finished.encoding,
     )
-
-
-def _numbers(results: Sequence[Result], name: str) -> npt.NDArray[np.int64]:
-    """A field of all results."""
-    return np.fromiter(map(attrgetter(name), results), np.int64, len(results))

@@ -9,7 +9,6 @@ Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  
 name; those that ship are in compression.codecs.
 """
 
-from collections.abc import Sequence
 from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Values
 from kofn.host.errors import CodecError, GradientError
 from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import pack, unpack
+from kofn.host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
 """Resolution of a worker's ledger: 2**-40, below float32's own for any gradient above 2**-17."""
@@ -104,7 +104,7 @@ def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
 
 def average_packed(
     codec: Codec,
-    blocks: Sequence[bytes],
+    results: BlockResults,
     scale: Exponents,
     count: Counts,
     factor: Floats64,
@@ -112,20 +112,21 @@ def average_packed(
     total: Fixed,
     mean: Floats,
 ) -> None:
-    """What the sums of blocks from the wire stand for to `total`, that times `factor` to `mean`, both (B, L).
+    """What sums of blocks stand for to `total`, that times `factor` to `mean`, both (B, L).
 
     `scale`, `count`, `factor`: (B, 1).
     """
     size = total.shape[1] * codec.width // 8
-    if {*map(len, blocks)} != {size} or len(blocks) != len(total):
-        raise CodecError(
-            f"{len(blocks)} blocks of {sorted({*map(len, blocks)})} bytes: {len(total)} of {size} bytes are needed"
-        )
+    sizes = {*results.numbers("size").tolist()}
+    if sizes != {size} or len(results) != len(total):
+        raise CodecError(f"{len(results)} blocks of {sorted(sizes)} bytes: {len(total)} of {size} bytes are needed")
     if packs(codec):
         shift, votes = shift_of(scale), None if codec.signed else count
-        kernel().average(blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
+        places = results.addresses
+        kernel().average(places, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
     else:
-        lanes = unpack(b"".join(blocks), codec.width, signed=codec.signed)
+        values = b"".join(map(results.values, range(len(results))))
+        lanes = unpack(values, codec.width, signed=codec.signed)
         total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
         mean[...] = kernel().scaled(total, factor)
 

@@ -5,13 +5,13 @@ The agent drives it over real sockets, sim/ in virtual time.  It knows nothing o
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from kofn.config.compress import CompressSection
-from kofn.host.arrays import Exponents, Fixed, Floats, Integers
+from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers
 from kofn.host.compression import side_values as note
 from kofn.host.compression import summary_block as summary
 from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
@@ -25,8 +25,8 @@ from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import code_of, pack, unpack, width_of
 from kofn.host.kernels.sample import MOST, sample
-from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import Deliver, Packed
+from kofn.host.protocol.instructions import Packed, PackedBlocks
+from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
 
 SLICE = 1 << 16
@@ -65,7 +65,7 @@ class Finished(NamedTuple):
     `encoding`: None where no gradient was encoded in it.  `notes`: what the workers in the summary block say, by rank.
     """
 
-    results: Sequence[Result]
+    results: BlockResults
     plan: Plan
     following: Plan
     encoding: Encoding | None
@@ -84,7 +84,7 @@ class _Gradient(NamedTuple):
 class Encoder:
     """Fills and empties `ledger`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
 
-    begin(), enter(), slices() or encode(), packed(), mark_sent() and settle() for each block, follow(): an iteration.
+    begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow(): an iteration.
     """
 
     def __init__(self, coding: JobCoding, ledger: Ledger, rate: RateEstimator | None = None) -> None:
@@ -93,8 +93,6 @@ class Encoder:
         """Of the current iteration."""
         self.uses = self.plan.lanes
         """The code of the lanes that it encodes in by now: the plan's, or narrower ones."""
-        self.sent_bytes = 0
-        """Of all values that have left."""
         self.note: SideValues = (0,) * NUMBERS
         """What this worker says to all in the iteration that is encoded next, where the job's coding has notes."""
         self._summarised, self._notes = coding.summarised, coding.notes
@@ -106,10 +104,9 @@ class Encoder:
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Gradient | None = None  # of which not everything is in the ledger yet
         self._packed_summary: dict[int, bytes] = {}  # by part
-        self._fresh: set[int] = set()  # blocks whose part 0 was encoded in this iteration, and has never left
+        self._fresh: set[int] = set()
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
-        self._began_at_bytes = 0
 
     @classmethod
     def of(cls, coding: JobCoding, compress: CompressSection, storage: LedgerStorage, rank: int) -> Self:
@@ -135,7 +132,6 @@ class Encoder:
         self._packed_summary.clear()
         self._fresh.clear()
         self._error = None
-        self._began_at_bytes = self.sent_bytes
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
             self._look_at_rate(self._rate)
@@ -231,13 +227,15 @@ class Encoder:
 
     def packed(self, block: int, part: int = 0) -> Packed:
         """What was encoded of a block."""
-        return self.all_packed([block], part)[0][1]
+        ((_, packed),) = self.all_packed([block], part)
+        return packed
 
-    def all_packed(self, blocks: Sequence[int], part: int = 0) -> list[tuple[int, Packed]]:
-        """What was encoded of some."""
-        summary = self._layout.summary
-        noted = iter(self.ledger.noted([block for block in blocks if block != summary], part))
-        return [(block, self._summary_as(part) if block == summary else next(noted)) for block in blocks]
+    def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
+        """What was encoded of some, ascending."""
+        if not blocks or blocks[-1] != self._layout.summary:
+            return self.ledger.noted(blocks, part)
+        summary = PackedBlocks.of([(blocks[-1], self._summary_as(part))])
+        return self.ledger.noted(blocks[:-1], part) + summary
 
     def _summary_as(self, part: int) -> Packed:
         """The summary block, as part of a contribution."""
@@ -255,62 +253,66 @@ class Encoder:
         self.ledger.send_again(np.array([block]), iteration, lanes, scales, part)
         return self.packed(block, part)
 
-    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
-        """A contribution has left, perhaps again: what it holds may be aggregated from now on."""
-        self.sent_bytes += len(values)
-        if part:
-            return
-        self._fresh.discard(block)
+    def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
+        """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
+        ours = results[results.blocks < self._layout.blocks]
+        self.ledger.settle(results.iteration, ours.blocks, ours.parts_of(self.ledger.rank))
+        told = {*results.numbers("lanes").tolist(), *hints.tolist()}
+        self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])
         if self._rate is not None:
-            gradient_bytes = 0 if block == self._layout.summary else self._block_bytes
-            self._rate.sent(block, wire_bytes=FRAME_BYTES + HEADER_BYTES + len(values), gradient_bytes=gradient_bytes)
+            counted = results.parts_of(self.ledger.rank) & 1 == 1
+            for block, now in zip(results.blocks[counted].tolist(), times[counted].tolist(), strict=True):
+                self._answered(self._rate, block, now)
 
-    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
-        """Results of several blocks are here: what they hold of this worker is aggregated."""
-        self.ledger.settle_results(*[result for result, _ in delivered])
-        for result, hint in delivered:
-            for code in (result.lanes, hint):
-                if code is not None and code in self._codecs:
-                    self._wanted = max(self._wanted, code)
-            if self._rate is not None:
-                self._answered(self._rate, result, now)
-
-    def _answered(self, rate: RateEstimator, result: Result, now: float) -> None:
-        """What an answer says of the rate."""
-        rate.answered(result.id.block, now, counted=result.has(self.ledger.rank))
+    def _answered(self, rate: RateEstimator, block: int, now: float) -> None:
+        """What an answer to this worker's contribution says of the rate."""
+        gradient_bytes = 0 if block == self._layout.summary else self._block_bytes
+        size = int(self.all_packed([block]).table["size"][0])
+        rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._look_at_rate(rate)
         if rate.measured:
             self._wanted = max(self._wanted, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
-    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
-        """Which of the blocks that wait to be sent have just been encoded in narrower lanes, to be handed over anew.
+    @property
+    def narrows(self) -> bool:
+        """Whether what has never left is to be encoded in narrower lanes."""
+        return self._wanted != self.uses
+
+    def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
+        """Which of the blocks that waited to be sent have just been encoded in narrower lanes; which may be sent.
 
         Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
         them, tells the newest wish.
         """
-        if self._wanted == self.uses:
-            return []
         self.uses = self._wanted
-        blocks = sorted(self._fresh.intersection(waiting))
+        blocks = sorted(withdrawn)
         if blocks and blocks[-1] == self._layout.summary:
             self._pack_summary()
         if narrower := [block for block in blocks if block != self._layout.summary]:
             self.ledger.send_again(np.array(narrower), iteration, self.uses, self._scale(self.uses))
         return blocks
 
-    def follow(self, results: Sequence[Result]) -> Finished:
-        """An iteration is over, with all its results by block: the next one's plan is made of them."""
-        plan, encoding = self.plan, self._encoding()
+    @property
+    def fresh(self) -> set[int]:
+        """Blocks whose part 0 this process has encoded in this iteration."""
+        return self._fresh
+
+    def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
+        """An iteration is over, with all its results by block: the next one's plan is made of them.
+
+        `wire_bytes`: of this worker's values that were sent in it.
+        """
+        plan, encoding = self.plan, self._encoding(wire_bytes)
         said: SummaryBlock | None = None
         notes: Mapping[int, SideValues] = {}
         if self._layout.summary is not None:
-            *results, last = results
+            last, results = results[len(results) - 1], results[:-1]
             sums = unpack(last.values, 32)
             if self._notes:
                 notes = note.read(sums[-note.WORDS * WORD_LANES :], last.members)
             if self._summarised:
                 said = summary.read(sums, last.count, self._layout.blocks)
-        self.plan = self._planner.after(plan, said)
+        self.plan = replace(self._planner.after(plan, said), first=plan.first + len(self.blocks))
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _look_at_rate(self, rate: RateEstimator) -> None:
@@ -329,12 +331,11 @@ class Encoder:
         """Of a block of the gradient as float32."""
         return 4 * self._layout.elements
 
-    def _encoding(self) -> Encoding | None:
+    def _encoding(self, wire_bytes: int) -> Encoding | None:
         """What came of the gradient that was encoded in the iteration that ends."""
         if self._error is None:
             return None
         pending = self.ledger.pending.ravel()
-        wire_bytes = self.sent_bytes - self._began_at_bytes
         refused = self._planner.refused(self.plan)
         return Encoding(
             ratio=self.plan.ratio / summary.ONE,

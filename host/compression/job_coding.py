@@ -64,7 +64,3 @@ class JobCoding:
                 error_max=compress.error_max,
             ),
         )
-
-    @property
-    def padded(self) -> int:
-        return self.layout.blocks * self.layout.elements

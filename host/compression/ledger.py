@@ -42,8 +42,8 @@ from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Rec
 from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
-from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import Packed
+from kofn.host.protocol.instructions import PACKED, PackedBlocks
+from kofn.host.protocol.results import Result
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of, bits_of
 from kofn.results.account import Account
 
@@ -90,7 +90,6 @@ class Ledger:
         self._view = view_of(storage, sum(1 << code for code, codec in codecs.items() if not codec.signed))
         self._at = ctypes.addressof(self._view)
         self._native.ledger_open(self._at)
-        self._packed = storage.packed.reshape(-1).data
         self._parts = self._parts_of(self.begun)
 
     @property
@@ -179,20 +178,22 @@ class Ledger:
         self._native.ledger_withdraw(self._at, iteration, part, blocks.ctypes.data, blocks.size)
         self._encode(blocks, iteration, lanes, scale, part)
 
-    def noted(self, blocks: Sequence[int], part: int = 0) -> list[Packed]:
+    def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
         """Blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
 
-        The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after a death a block
-        is sent that was found closed, and its gradient discarded, before that.
+        Their values are the ledger's: they change when the block is encoded anew, and not before the second iteration
+        after this one.  The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after
+        a death a block is sent that was found closed, and its gradient discarded, before that.
         """
         rows, found = np.array(blocks, np.int64), np.empty((len(blocks), 5), np.int64)
         bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, found.ctypes.data)
         if bad >= 0:
             raise ProtocolError(f"block {blocks[bad]} was never sent as part {part}")
-        return [
-            Packed(self._packed[begin:end].tobytes(), scale, lanes, min(max(weight, 1), WEIGHT_MAX))
-            for begin, end, scale, lanes, weight in found.tolist()
-        ]
+        table, (begin, end, scale, lanes, weight) = np.zeros(rows.size, PACKED), found.T
+        table["values"], table["size"] = self._storage.packed.ctypes.data + begin, end - begin
+        table["block"], table["scale"], table["lanes"] = rows, scale, lanes
+        table["weight"] = np.clip(weight, 1, WEIGHT_MAX)
+        return PackedBlocks(table, self._storage)
 
     def sent_in(self, iteration: int) -> Values:
         """What was sent in an iteration, shape (PARTS, blocks, elements), 0 where nothing was."""

@@ -35,7 +35,8 @@ class Plan:
 
     `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): for how many iterations each brings
     gradients if it is sent, 1 where it was in the one before; `ratio`: the share of the gradient's bytes that is asked
-    for, in units of 2**-16; `expected`: what all workers expect to be pending, None before the first summary.
+    for, in units of 2**-16; `expected`: what all workers expect to be pending, None before the first summary; `first`:
+    how many blocks were sent before, from which the slots follow.
     """
 
     lanes: int
@@ -43,6 +44,7 @@ class Plan:
     blocks: Integers
     gap: Integers
     expected: Magnitudes | None
+    first: int = 0
 
     def scale(self, codec: Codec) -> Exponents | None:
         """Each block's, for lanes of this codec, shape (B,); None where nothing is agreed on yet."""
@@ -52,7 +54,7 @@ class Plan:
         """For a replica's state; of the same shapes for all plans of a job."""
         sent = np.isin(np.arange(len(self.gap)), self.blocks)
         known = self.expected or Magnitudes(mean=np.zeros(len(self.gap)), largest=np.zeros(len(self.gap)))
-        head = [self.lanes, self.ratio, self.expected is not None]
+        head = [self.lanes, self.ratio, self.expected is not None, self.first]
         return {
             "plan": np.concatenate([head, sent, self.gap]).astype(np.int64),
             "expected": np.stack([known.mean, known.largest]).ravel(),
@@ -63,11 +65,11 @@ class Plan:
         """What to_arrays() made; ProtocolError where it is not there."""
         if missing := [name for name in ("plan", "expected") if name not in arrays]:
             raise ProtocolError(f"a replica's state has no {' and no '.join(missing)}: of another version?")
-        lanes, ratio, agreed, *_ = (int(number) for number in arrays["plan"][:3])
-        sent, gap = arrays["plan"][3:].reshape(2, -1).astype(np.int64)
+        lanes, ratio, agreed, first = (int(number) for number in arrays["plan"][:4])
+        sent, gap = arrays["plan"][4:].reshape(2, -1).astype(np.int64)
         mean, largest = arrays["expected"].reshape(2, -1).astype(np.float64)
         expected = Magnitudes(mean=mean, largest=largest) if agreed else None
-        return cls(lanes=lanes, ratio=ratio, blocks=np.flatnonzero(sent), gap=gap, expected=expected)
+        return cls(lanes=lanes, ratio=ratio, blocks=np.flatnonzero(sent), gap=gap, expected=expected, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

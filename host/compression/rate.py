@@ -174,8 +174,7 @@ class RateEstimator:
 
     >>> rate = RateEstimator("deliverable", stability=0.1)
     >>> rate.begin(gradient_bytes=4096)
-    >>> rate.sent(0, wire_bytes=1106, gradient_bytes=1024)
-    >>> rate.answered(0, now=0.01)
+    >>> rate.answered(0.01, wire_bytes=1106, gradient_bytes=1024)
     >>> rate.ratio, rate.wish
     (1.0, 1.0)
     """
@@ -186,7 +185,6 @@ class RateEstimator:
             raise RateError(f"reading is {reading!r}: {', '.join(READINGS)} are allowed")
         self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
-        self._flying: dict[int, _Sent] = {}  # by block
         self._total_bytes, self._delivered_bytes = 1, 0
         self._agreed = 0  # times on end
         self._in_time = 0  # iterations on end
@@ -209,25 +207,14 @@ class RateEstimator:
             self._provisional = False
         self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
         self._stream, self.measured = _Stream(), False
-        self._flying.clear()
         self._total_bytes, self._delivered_bytes, self._agreed = gradient_bytes, 0, 0
         if self._literal:
             self.start_bps = None
 
-    def sent(self, block: int, *, wire_bytes: int, gradient_bytes: int) -> None:
-        """A contribution leaves, perhaps again: an answer is for the last one, once."""
-        self._flying[block] = _Sent(wire_bytes, gradient_bytes)
-
-    def answered(self, block: int, now: float, *, counted: bool = True) -> None:
-        """A block's answer has come; not `counted`: without this worker, so it says nothing about this worker's link.
-
-        Copies of an answer, and answers for what this worker did not send, change nothing.
-        """
-        sent = self._flying.pop(block, None)
-        if sent is None or not counted:
-            return
-        self._delivered_bytes += sent.gradient_bytes
-        windows = self._stream.add(sent, now)
+    def answered(self, now: float, *, wire_bytes: int, gradient_bytes: int) -> None:
+        """The answer to a contribution of so many bytes has come, once for each block and with this worker in it."""
+        self._delivered_bytes += gradient_bytes
+        windows = self._stream.add(_Sent(wire_bytes, gradient_bytes), now)
         if windows is not None:
             self._judge(*windows)
 

@@ -6,8 +6,9 @@ each block (B, 1) or single numbers.  Knows nothing of units and codecs.
 """
 
 import contextlib
+import ctypes
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -123,7 +124,7 @@ class Kernel:
 
     def average(
         self,
-        blocks: Sequence[bytes],
+        places: npt.NDArray[np.uint64],
         shift: Integers,
         factor: Floats64,
         width: int,
@@ -133,9 +134,11 @@ class Kernel:
         total: Integers,
         mean: Floats,
     ) -> None:
-        """unpack() and spread() of blocks of whole bytes, as many as there are shifts and votes (B, 1), to `total`, and
-        that scaled() to `mean`, both (B, L) in C order."""
-        lanes = _unpacked(b"".join(blocks), width, signed=signed).reshape(total.shape)
+        """unpack() and spread() of blocks of whole bytes at these addresses (B,) to `total`, and that scaled() to
+        `mean`, both (B, L) in C order; shifts and votes: (B, 1)."""
+        size = total.shape[1] * width // 8
+        packed = b"".join(ctypes.string_at(place, size) for place in places.tolist())
+        lanes = _unpacked(packed, width, signed=signed).reshape(total.shape)
         total[...] = _spread(lanes if votes is None else _majority(lanes, votes), shift)
         mean[...] = self.scaled(total, factor)
 

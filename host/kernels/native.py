@@ -1,7 +1,6 @@
 """kernel.c through ctypes: the steps of kernels.kernel in native code."""
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_ssize_t, c_uint32, c_void_p, py_object
 from pathlib import Path
 from typing import Any
@@ -140,7 +139,7 @@ class NativeKernel(Kernel):
 
     def average(
         self,
-        blocks: Sequence[bytes],
+        places: npt.NDArray[np.uint64],
         shift: Integers,
         factor: Floats64,
         width: int,
@@ -150,10 +149,10 @@ class NativeKernel(Kernel):
         total: Integers,
         mean: Floats,
     ) -> None:
-        (by, base), places = _lines(np.ascontiguousarray(shift, np.int64), votes), (c_char_p * len(blocks))(*blocks)
+        by, base = _lines(np.ascontiguousarray(shift, np.int64), votes)
         factors, buffer = np.ascontiguousarray(factor, np.float64), np.empty(total.shape[1], np.int32)
         numbers = (by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, buffer.ctypes.data)
-        self._library.kernel_average(places, *total.shape, *numbers, total.ctypes.data, mean.ctypes.data)
+        self._library.kernel_average(places.ctypes.data, *total.shape, *numbers, total.ctypes.data, mean.ctypes.data)
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:

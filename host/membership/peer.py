@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import grpc
 
-from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import MEMBERS_BYTES
 from kofn.host.workload.replica import ReplicaState, from_parts, to_parts
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc

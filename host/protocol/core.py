@@ -1,37 +1,27 @@
-"""The worker's side of the protocol, without I/O.
+"""The protocol core of core.c, which says what it does: events in, instructions out.
 
-Events go in (an iteration begins, a block is ready, a packet came, time passed, a peer answered); instructions come out
-(send a packet, deliver a result, encode again, ask the peers, the iteration is complete).  No sockets, no clock, no
-threads: time is whatever the caller passes as `now`, in seconds.  The agent, the tests and the simulator drive the
-same object.
+    protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=32, rto_s=0.05)
+    protocol.begin(1, now)
+    for instruction in protocol.contribute_all(ready, now=now): ...
+    for instruction in protocol.packets_in(answers, now): ...
 
-    begin(i) --> block open --contribute--> waiting --window--> in flight --RESULT / LATE--> closed
-                     |                                              | timer: send again
-                     +---------------- RESULT / LATE ---------------+ FORMAT_MISMATCH: encode again; STALE: ask peers
-
-A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not
-(a late gradient that is merged).  A block closes by its result, whoever is in it.  Results of later iterations that
-arrive early are kept until their iteration begins; then everything that others have already finished closes at once.
-An iteration has the blocks that begin() is told, the same for every worker.
-
-What a slot sums at, scale and lanes, its first contribution decides; it stays so as long as the slot has its block.
-So a FORMAT_MISMATCH, which tells it, is always true, however late it comes and whichever attempt it answers: a request
-that is as the slot wants it is left alone, any other one is made anew.
-
-When the switch has lost its slots a new generation of them begins: after regroup() nothing is sent and no answer of an
-earlier generation is taken; after resume(), when every worker has heard of it and has fetched what the others hold,
-everything that is still open is sent again.  Without that, a block that one worker has a result of could be summed
-again for the others.
+Only one thread may call it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import ctypes
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Integers
 from kofn.host.errors import ProtocolError
+from kofn.host.native import library
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.history import BlockId, History, Result, check_same
-from kofn.host.protocol.in_flight import InFlight, InFlightRequest
 from kofn.host.protocol.instructions import (
     AskPeers,
     Complete,
@@ -39,23 +29,56 @@ from kofn.host.protocol.instructions import (
     EncodeAgain,
     Instruction,
     Packed,
+    PackedBlocks,
     Send,
     request_of,
 )
-from kofn.host.protocol.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
+from kofn.host.protocol.results import RESULT, BlockId, BlockResults, Result
 from kofn.host.protocol.slot_query import SlotQuery
-from kofn.host.wire.packet import PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import HEADER_BYTES, PARTS, KofnHeader, Lanes, encode_header, headers_of
 
-_RESULT = int(Kind.RESULT)
-_RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
+STATE = 10
+"""The first fields of struct core, 64 bits each."""
 
-PULLS_BEFORE_PEERS = 3
-"""Unanswered requests for a closed block after which its slot is taken to be lost."""
+_ITERATION, _NEWEST, _GENERATION, _REGROUPING, _K, _COUNT, _OPEN, _WAITING, _INSTRUCTIONS, _URGENT = range(STATE)
+
+INSTRUCTION = np.dtype(
+    [
+        ("kind", np.int32),
+        ("part", np.int32),
+        ("counts", np.int32),
+        ("scale", np.int32),
+        ("lanes", np.int32),
+        ("hint", np.int32),
+        ("iteration", np.int64),
+        ("block", np.int64),
+        ("time_s", np.float64),
+        ("launch", np.int64),
+        ("size", np.int64),
+        ("values", np.uint64),
+        ("header", np.uint8, (HEADER_BYTES,)),
+    ]
+)
+"""struct instruction."""
+
+SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS = range(5)
+
+_PLACES = 5
+"""Pointers of struct core_places."""
+
+COUNTED = 8
+"""Numbers of struct statistics."""
+
+_ROOM = 256
+"""Instructions that are taken at a time."""
+
+_WAITING_BYTES = 32
+"""Of struct waiting."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What happened to this worker's blocks, for the metrics."""
+    """What happened to this worker's blocks, for the metrics; the core counts the first ones."""
 
     retransmissions: int = 0
     pulls: int = 0
@@ -63,29 +86,20 @@ class Statistics:
     refused: int = 0
     foreign: int = 0  # packets of another job, or that only workers send
     other_generation: int = 0  # packets from before a regroup
-    checksum_errors: int = 0
     regroups: int = 0
+    wire_bytes: int = 0  # of values that were sent, again and again where need was
+    checksum_errors: int = 0
     peer_fetches: int = 0
     resyncs: int = 0  # times that the parameters came from a peer
-
-
-class _Waiting(NamedTuple):
-    """A contribution that waits for the window."""
-
-    values: bytes
-    scale: int
-    lanes: int
-    weight: int
-    flags: int
-    counts: bool
 
 
 class Protocol:
     """One worker's blocks of one job, iteration after iteration.
 
-    Blocks have the job's `layout`; `slots` of the job (a power of two); of an iteration's blocks at most `window` from
-    the first open one on are in flight; results of the last `keep` iterations stay available for peers, and who was in
-    them for `keep_members` iterations.
+    Blocks have the job's `layout`; `slots` of the job; at most `window` blocks are in flight; results of the last
+    `keep` iterations stay available for peers, and who was in them for `keep_members` iterations.  `lazy`: packets_in()
+    keeps results back until there is something else to do.
+    CompilerMissing where there is no C compiler.
     """
 
     def __init__(
@@ -99,70 +113,88 @@ class Protocol:
         rto_s: float,
         keep: int = 64,
         keep_members: int = 100_000,
+        lazy: bool = False,
     ) -> None:
-        if not 1 <= window <= max(1, slots // 2):
-            raise ProtocolError(f"window is {window}: 1 to {slots // 2} (slots / 2) is allowed")
-        self.rank = rank
-        self.statistics = Statistics()
-        self._template = KofnHeader(job=job, worker=rank)
-        self._slots = slots
-        self._window = window
-        self._history = History(keep=keep, keep_members=keep_members)
-        self._in_flight = InFlight(rto_s)
-        self._waiting: dict[int, _Waiting] = {}  # by request
-        self._ascending = True  # so are these
-        self._blocks = IterationBlocks(layout=layout)
-        self._newest = 0  # latest iteration of which any result was seen
-        self.k = 0
-        """In force when that was made; 0: not known."""
-        self.regrouping = False
-        """Between regroup() and resume()."""
-        self.query = SlotQuery()
+        check_window(window, slots)
+        self.rank, self.layout, self._lazy = rank, layout, lazy
+        self.library = library()
+        shape = np.array([layout.blocks, layout.words, layout.widest, layout.summary_words], np.int64)
+        opened = self.library.core_open(job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members)
+        if not opened:
+            raise ProtocolError(f"no memory for {layout.total} blocks")
+        self._own = Statistics()
+        self._kept: list[PackedBlocks] = []  # what the core may send again
+        self._attach(opened)
+
+    def _attach(self, address: int) -> None:
+        """To a struct core, which is this object's from now on."""
+        self.address = ctypes.c_void_p(address)
+        weakref.finalize(self, self.library.core_close, self.address)
+        self._state = memoryview((ctypes.c_int64 * STATE).from_address(address)).cast("B").cast("q")
+        places, blocks = (ctypes.c_uint64 * _PLACES)(), self.layout.total
+        self.library.core_read(self.address, places)
+        self._blocks = _array(ctypes.c_int32, blocks, places[0])
+        self._open = _array(ctypes.c_uint8, blocks, places[1])
+        waiting = _array(ctypes.c_int64, blocks * PARTS * _WAITING_BYTES // 8, places[2])
+        self._waits = waiting.reshape(blocks, PARTS, -1)[:, 0, 0]
+        self._counted = (ctypes.c_int64 * COUNTED).from_address(places[3])
+        self.query = SlotQuery(places[4])
         """Who is in a block that does not close, if that was asked in this iteration."""
 
     # -- events
 
     def begin(
-        self, iteration: int, now: float, blocks: Sequence[int] | None = None, lanes: int = Lanes.BITS_32
+        self,
+        iteration: int,
+        now: float,
+        blocks: Sequence[int] | Integers | None = None,
+        lanes: int = Lanes.BITS_32,
+        first: int | None = None,
     ) -> list[Instruction]:
         """Start the next iteration; closes what others have already closed and pulls the rest of it.
 
         `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
-        of those planned for them, but for the summary block.  Both must be the same for every worker.
+        of those planned for them, but for the summary block; `first`: how many blocks were sent in all iterations
+        before, or any number from which their slots follow (None: all blocks of all).  They must be the same for every
+        worker.
         """
-        if self._blocks.open:
-            raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")
-        if iteration <= self.iteration:
-            raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
-        begun = iteration_blocks(self.layout, iteration, blocks, lanes)
-        self.query.forget()
-        self._history.forget(iteration)
-        known = self._history.of(iteration)
-        begun.check_known(known)
-        begun.open -= known.keys()
-        self._blocks = begun
-        self._in_flight.begin(now if known else None)
-        instructions: list[Instruction] = [Deliver(result=known[block]) for block in sorted(known)]
-        if not begun.open:
-            instructions.append(Complete(iteration=iteration))
-        return instructions + self._pull(now)
+        return self._begin("begin", iteration, now, blocks, lanes, first)
+
+    def jump(
+        self,
+        iteration: int,
+        now: float,
+        blocks: Sequence[int] | Integers | None = None,
+        lanes: int = Lanes.BITS_32,
+        first: int | None = None,
+    ) -> list[Instruction]:
+        """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
+        return self._begin("jump", iteration, now, blocks, lanes, first)
+
+    def _begin(
+        self,
+        begin: str,
+        iteration: int,
+        now: float,
+        blocks: Sequence[int] | Integers | None,
+        lanes: int,
+        first: int | None,
+    ) -> list[Instruction]:
+        chosen = np.ascontiguousarray(range(self.layout.total) if blocks is None else blocks, np.int32)
+        number = iteration * self.layout.total if first is None else first
+        done = self._do(begin, iteration, now, chosen.ctypes.data, len(chosen), number, lanes)
+        self._kept.clear()
+        return done
 
     def contribute(
-        self,
-        block: int,
-        packed: Packed,
-        *,
-        now: float,
-        part: int = 0,
-        counts: bool = True,
-        uses: int | None = None,
+        self, block: int, packed: Packed, *, now: float, part: int = 0, counts: bool = True, uses: int | None = None
     ) -> list[Instruction]:
         """As contribute_all() with one block."""
         return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
 
     def contribute_all(
         self,
-        ready: Iterable[tuple[int, Packed]],
+        ready: PackedBlocks | Iterable[tuple[int, Packed]],
         *,
         now: float,
         part: int = 0,
@@ -174,18 +206,10 @@ class Protocol:
         `counts`: whether it is one of the k.  `uses`: the lanes that the worker sends in by now, where a slot wanted
         others for a block (None: its lanes); the others are told when they are narrower than planned.
         """
-        if self.left_behind:
-            return []
-        open, waiting = self._blocks.open, self._waiting
-        last = next(reversed(waiting), -1)
-        for block, (values, scale, lanes, weight) in ready:
-            if block in open:
-                flags = self._blocks.flags(lanes if uses is None else uses)
-                request = request_of(block, part)
-                waiting[request] = _Waiting(values, scale, lanes, weight, flags, counts)
-                self._ascending = self._ascending and request >= last
-                last = request
-        return self._fill_window(now)
+        packed = ready if isinstance(ready, PackedBlocks) else PackedBlocks.of(ready)
+        self._kept.append(packed)
+        of = packed.table.ctypes.data, len(packed.table)
+        return self._do("contribute", *of, now, part, counts, -1 if uses is None else uses)
 
     def packet_in(self, header: KofnHeader, values: bytes, now: float) -> list[Instruction]:
         """An answer of the switch."""
@@ -193,127 +217,109 @@ class Protocol:
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> list[Instruction]:
         """Answers of the switch that have come together: headers and values."""
-        instructions: list[Instruction] = []
-        news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
-            kind = header.kind
-            if header.job != job or kind < _RESULT:
-                self.statistics.foreign += 1
-            elif header.generation != generation:
-                self.statistics.other_generation += 1
-            elif kind in _RESULTS and request_of(header.block, header.part) not in self._in_flight.probed:
-                self._result(header, values, news)
-            else:
-                instructions += self._go_on(news, now)
-                news = _News()
-                if kind in _RESULTS:
-                    self._probed(header)
-                    self._result(header, values, news)
-                elif not self.query.hears(header):
-                    instructions += self._not_taken(header, now)
-        return instructions + self._go_on(news, now)
+            if self._call("datagram_in", encode_header(header), values, len(values), now):
+                self._fail()
+        if self._call("packets_done", now):
+            self._fail()
+        return [] if self._lazy and not self._state[_URGENT] else self._take()
 
-    def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
-        """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
+    def held_back(self) -> list[Instruction]:
+        """What a lazy one has kept back."""
+        return self._take()
 
-        One without values says nothing that could be applied.  `hint`: as in Deliver.
+    def result_in(self, result: Result, now: float) -> list[Instruction]:
+        """A result from a peer; copies of it are equal, or ProtocolError says that they are not.
+
+        One without values says nothing that could be applied.
         """
-        news = _News()
-        self._note(result, hint, news)
-        return self._go_on(news, now)
+        row = BlockResults.of([result])
+        iteration, block = result.id
+        return self._do("result_in", iteration, block, row.table.ctypes.data, now)
 
     def timer(self, now: float) -> list[Instruction]:
         """Send again what has waited too long."""
-        return [instruction for request in self._in_flight.due(now) for instruction in self._send_again(request, now)]
+        return self._do("timer", now)
 
     def ask_slot(self) -> list[Instruction]:
         """Ask the switch who is in the first open block; `query` has what it answers.  Nothing while regrouping."""
-        if self.regrouping or not self._blocks.open:
-            return []
-        asked = self.query.ask(self._request(self.missing[0]), self.layout)
-        return [Send(asked, bytes(asked.words * WORD_BYTES))]
+        return self._do("ask_slot")
 
-    def leaves(self, header: KofnHeader, at: float) -> None:
+    def leaves(self, sent: Send, at: float) -> None:
         """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
-        flight = self._in_flight.by_request.get(request_of(header.block, header.part))
-        if flight is not None and flight.header is header:
-            self._in_flight.leaves(flight, at)
+        request = request_of(sent.header.block, sent.header.part)
+        self._call("leaves", request, sent.launch, at)
+
+    def withdraw(self, blocks: Iterable[int]) -> list[int]:
+        """Take back what waits of part 0 of these blocks and was never sent, to encode it anew; which these are."""
+        requests = np.array([request_of(block, 0) for block in blocks], np.int64)
+        self._call("withdraw", requests.ctypes.data, len(requests))
+        return [int(request) // PARTS for request in requests if request >= 0]
 
     def enter(self, generation: int) -> None:
         """Speak of these slots, where none newer are known: before the first begin()."""
-        self._template = self._template._replace(generation=max(generation, self.generation))
-
-    def jump(
-        self, iteration: int, now: float, blocks: Sequence[int] | None = None, lanes: int = Lanes.BITS_32
-    ) -> list[Instruction]:
-        """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
-        self._blocks.open.clear()
-        self._in_flight.by_request.clear()
-        self._waiting.clear()
-        return self.begin(iteration, now, blocks, lanes)
+        self._call("enter", generation)
 
     def others_reached(self, iteration: int) -> None:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
-        self._newest = max(self._newest, iteration)
+        self._call("others_reached", iteration)
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
-        if generation <= self.generation:
-            return  # said before
-        self._template = self._template._replace(generation=generation)
-        self.regrouping = True
-        self.statistics.regroups += 1
-        for request, flight in self._in_flight.by_request.items():
-            if flight.header.kind == Kind.CONTRIBUTE:
-                mine = flight.header
-                self._waiting[request] = _Waiting(
-                    flight.values, mine.scale, mine.lanes, mine.weight, mine.flags, bool(mine.count)
-                )
-                self._ascending = False
-        self._in_flight.by_request.clear()
-        self._blocks.slot_lanes.clear()
-        self._in_flight.begin(None)
+        self._call("regroup", generation)
 
     def resume(self, now: float) -> list[Instruction]:
         """Everyone has regrouped, and the results that peers hold are in: send what is open."""
-        self.regrouping = False
-        return self._fill_window(now)
+        return self._do("resume", now)
 
     # -- state that callers look at
 
     @property
-    def layout(self) -> BlockLayout:
-        return self._blocks.layout
-
-    @property
     def iteration(self) -> int:
         """The current one; 0 before the first."""
-        return self._blocks.iteration
+        return self._state[_ITERATION]
 
     @property
-    def blocks(self) -> Sequence[int]:
+    def blocks(self) -> Integers:
         """Those of the current iteration, ascending."""
-        return self._blocks.blocks
+        return self._blocks[: self._state[_COUNT]].astype(np.int64)
 
     @property
     def generation(self) -> int:
         """Of the slots that this worker speaks of."""
-        return self._template.generation
+        return self._state[_GENERATION]
+
+    @property
+    def k(self) -> int:
+        """In force when the newest iteration was made of which a result is known; 0: not known."""
+        return self._state[_K]
+
+    @property
+    def regrouping(self) -> bool:
+        """Between regroup() and resume()."""
+        return bool(self._state[_REGROUPING])
+
+    @property
+    def statistics(self) -> Statistics:
+        for field, number in zip(fields(Statistics), self._counted, strict=False):
+            setattr(self._own, field.name, number)
+        return self._own
 
     @property
     def deadline(self) -> float | None:
         """When timer() is due; None while nothing is in flight."""
-        return self._in_flight.deadline
+        deadline: float = self._call("deadline_s")
+        return deadline if deadline < np.inf else None
 
     @property
     def left_behind(self) -> bool:
         """Whether the others have finished the current iteration: results of a later one were seen."""
-        return self._newest > self.iteration
+        return self._state[_NEWEST] > self._state[_ITERATION]
 
     @property
     def over(self) -> bool:
         """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
-        return not self._blocks.open or self.left_behind
+        return not self._state[_OPEN] or self.left_behind
 
     def is_over(self, iteration: int) -> bool:
         """Whether an iteration that was begun here is over, here or elsewhere."""
@@ -322,202 +328,111 @@ class Protocol:
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        return sorted(self._blocks.open)
+        missing: list[int] = np.flatnonzero(self._open).tolist() if self._state[_OPEN] else []
+        return missing
 
     @property
     def share(self) -> float:
         """Of the current iteration's blocks those that are closed, 0 to 1."""
-        return 1 - len(self._blocks.open) / max(1, len(self._blocks.blocks))
+        return 1 - self._state[_OPEN] / max(1, self._state[_COUNT])
 
     @property
-    def open(self) -> Collection[int]:
-        """Open blocks of the current iteration."""
-        return self._blocks.open
+    def waiting_count(self) -> int:
+        """Contributions that wait for the window."""
+        return self._state[_WAITING]
 
     @property
-    def waiting(self) -> Collection[int]:
+    def waiting(self) -> list[int]:
         """Blocks whose part 0 was contributed and waits for the window."""
-        return [request // PARTS for request in self._waiting if not request % PARTS]
+        waiting: list[int] = np.flatnonzero(self._waits).tolist() if self._state[_WAITING] else []
+        return waiting
 
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
-        return self._history.results(first, last)
+        while 0 <= (first := self._call("next_results", first)) <= last:
+            yield from self.results_of(first)
+            first += 1
+
+    def results_of(self, iteration: int) -> BlockResults:
+        """Those of an iteration that are known, by block, ascending."""
+        blocks, table = np.empty(self.layout.total, np.uint32), np.empty(self.layout.total, RESULT)
+        count = self._call("results", iteration, blocks.ctypes.data, table.ctypes.data)
+        return BlockResults(iteration, blocks[:count].astype(np.int64), table[:count], self)
 
     # -- inside
 
-    def _result(self, header: KofnHeader, values: bytes, news: "_News") -> None:
-        """The switch's result of a block."""
-        block, blocks = header.block, self._blocks
-        if block >= blocks.total:  # of another job: nothing is done about it
-            return
-        if block == blocks.layout.blocks or blocks.words.get(header.lanes) != header.words:
-            check_words(blocks.layout, header)
-        self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """The core's function of this name."""
+        return getattr(self.library, f"core_{name}")(self.address, *arguments)
 
-    def _probed(self, header: KofnHeader) -> None:
-        """A result of a block that was asked for again in a silence."""
-        if header.kind == Kind.LATE and header.iteration == self.iteration:
-            self._in_flight.late(request_of(header.block, header.part))
+    def _do(self, name: str, *arguments: Any) -> list[Instruction]:
+        """What is to be done after a call that may fail."""
+        if self._call(name, *arguments):
+            self._fail()
+        return self._take()
 
-    def _note(self, result: Result, hint: int | None, news: "_News") -> None:
-        """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
-        (iteration, block), blocks = result.id, self._blocks
-        if block >= blocks.total or iteration < blocks.iteration or not result.values:
-            return
-        known = self._history.of(iteration)
-        if block in known:
-            check_same(known[block], result)
-            return
-        if iteration == blocks.iteration and block not in blocks.open:
-            blocks.check_known([block])
-        known[block] = result
-        news.any = True
-        if iteration >= self._newest:
-            self._newest, self.k = iteration, result.k
-        if iteration == blocks.iteration:
-            blocks.open.discard(block)
-            for part in range(PARTS) if self._waiting else ():
-                self._waiting.pop(request_of(block, part), None)
-            news.delivered.append(Deliver(result, hint))
+    @property
+    def _said(self) -> str:
+        """What was wrong with the latest call that failed."""
+        said: bytes = self.library.core_error(self.address)
+        return said.decode()
 
-    def _go_on(self, news: "_News", now: float) -> list[Instruction]:
-        """Results have been noted, perhaps."""
-        if not news.any:
-            return []
-        instructions: list[Instruction] = [*news.delivered]
-        if news.delivered and not self._blocks.open:
-            instructions.append(Complete(iteration=self.iteration))
-        flying = self._in_flight.by_request
-        closed = (request_of(deliver.result.id.block, part) for deliver in news.delivered for part in range(PARTS))
-        if answered := [request for request in closed if request in flying]:
-            self._in_flight.answered(answered, now)
-        return instructions + self._fill_window(now)
+    def _fail(self) -> NoReturn:
+        self.library.core_done(self.address)
+        raise ProtocolError(self._said)
 
-    def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
-        """STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more."""
-        request = request_of(header.block, header.part)
-        if header.iteration != self.iteration or request not in self._in_flight.by_request:
-            return []
-        if header.kind == Kind.STALE:
-            return self._stale(request, now)
-        return self._refused(request, header, now)
+    def _take(self) -> list[Instruction]:
+        return self._taken("take") if self._state[_INSTRUCTIONS] else []
 
-    def _send_again(self, request: int, now: float) -> list[Instruction]:
-        """A request once more; a PULL that the switch does not answer is for the peers."""
-        flight = self._in_flight.mark_sent_again(request, now)
-        self.statistics.retransmissions += 1
-        again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
-        if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
-            again += self._ask_peers(flight)
-        return again
+    def _taken(self, take: str) -> list[Instruction]:
+        """All that there is to take; ProtocolError after an error."""
+        found: list[Instruction] = []
+        count = _ROOM
+        while count == _ROOM:
+            table, results = np.empty(_ROOM, INSTRUCTION), np.empty(_ROOM, RESULT)
+            count = self._call(take, table.ctypes.data, results.ctypes.data, _ROOM)
+            if count < 0:
+                self._fail()
+            for begin, end in _runs(table[:count]):
+                found += self._instructions(table[begin:end], results[begin:end])
+        return found
 
-    def _request(self, block: int) -> KofnHeader:
-        """A contribution to an open block, as it would be sent now."""
-        return self._header(request_of(block, 0), _Waiting(b"", 0, self._blocks.lanes(block), 1, 0, True))
-
-    def _pull(self, now: float) -> list[Instruction]:
-        """Once the others are further, what is open here is closed there: ask for it without waiting for our gradient.
-
-        Every open block that nothing was sent for, as far as the window allows.
-        """
-        instructions: list[Instruction] = []
-        if not self.left_behind or self.regrouping:
-            return instructions
-        blocks, asked = self._blocks, self._in_flight.by_request.keys() | self._waiting.keys()
-        for block in blocks.in_window(self._window):
-            if block not in blocks.open or any(request_of(block, part) in asked for part in range(PARTS)):
-                continue
-            self.statistics.pulls += 1
-            header = self._request(block)._replace(kind=Kind.PULL)
-            instructions.append(self._launch(header, bytes(header.words * WORD_BYTES), now))
-        return instructions
-
-    def _fill_window(self, now: float) -> list[Instruction]:
-        """Send what waits and is less than a window from the first open block."""
-        if self.regrouping or not self._waiting:
-            return self._pull(now)
-        if not self._ascending:
-            self._waiting, self._ascending = dict(sorted(self._waiting.items())), True
-        instructions: list[Send] = []
-        last = self._blocks.in_window(self._window)[-1]
-        for request, ready in self._waiting.items():
-            if request // PARTS > last:
-                break
-            instructions.append(self._launch(self._header(request, ready), ready.values, now))
-        for send in instructions:
-            del self._waiting[request_of(send.header.block, send.header.part)]
-        return [*instructions, *self._pull(now)]
-
-    def _launch(self, header: KofnHeader, values: bytes, now: float) -> Send:
-        """Put a request in flight."""
-        self._in_flight.launch(request_of(header.block, header.part), header, values, now)
-        return Send(header, values)
-
-    def _header(self, request: int, ready: _Waiting) -> KofnHeader:
-        blocks, mine = self._blocks, self._template
-        block, part = divmod(request, PARTS)
-        return KofnHeader(
-            job=mine.job,
-            worker=mine.worker,
-            lanes=ready.lanes,
-            flags=ready.flags,
-            words=blocks.words_of(block, ready.lanes),
-            generation=mine.generation,
-            iteration=blocks.iteration,
-            block=block,
-            slot=blocks.slot(block) % self._slots,
-            scale=ready.scale,
-            count=int(ready.counts),
-            part=part,
-            weight=ready.weight,
-        )
-
-    def _stale(self, request: int, now: float) -> list[Instruction]:
-        """The slot has moved on; the request stays in flight, so that the timer repeats it."""
-        self.statistics.stale += 1
-        self._in_flight.heard(now)
-        return self._ask_peers(self._in_flight.by_request[request])
-
-    def _ask_peers(self, flight: InFlightRequest) -> list[Instruction]:
-        """At most once for each time the request is sent."""
-        if flight.asked_peers:
-            return []
-        flight.asked_peers = True
-        return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
-
-    def _refused(self, request: int, header: KofnHeader, now: float) -> list[Instruction]:
-        """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
-        self.statistics.refused += 1
-        check_words(self.layout, header)
-        mine = self._in_flight.by_request[request].header
-        pulls = mine.kind == Kind.PULL  # nobody looks at its scale
-        if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
-            return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
-        self._blocks.slot_lanes[header.block] = header.lanes
-        del self._in_flight.by_request[request]
-        if pulls or self.left_behind:
-            return self._pull(now)
-        block, part, counts = header.block, header.part, bool(mine.count)
-        return [EncodeAgain(block=block, part=part, counts=counts, scale=header.scale, lanes=header.lanes)]
+    def _instructions(self, run: npt.NDArray[Any], results: npt.NDArray[Any]) -> Iterator[Instruction]:
+        """Of instructions of one kind; `results`: of DELIVERs."""
+        kind = run[0]["kind"]
+        if kind == DELIVER:
+            of = BlockResults(int(run[0]["iteration"]), run["block"], results, self)
+            yield Deliver(of, run["hint"].astype(np.int64), run["time_s"])
+        elif kind == SEND:
+            yield from map(_send, headers_of(run["header"].tobytes()), run["values"], run["size"], run["launch"])
+        elif kind == ENCODE_AGAIN:
+            for row in run[["block", "part", "counts", "scale", "lanes"]].tolist():
+                block, part, counts, scale, lanes = row
+                yield EncodeAgain(block=block, part=part, counts=bool(counts), scale=scale, lanes=lanes)
+        elif kind == ASK_PEERS:
+            yield from (AskPeers(id=BlockId(*id)) for id in run[["iteration", "block"]].tolist())
+        else:
+            yield Complete(iteration=int(run[0]["iteration"]))
 
 
-@dataclass(slots=True)
-class _News:
-    """What has been learnt from answers that came together: whether anything, and what is to be delivered."""
-
-    any: bool = False
-    delivered: list[Deliver] = field(default_factory=list)
+def check_window(window: int, slots: int) -> None:
+    """ProtocolError unless blocks that follow each other in a slot are two windows apart, or more."""
+    if window < 1 or slots % (2 * window):
+        raise ProtocolError(f"window is {window}: what divides {slots // 2} (slots / 2) is allowed")
 
 
-def _result(header: KofnHeader, values: bytes) -> Result:
-    """The result that a RESULT or LATE packet carries."""
-    return Result(
-        BlockId(header.iteration, header.block),
-        header.scale,
-        header.lanes,
-        header.k,
-        header.count,
-        header.weight,
-        header.members,
-        values,
-    )
+def _array(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
+    return np.ctypeslib.as_array((kind * size).from_address(address))
+
+
+def _runs(table: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """Where neighbours of a kind, and of an iteration, begin and end."""
+    if not len(table):
+        return []
+    others = (np.diff(table["kind"]) != 0) | (np.diff(table["iteration"]) != 0)
+    bounds = [0, *(np.flatnonzero(others) + 1).tolist(), len(table)]
+    return [*pairwise(bounds)]
+
+
+def _send(header: KofnHeader, values: int, size: int, launch: int) -> Send:
+    return Send(header, ctypes.string_at(int(values), int(size)), int(launch))

@@ -4,52 +4,42 @@ A PULL with a number of words that the block never has is FORMAT_MISMATCH as lon
 closed, and a refusal tells who is in it.
 """
 
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.wire.packet import Kind, KofnHeader, Lanes, members_of
+import ctypes
+
+from kofn.host.wire.packet import PARTS, RANKS, members_of
+
+
+class _Query(ctypes.Structure):
+    """struct slot_query of core.h."""
+
+    _fields_ = (
+        ("asked", ctypes.c_int32),
+        ("answered", ctypes.c_int32),
+        ("header_members", ctypes.c_uint64 * PARTS),
+        ("generation", ctypes.c_uint32),
+        ("iteration", ctypes.c_uint32),
+        ("block", ctypes.c_uint32),
+        ("weight", ctypes.c_uint32),
+        ("rest", ctypes.c_uint8 * 24),
+        ("members", ctypes.c_uint64 * PARTS),
+    )
 
 
 class SlotQuery:
-    """The latest question of one worker, and its answer."""
+    """The latest question of one worker, and its answer: the core's, which are at this address."""
 
-    def __init__(self) -> None:
-        self._asked: KofnHeader | None = None
-        self._members: int | None = None
-
-    def ask(self, request: KofnHeader, layout: BlockLayout) -> KofnHeader:
-        """What to send instead of this request, for a block of this shape, to hear who is in it."""
-        known = {layout.words_of(request.block, code) for code in Lanes if layout.allows(request.block, code)}
-        other = next(words for words in range(1, len(known) + 2) if words not in known)
-        before, self._asked = self._asked, request._replace(kind=Kind.PULL, words=other)
-        if before is None or _block(before) != _block(self._asked):
-            self._members = None
-        return self._asked
-
-    def hears(self, answer: KofnHeader) -> bool:
-        """Whether this is the answer; it is nothing to the protocol then."""
-        asked = self._asked
-        if asked is None or answer.kind != Kind.FORMAT_MISMATCH or answer.words != asked.words:
-            return False
-        if _block(answer) != _block(asked):
-            return False
-        self._members = answer.members
-        return True
-
-    def forget(self) -> None:
-        """Nothing is asked any more."""
-        self._asked = None
+    def __init__(self, address: int) -> None:
+        self._query = _Query.from_address(address)
 
     def describe(self, workers: int) -> str:
         """What is known by now of the slot, in a job of so many workers."""
-        if self._asked is None:
+        query = self._query
+        if not query.asked:
             return "nobody was asked why"
-        if self._members is None:
-            return f"nobody answers for block {self._asked.block}"
-        missing = sorted(set(range(workers)) - set(members_of(self._members)))
+        if not query.answered:
+            return f"nobody answers for block {query.block}"
+        bitmap = sum(ranks << part * RANKS for part, ranks in enumerate(query.members))
+        missing = sorted(set(range(workers)) - set(members_of(bitmap)))
         ranks = " and ".join(map(str, missing))
         who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
-        return f"in block {self._asked.block} the switch has {who}"
-
-
-def _block(header: KofnHeader) -> tuple[int, int, int]:
-    """Which block a packet is about."""
-    return header.generation, header.iteration, header.block
+        return f"in block {query.block} the switch has {who}"

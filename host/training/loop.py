@@ -116,8 +116,8 @@ class Training:
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.coding = JobCoding.of(config.job, config.compress, self.parameters)
-        results = self.coding.padded if load_collective(config.job.collective).ledger else 0
-        self.replica = Replica(workload, config, results, self.coding.planner.first())
+        blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
+        self.replica = Replica(workload, config, blocks, self.coding.planner.first())
         self._metric = metric_of(config)
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
@@ -181,7 +181,7 @@ class Training:
             return time.monotonic(), reducer.skip()
         stay = reducer.rule.repeats and batch < wire.PARTS - 1
         gradient = None if work is None else work.gradient
-        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay, meanwhile=self.replica.add_up)
+        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay)
 
     def _follow(self, updates: list[Aggregate | ReplicaState], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training, and write it down."""
@@ -246,7 +246,7 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
         """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
-        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.total, aggregate.plan)
+        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
         direction = self._alignment.direction(aggregate.mean)
         if step:
             self._direction = direction

@@ -7,9 +7,8 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from kofn.host.arrays import Fixed
+from kofn.host.arrays import Integers
 from kofn.host.compression.ledger import LedgerTotals
-from kofn.host.compression.ledger_native import checksums
 
 
 class Metrics:
@@ -31,10 +30,10 @@ class Metrics:
     def write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields) + "\n")
 
-    def close(self, totals: LedgerTotals | None, results: Fixed) -> None:
+    def close(self, totals: LedgerTotals | None, results: Integers) -> None:
         """Where there is a ledger, what conservation is checked with: checksums of blocks, int64, shape (blocks,).
 
-        `results`: the sum of all applied, in units of 2**-40, shape (elements of all blocks,).
+        `results`: those of all that were applied, added up.
         """
         self._file.close()
         if totals is None:
@@ -45,5 +44,5 @@ class Metrics:
             aggregated=totals.aggregated,
             residual=totals.pending,
             discarded=totals.discarded,
-            results=checksums(results.reshape(len(totals.gradients), -1)),
+            results=results,
         )

@@ -1,4 +1,4 @@
-"""Training by a collective of the workers alone, which needs every one of them in every iteration.
+"""Training by a communicator of the workers alone, which needs every one of them in every iteration.
 
 Nothing comes late and nothing is left over, so there is no ledger, and nobody has results that another may miss.  Who
 is gone takes the job with it.
@@ -8,27 +8,34 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
 
 import numpy as np
 
 from kofn.config.late_rules import RULES, Treatment
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
-from kofn.host.collectives.collective import Collective, Reduced
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.work import WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.plan import Plan
-from kofn.host.errors import AgentError, HostError
-from kofn.host.protocol.history import Result
+from kofn.host.errors import AgentError, GradientError, HostError
+from kofn.host.kernels.kernel import kernel
+from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
 
 
 class PeerToPeer:
-    """A Reducer by the Collective that `connect` makes when all workers are there; `plan`: of a job that sends all."""
+    """A Reducer by the Communicator that `connect` makes when all workers are there.
 
-    def __init__(self, connect: Callable[[], Collective], plan: Plan) -> None:
+    `plan`: of a job that sends all.
+    """
+
+    def __init__(self, connect: Callable[[], Communicator], plan: Plan) -> None:
         self.decision, self.rule = 0, RULES["merge"]
         self.iteration = self.generation = 0
         self.entered, self.age = False, 0
@@ -36,8 +43,8 @@ class PeerToPeer:
         """Never set."""
         self.times = Times()
         self._connect, self._plan = connect, plan
-        self._collective: Collective | None = None
-        self._failure: HostError | None = None
+        self._communicator: Communicator | None = None
+        self._failure = Future[None]()
         self._bytes = {"bytes_sent": 0, "bytes_received": 0}
 
     def all_reduce(
@@ -47,18 +54,22 @@ class PeerToPeer:
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
-        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
-        """As Reducer, but `meanwhile` is called before; CollectiveError says who is gone."""
-        assert self._collective is not None
+        """As Reducer; CollectiveError says who is gone."""
+        assert self._communicator is not None
         assert gradient is not None
-        meanwhile()
+        check_finite(gradient)
         handed_s = time.monotonic()
-        reduced = self._collective.all_reduce([gradient], on_share=self._heed)
-        self.times = reduced.times
-        self._bytes["bytes_sent"] += reduced.sent_bytes
-        self._bytes["bytes_received"] += reduced.received_bytes
-        done = self._aggregate(reduced)
+        work = self._communicator.all_reduce(gradient, op="mean")
+        either: tuple[Future[Any], ...] = (work, self._failure)
+        wait(either, return_when=FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
+        outcome = work.wait()
+        self.times = outcome.times
+        self._bytes["bytes_sent"] += outcome.sent_bytes
+        self._bytes["bytes_received"] += outcome.received_bytes
+        done = self._aggregate(outcome)
         self.iteration += 1
         return handed_s, [done]
 
@@ -71,7 +82,7 @@ class PeerToPeer:
 
     async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
         self.iteration, self.generation = iteration, generation
-        self._collective = await asyncio.to_thread(self._connect)
+        self._communicator = await asyncio.to_thread(self._connect)
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
@@ -92,15 +103,16 @@ class PeerToPeer:
         """Nothing is ever late."""
 
     def fail(self, error: HostError) -> None:
-        """As Reducer; heard in mid-call where the collective tells of its progress."""
-        self._failure = error
+        """As Reducer, in mid-call as well."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def close(self) -> None:
-        if self._collective is not None:
-            await asyncio.to_thread(self._collective.close)
+        if self._communicator is not None:
+            await asyncio.to_thread(self._communicator.close)
 
     def statistics(self) -> dict[str, int]:
-        """Payload of the collective's connections."""
+        """Payload of the communicator's connections."""
         return dict(self._bytes)
 
     def totals(self) -> LedgerTotals | None:
@@ -109,18 +121,13 @@ class PeerToPeer:
     def account(self) -> Account | None:
         return None
 
-    def _heed(self, share: float) -> None:
-        """Raise what fail() was told."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _aggregate(self, reduced: Reduced) -> Aggregate:
+    def _aggregate(self, outcome: WorkOutcome[Floats]) -> Aggregate:
         """Everyone's gradient is in it, once."""
-        count = reduced.count
+        count = outcome.count
         return Aggregate(
             iteration=self.iteration,
-            mean=reduced.arrays[0],
-            total=np.zeros(0, np.int64),
+            mean=outcome.value,
+            checksums=np.zeros(0, np.int64),
             k=count,
             ks=(count, count),
             count=count,
@@ -133,3 +140,9 @@ class PeerToPeer:
             plan=self._plan,
             encoding=None,
         )
+
+
+def check_finite(gradient: Floats) -> None:
+    """GradientError for one that is not finite: all replicas would be lost."""
+    if (bad := kernel().first_bad(gradient, float(np.finfo(np.float32).max))) >= 0:
+        raise GradientError(f"gradient element {bad} is {gradient[bad]}: finite numbers are allowed")

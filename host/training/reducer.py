@@ -14,7 +14,7 @@ from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.errors import HostError
-from kofn.host.protocol.history import Result
+from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
@@ -65,14 +65,13 @@ class Reducer(Protocol):
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
-        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
         """Give a gradient, shape (elements,), to the current iteration and wait for its end; None when it is `entered`.
 
         It is the worker's `batch`-th one of iteration `begun` (None: the current one).  With `stay`, and where it does
-        not count, the call does not wait.  `meanwhile` is called once, by some thread, while the gradient is on its
-        way. Returns the time of hand-over (time.monotonic) and the aggregates of all iterations that have ended; a
-        ReplicaState replaces all before it.  A time of None: nothing was contributed, apply these aggregates first.
+        not count, the call does not wait.  Returns the time of hand-over (time.monotonic) and the aggregates of all
+        iterations that have ended; a ReplicaState replaces all before it.  A time of None: nothing was contributed,
+        apply these aggregates first.
         """
 
     def catch_up(self) -> list[Aggregate | ReplicaState]:

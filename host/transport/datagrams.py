@@ -1,20 +1,15 @@
-"""kofn's packets between a socket and Python, many at a time: datagrams.c through ctypes.
-
-Where there is no C compiler there is none of this: packets then go one by one, as wire.packet makes and reads them.
-"""
+"""kofn's packets between a socket and Python, many at a time: host/engine/datagrams.c through ctypes."""
 
 import ctypes
-import logging
 import socket
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint16, c_void_p
-from functools import cache
-from pathlib import Path
+from ctypes import c_char_p, c_int32, c_int64
 from typing import NamedTuple
 
 import numpy as np
 
 from kofn.host.errors import WireError
+from kofn.host.native import library
 from kofn.host.wire.packet import (
     CHECKSUM,
     HEADER_BYTES,
@@ -24,12 +19,6 @@ from kofn.host.wire.packet import (
     encode_header,
     headers_of,
 )
-from kofn.nativebuild.errors import CompileError, CompilerMissing
-from kofn.nativebuild.library import Signatures, compile_file, load_library
-
-log = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("datagrams.c")
 
 BATCH = 128
 """Datagrams that are received at a time, at most."""
@@ -38,22 +27,6 @@ _ROOM = PACKET_BYTES_MAX - HEADER_BYTES + 1  # so that one that is too long is s
 
 Packet = tuple[KofnHeader, bytes]
 """Header and values."""
-
-_SIGNATURES: Signatures = {
-    "datagrams_receive": (
-        c_int64,
-        [c_int, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
-    ),
-    "datagrams_send": (
-        c_int64,
-        [
-            *(c_int, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
-            *(c_void_p, c_void_p, c_int64),  # bodies
-            *(c_void_p, c_uint16),  # where to
-            *(c_void_p, c_void_p),  # what came of it
-        ],
-    ),
-}
 
 
 class Received(NamedTuple):
@@ -75,17 +48,18 @@ class Sent(NamedTuple):
 class Datagrams:
     """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).
 
-    receive() never waits; send() waits for room where the socket does.
+    receive() never waits; send() waits for room where the socket does.  CompilerMissing where there is no C compiler.
     """
 
-    def __init__(self, opened: socket.socket, library: ctypes.CDLL, *, senders: bool = False) -> None:
-        self._socket, self._library = opened, library
+    def __init__(self, opened: socket.socket, *, senders: bool = False) -> None:
+        self._socket, self._library = opened, library()
         self._heads = np.empty(BATCH * HEADER_BYTES, np.uint8)
         self._bodies = np.empty((BATCH, _ROOM), np.uint8)
         self._sizes, self._sums = np.empty(BATCH, np.int64), np.empty(BATCH, np.uint16)
         self._senders = np.empty(BATCH, ">u4") if senders else None
+        self._rows = self._bodies.ctypes.data + _ROOM * np.arange(BATCH, dtype=np.uint64)
         self._places = (
-            *(self._heads.ctypes.data, HEADER_BYTES, self._bodies.ctypes.data, _ROOM, BATCH),
+            *(self._heads.ctypes.data, HEADER_BYTES, self._rows.ctypes.data, _ROOM, BATCH),
             *(self._sizes.ctypes.data, self._sums.ctypes.data),
             None if self._senders is None else self._senders.ctypes.data,
         )
@@ -121,19 +95,3 @@ class Datagrams:
             *(None if to is None else to.ctypes.data, socket.htons(port), left, ctypes.byref(error)),
         )
         return Sent([True] * count if took == count else [bool(one) for one in left.raw], error.value)
-
-
-def datagrams(opened: socket.socket, *, senders: bool = False) -> Datagrams | None:
-    """Those of a socket; None where there is no compiler."""
-    library = _library()
-    return None if library is None else Datagrams(opened, library, senders=senders)
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """The compiled one; None, and a word in the log, where it cannot be had."""
-    try:
-        return load_library(compile_file(SOURCE), _SIGNATURES)
-    except (CompilerMissing, CompileError, OSError) as error:
-        log.info("packets go one by one: %s", error)
-        return None

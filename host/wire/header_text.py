@@ -9,7 +9,7 @@ from pathlib import Path
 from kofn.host.wire import packet as wire
 
 ROOT = Path(__file__).resolve().parents[2]
-C_HEADER = ROOT / "experiments" / "load" / "kofn_header.h"
+C_HEADER = ROOT / "host" / "wire" / "kofn_header.h"
 PROTOCOL = ROOT / "docs" / "explanation" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
@@ -54,7 +54,8 @@ def c_header() -> str:
     """Offsets in a frame (Ethernet, IPv4, UDP), in bytes: of a field that shares its byte, that byte's."""
     numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
-    numbers |= {"WORD_BYTES": wire.WORD_BYTES, "MEMBERS_BYTES": wire.MEMBERS_BYTES}
+    numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
+    numbers |= {"PARTS": wire.PARTS, "MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
     starts = accumulate((bits for _, bits in wire.HEADER_FIELDS), initial=0)
     numbers |= {
         f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8

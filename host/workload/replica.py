@@ -1,4 +1,4 @@
-"""A worker's copy of what all workers have alike: parameters, the optimizer's state, and the sum of all results.
+"""A worker's copy of what all workers have alike: parameters, the optimizer's state, and checksums of all results.
 
 The training thread applies results; peers may ask for the whole at any time: a lock keeps each answer between two
 iterations.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kofn.config.schema import Config
-from kofn.host.arrays import Fixed, Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError
 from kofn.host.workload.evaluation import Evaluation, Evaluator
@@ -24,7 +24,7 @@ OPTIMIZER = "optimizer."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Everything after `iteration`: "parameters" float32 (elements,), "results" int64 (elements,), "values" float64
+    """Everything after `iteration`: "parameters" float32 (elements,), "results" int64 (blocks,), "values" float64
     (those that workload.evaluation takes the mean of,), the next iteration's plan (compression.plan), and what the
     optimizer has, "optimizer.velocity" for example.
     """
@@ -36,10 +36,10 @@ class ReplicaState:
 class Replica:
     """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `results`: elements of all blocks.
+    `blocks`: of a gradient, whose results have checksums; 0: there are none.
     """
 
-    def __init__(self, workload: Workload, config: Config, results: int, plan: Plan) -> None:
+    def __init__(self, workload: Workload, config: Config, blocks: int, plan: Plan) -> None:
         self._lock = threading.Lock()
         model, run = config.model, config.run
         self._optimizer = workload.optimizer or Momentum(
@@ -47,51 +47,33 @@ class Replica:
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self._iteration: int | None = None
-        self._results: Fixed = np.zeros(results, np.int64)
-        self._newest: Fixed | None = None  # result, which is not in the sum of all yet
+        self.results: Integers = np.zeros(blocks, np.int64)
+        """Checksums of all results, added up: of what all workers together had counted."""
         self._arrays: Arrays = {
             "parameters": workload.parameters,
-            "results": self._results,
+            "results": self.results,
             "values": self.evaluator.recent,
             **plan.to_arrays(),
         }
-
-    @property
-    def results(self) -> Fixed:
-        """Sum of all results in units of 2**-40, padded to whole blocks: what all workers together had counted."""
-        self.add_up()
-        return self._results
 
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self._iteration = iteration
 
-    def apply(self, iteration: int, mean: Floats, total: Fixed, plan: Plan) -> Evaluation:
-        """One iteration's average gradient, shape (elements,), the sum that it was made from, and the plan after it."""
+    def apply(self, iteration: int, mean: Floats, checksums: Integers, plan: Plan) -> Evaluation:
+        """An iteration's average gradient, shape (elements,), checksums of what it was made from, the plan after it."""
         with self._lock:
-            self._add_up()
             self._optimizer.step(mean)
-            self._newest = total.ravel()
+            self.results += checksums
             self._arrays |= plan.to_arrays()
             self._iteration = iteration
             return self.evaluator.look(iteration)
-
-    def add_up(self) -> None:
-        """What apply() has left for when there is time: the sum of all results; else it is done when it is needed."""
-        with self._lock:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        if self._newest is not None:
-            self._results += self._newest
-            self._newest = None
 
     def state(self) -> ReplicaState | None:
         """A copy; None before the first parameters are there."""
         with self._lock:
             if self._iteration is None:
                 return None
-            self._add_up()
             own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
             arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
             return ReplicaState(iteration=self._iteration, arrays=arrays)
@@ -105,7 +87,6 @@ class Replica:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays.items()}
             with self._lock:
                 self._optimizer.restore(own)
-                self._newest = None
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration

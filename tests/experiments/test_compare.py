@@ -472,7 +472,8 @@ def test_a_run_that_fails_does_not_stop_the_others(made_up: Runs, tmp_path: Path
     assert [one["contender"] for one in document["rows"]] == ["full-int32"]
 
 
-def test_a_plan_is_told_and_nothing_is_done(made_up: Runs, tmp_path: Path) -> None:
+def test_a_plan_is_told_and_nothing_is_done(made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = invoke("--dry-run", "--seeds", "2", "--out", tmp_path / "out", "--codec", "int32")
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "out").exists()
@@ -511,16 +512,21 @@ def test_bad_input_is_named(made_up: Runs, arguments: list[str], words: str, mon
     assert words in " ".join(result.output.split())
 
 
-def test_gloo_is_compared_where_there_is_pytorch(made_up: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_and_mpi_are_compared_where_they_are_installed(made_up: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert "1m: server-int32, server-int8, ring, gloo, full-int32" in invoke("--dry-run", "--quick").output
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert "1m: server-int32, server-int8, ring, gloo, mpi, full-int32" in invoke("--dry-run", "--quick").output
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     without = invoke("--dry-run", "--quick").output
     assert "gloo is left out: it is PyTorch's" in without
-    assert "ring, gloo" not in without
+    assert "mpi is left out: it is mpi4py's" in without
+    assert "ring, full-int32" in without
 
 
-def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(made_up: Runs, tmp_path: Path) -> None:
+def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(
+    made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     twice = ["--workers", "4", "--workers", "4", "--mbps", "100", "--mbps", "100", "--codec", "int8", "--codec", "int8"]
     told = json.loads(invoke("--dry-run", "--model", "1m", *twice, "--seeds", "1", "--json").stdout)
     assert len(told["runs"]) == len(set(told["runs"])) == 2 * 5

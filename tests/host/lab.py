@@ -1,5 +1,6 @@
-"""Ledger for tests: of one codec, and what an iteration sends of them."""
+"""Ledger for tests: of one codec, what an iteration sends of them, and sums as results."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import code_of, unpack
+from kofn.host.protocol.instructions import Packed
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.wire.packet import WEIGHT_UNIT
 
 
 def ledger_of(storage: LedgerStorage, codec: Codec, rank: int = 0, **given: Any) -> Ledger:
@@ -30,17 +34,23 @@ def send_again(ledger: Ledger, block: int, iteration: int, codec: Codec, scale: 
     ledger.send_again(np.array([block]), iteration, code_of(codec.width), scales, part)
 
 
+def noted(ledger: Ledger, block: int, part: int = 0) -> Packed:
+    """What was sent last of a block."""
+    ((_, packed),) = ledger.noted([block], part)
+    return packed
+
+
 def sent_weight(ledger: Ledger, block: int, part: int = 0) -> int:
     """Of the gradients that a contribution says that it brings."""
-    return ledger.noted([block], part)[0].weight
+    return noted(ledger, block, part).weight
 
 
 def sent_values(ledger: Ledger, codec: Codec, block: int, part: int = 0) -> Fixed:
     """What a contribution stands for, shape (elements,)."""
-    (noted,) = ledger.noted([block], part)
-    assert noted.lanes == code_of(codec.width)
-    numbers = unpack(noted.values, codec.width, signed=codec.signed)
-    return codec.decode(numbers[None], np.array([[noted.scale]]), np.ones((1, 1), np.int64))[0]
+    sent = noted(ledger, block, part)
+    assert sent.lanes == code_of(codec.width)
+    numbers = unpack(sent.values, codec.width, signed=codec.signed)
+    return codec.decode(numbers[None], np.array([[sent.scale]]), np.ones((1, 1), np.int64))[0]
 
 
 def checksums_of(ledger: Ledger, values: Fixed) -> Integers:
@@ -48,3 +58,10 @@ def checksums_of(ledger: Ledger, values: Fixed) -> Integers:
     padded = np.zeros_like(ledger.pending)
     padded.reshape(-1)[: values.size] = values
     return checksums(padded)
+
+
+def sums_of(blocks: Sequence[bytes]) -> BlockResults:
+    """Results of blocks 0, 1, ... with these values."""
+    return BlockResults.of(
+        [Result(BlockId(1, block), 0, 0, 1, 1, WEIGHT_UNIT, 1, values) for block, values in enumerate(blocks)]
+    )

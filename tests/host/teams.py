@@ -1,4 +1,4 @@
-"""All workers of a collective in one process, on loopback, whoever implements it."""
+"""All workers of a job in one process, on loopback; a switch or a server sums."""
 
 import subprocess
 import sys
@@ -6,20 +6,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
-from kofn.host.collectives.collective import Collective
 from kofn.host.collectives.in_network import InNetwork, Nobody
-from kofn.host.collectives.kinds.gloo import Gloo
-from kofn.host.collectives.kinds.ring import Ring
 from kofn.host.errors import CollectiveError
-from kofn.host.protocol.history import Result
+from kofn.host.protocol.results import Result
 from kofn.host.protocol.slot_model import SlotModel
-from kofn.host.transport.udp import Transport
-from kofn.host.wire.packet import FORWARDED_PORT, PORT
+from kofn.host.transport.transport import Transport
+from kofn.host.wire.packet import PORT
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
 
@@ -29,72 +25,42 @@ SLOTS, WINDOW = 256, 64
 
 
 class Team:
-    """The workers' collectives, each of which works in a thread of its own."""
+    """The workers' communicators; each worker is a thread."""
 
-    def __init__(self, collectives: Sequence[Collective]) -> None:
-        self.collectives = collectives
+    def __init__(self, communicators: Sequence[InNetwork]) -> None:
+        self.communicators = communicators
 
     def all(self, work: Callable[[Any], T], ranks: Sequence[int] | None = None) -> list[T]:
         """What comes of it, by rank."""
-        chosen = [self.collectives[rank] for rank in ranks] if ranks is not None else self.collectives
+        chosen = [self.communicators[rank] for rank in ranks] if ranks is not None else self.communicators
         with ThreadPoolExecutor(len(chosen)) as pool:
             return list(pool.map(work, chosen))
 
     def errors(self, work: Callable[[Any], object], ranks: Sequence[int] | None = None) -> list[str]:
         """All fail: with which words, by rank."""
 
-        def fails(collective: Collective) -> str:
+        def fails(communicator: InNetwork) -> str:
             try:
-                return f"nothing is wrong: {work(collective)}"
+                return f"nothing is wrong: {work(communicator)}"
             except CollectiveError as error:
                 return str(error)
 
         return self.all(fails, ranks)
 
 
-class Kind(Protocol):
-    """One implementation; a context manager that gives a team."""
-
-    name: str
-    fewer: bool  # whether fewer than all workers may complete a sum
-    tells: bool  # whether on_share hears of the middle of a call
-
-    def team(self, workers: int, **given: Any) -> Any:
-        """`given`: job (number), timeout_s; elements (most of a call), words and k where there are such."""
-
-
 def address(job: int, rank: int) -> str:
     return loopback(80 + job, rank + 1)
-
-
-@dataclass
-class Peers:
-    """TCP among workers."""
-
-    name: str
-    make: Callable[..., Collective]
-    fewer: bool = False
-    tells: bool = True
-    opened: int = 0
-
-    @contextmanager
-    def team(self, workers: int, *, job: int = 1, timeout_s: float = 20.0, **_: Any) -> Iterator[Team]:
-        self.opened += 1
-        addresses = [f"{address(job, rank)}:{FORWARDED_PORT + self.opened}" for rank in range(workers)]
-        with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
-            made = pool.map(lambda rank: self.make(rank, addresses, job=job, timeout_s=timeout_s), range(workers))
-            yield Team([stack.enter_context(collective) for collective in made])
 
 
 class Others(Nobody):
     """Every worker's results, for those who have missed some."""
 
     def __init__(self) -> None:
-        self.collectives: list[InNetwork] = []
+        self.communicators: list[InNetwork] = []
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
-        for collective in self.collectives:
-            yield list(collective.agent.protocol.results(first, last))
+        for communicator in self.communicators:
+            yield list(communicator.agent.protocol.results(first, last))
 
 
 @dataclass
@@ -103,8 +69,6 @@ class Summed:
 
     name: str
     port: int
-    fewer: bool = True
-    tells: bool = True
     served: dict[tuple[int, int, int], subprocess.Popen[str]] = field(default_factory=dict)
     calls: int = 0
 
@@ -129,7 +93,7 @@ class Summed:
             self.calls += 1
             for rank in range(workers):
                 transport = Transport(own, local=address(job, rank), port=self.port)
-                collective = InNetwork(
+                communicator = InNetwork(
                     rank,
                     elements,
                     job=described,
@@ -139,8 +103,8 @@ class Summed:
                     first_iteration=1000 * self.calls,
                     timeout_s=timeout_s,
                 )
-                others.collectives.append(stack.enter_context(collective))
-            yield Team(others.collectives)
+                others.communicators.append(stack.enter_context(communicator))
+            yield Team(others.communicators)
 
     def _sums(self, stack: ExitStack, own: str, job: int, workers: int, k: int, lose: int) -> None:
         """Whoever does it: a switch for this team, or a server for all teams like it."""
@@ -179,16 +143,3 @@ def served(own: str, job: int, workers: Sequence[str], k: int) -> subprocess.Pop
     line = process.stdout.readline()
     assert line.startswith(f"serving job {job} at {own}"), line
     return process
-
-
-def kinds() -> list[Any]:
-    """Every implementation."""
-    return [
-        Peers("ring", Ring),
-        Peers("gloo", Gloo, tells=False),
-        Summed("in-network", PORT),
-        Summed("server", FORWARDED_PORT),
-    ]
-
-
-TORCH = find_spec("torch") is not None

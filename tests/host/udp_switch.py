@@ -14,6 +14,8 @@ class UdpSwitch:
 
     def __init__(self, model: SlotModel, own: str, address: Callable[[int], str], lose: int = 0) -> None:
         self.model, self.own, self.address, self.lose, self.count = model, own, address, lose, 0
+        self.kept: dict[int, list[bytes]] = {}
+        """What is not sent to these workers for now."""
         self.socket = udp_socket(self.own, wire.PORT)
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
@@ -29,8 +31,18 @@ class UdpSwitch:
                 continue
             for rank, answer, values in self.model.handle(header, datagram[wire.HEADER_BYTES :]):
                 if not self.lost():
-                    packet = wire.encode(answer._replace(words=len(values) // 256), values)
-                    self.socket.sendto(packet, (self.address(rank), wire.PORT))
+                    self.send(rank, wire.encode(answer._replace(words=len(values) // 256), values))
+
+    def send(self, rank: int, packet: bytes) -> None:
+        if rank in self.kept:
+            self.kept[rank].append(packet)
+        else:
+            self.socket.sendto(packet, (self.address(rank), wire.PORT))
+
+    def send_kept(self, rank: int) -> None:
+        """Nothing is kept from it any more."""
+        for packet in self.kept.pop(rank):
+            self.send(rank, packet)
 
     def close(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:

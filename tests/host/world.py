@@ -25,11 +25,11 @@ from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import width_of
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.history import BlockId, Result
-from kofn.host.protocol.instructions import Deliver, Packed, Send
+from kofn.host.protocol.instructions import Packed, Send
+from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
+from tests.host.protocol.specification.both import Both as Protocol
 
 SWITCH = -1
 LANES = 4
@@ -216,7 +216,9 @@ class At:
 
     @property
     def plan(self) -> SimpleNamespace:
-        return SimpleNamespace(lanes=self.world.planned)
+        iteration = self.worker.ledger.begun
+        sent = sum(len(self.world.selection(before)) for before in range(1, iteration))
+        return SimpleNamespace(lanes=self.world.planned, first=sent)
 
     @property
     def uses(self) -> int:
@@ -271,30 +273,27 @@ class At:
     def all_packed(self, blocks: list[int], part: int = 0) -> list[tuple[int, Packed]]:
         """What the ledger says that is sent."""
         ledger = self.worker.ledger
-        return list(zip(blocks, ledger.noted(blocks, part), strict=True))
+        return list(ledger.noted(blocks, part))
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> None:
         scales = np.full(self.world.blocks, scale)
         self.worker.ledger.send_again(np.array([block]), iteration, lanes, scales, part)
         self._bring(block, part)
 
-    def mark_sent(self, block: int, values: bytes, part: int = 0) -> None:
-        """Noted before."""
-
-    def settle(self, delivered: Sequence[Deliver], now: float) -> None:
-        for result, hint in delivered:
+    def settle(self, results: BlockResults, hints: np.ndarray, times: np.ndarray) -> None:
+        assert (times == self.world.now).all()
+        for result, hint in zip(results, hints.tolist(), strict=True):
             self.world.hinted(hint)
             self.world.delivered(self.worker, self.rank, result)
 
-    def narrowed(self, waiting: Iterable[int], iteration: int) -> list[int]:
-        return []
+    narrows: ClassVar[bool] = False
 
     # -- as what is around a driver
 
     def send(self, packets: Sequence[Send]) -> None:
         self.world.send(self.rank, packets)
 
-    def delivered(self, results: Sequence[Result]) -> None:
+    def delivered(self, results: BlockResults) -> None:
         """Settled before."""
 
     def completed(self) -> None:
@@ -304,9 +303,6 @@ class At:
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
         assert here & self.world.account.closed.keys(), "peers are asked for what is closed"
         self.worker.asking = True
-
-    def encoded(self) -> None:
-        """The training of this world asks for nothing meanwhile."""
 
     def during(self, part: str) -> nullcontext[None]:
         return nullcontext()
@@ -380,7 +376,8 @@ class World:
     def driver(self, rank: int) -> Driver:
         """Of this rank: between two events it keeps nothing that its protocol and its ledger do not."""
         at: Any = At(self, rank)  # as much of a Sender as is used here
-        driver = Driver(self.workers[rank].protocol, at, at, workers=len(self.workers))
+        protocol: Any = self.workers[rank].protocol  # two side by side
+        driver = Driver(protocol, at, at, workers=len(self.workers))
         driver.rule = self.rule
         return driver
 
@@ -497,7 +494,7 @@ class World:
 
     def send(self, rank: int, packets: Sequence[Send]) -> None:
         """Packets are on their way."""
-        for header, values in packets:
+        for header, values, _ in packets:
             assert (header.worker, header.iteration) == (rank, self.workers[rank].protocol.iteration)
             self.bag.append(Packet(SWITCH, header, values))
 
@@ -509,10 +506,10 @@ class World:
         assert worker.delivered == sent, "complete without every block's result"
         worker.complete = iteration
 
-    def hinted(self, hint: int | None) -> None:
+    def hinted(self, hint: int) -> None:
         """What is told of lanes is that somebody uses them, and narrower than planned."""
-        assert hint is None or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
-        self.hints += hint is not None
+        assert hint < 0 or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
+        self.hints += hint >= 0
 
     def delivered(self, worker: Worker, rank: int, result: Result) -> None:
         """The worker applies a result: the same as all others, and counts what the ledger says is its own."""

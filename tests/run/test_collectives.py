@@ -16,6 +16,7 @@ from kofn.config.schema import Config, JobSection
 from kofn.config.schema import NetworkSection as Settings
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.collectives.parameter_server import main as server_command
+from kofn.host.training.loop import Training
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise
 from kofn.report.summary import RunSummary, Summary
@@ -43,7 +44,7 @@ def plan(tmp_path: Path, collective: str, rest: str = "", objectives: tuple[str,
     return job.config
 
 
-@pytest.mark.parametrize("collective", ["ring", "gloo"])
+@pytest.mark.parametrize("collective", ["ring", "gloo", "mpi"])
 @pytest.mark.parametrize(
     ("rest", "words"),
     [
@@ -81,7 +82,7 @@ def test_what_a_server_cannot_do_is_refused(tmp_path: Path, rest: str, words: st
 def test_what_they_can_do_is_not_refused(tmp_path: Path) -> None:
     """And without trials there is one, as nothing chooses k."""
     story = "[[link]]\nworkers = [1]\nmbps = 10\nat_iteration = 9\n[[straggler]]\nworkers = [1]\nmean_ms = 9\n"
-    for collective in ("ring", "gloo", "server"):
+    for collective in ("ring", "gloo", "mpi", "server"):
         config = plan(tmp_path, collective, story + KILL.format("controller", "controller"))
         assert config.run.trials == ("all",)
     more = "[compress]\ncodec = 'int8'\n[policy]\nlate_gradient = 'drop'\n[[fault]]\ndrop = 0.1\n"
@@ -120,6 +121,8 @@ def test_what_is_needed_is_asked_for_before_anything_starts(tmp_path: Path, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"'gloo': it is PyTorch's, and .* has no module torch: pip install torch"):
         check_needs(plan(tmp_path, "gloo"))
+    with pytest.raises(ConfigError, match=r"'mpi': it is mpi4py's, and .* has no module mpi4py: pip install mpi4py"):
+        check_needs(plan(tmp_path, "mpi"))
     check_needs(plan(tmp_path, "ring"))
     replaying = plan(tmp_path, "ring", "[model]\nreplay = 'mine'")
     assert replaying.model.replay == str(tmp_path / "mine"), "every process finds it, wherever its own TOML file is"
@@ -308,9 +311,26 @@ def test_a_switch_a_server_and_a_ring_train_side_by_side(tmp_path: Path) -> None
     assert at_server[0] == pytest.approx(sum(received for _, received in at_workers), rel=0.05)
     assert at_server[1] == pytest.approx(sum(sent for sent, _ in at_workers), rel=0.05)
     assert "2 of 2 workers complete a block" in (run.out / "all" / "job-2" / "logs" / "server.log").read_text()
-    gradient = 4 * np.load(run.out / "all" / "job-1" / "worker-0.npz")["results"].size * len(digests[2][0])
+    gradient = 4 * Training(Config(), 0).parameters * len(digests[2][0])
     assert jobs[2]["bytes_sent"] == pytest.approx(2 * gradient, rel=0.2), "2 (n - 1) / n of it, by both"
     assert not list((run.out / "all" / "job-3").glob("*.npz"))
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+@pytest.mark.parametrize("collective", ["gloo", "mpi"])
+def test_others_collectives_train_in_the_emulated_network(tmp_path: Path, collective: str) -> None:
+    """Workers that are started one by one, each in its own host; their bytes pass the links."""
+    if missing := load_collective(collective).missing():
+        pytest.skip(missing)
+    with RealRun(tmp_path, "--json", config=ONE.format(id=1, collective=collective)) as run:
+        assert run.wait() == 0, run.text()
+        assert run.leftovers() == []
+    (trial,) = json.loads(run.stdout.read_text())["trials"]
+    assert trial["identity_error"] is None
+    link_bytes = sum(sent for sent, _ in trial["link_bytes"].values())
+    assert trial["bytes_sent"] <= link_bytes < 1.3 * trial["bytes_sent"]
 
 
 def lines(out: Path, job: int, rank: int) -> list[dict[str, float]]:

@@ -35,9 +35,9 @@ class Bowl(Workload):
         return None, self._share * self.parameters
 
 class MyRing(Ring):
-    def all_reduce(self, arrays, *, on_share=None):
+    def all_reduce(self, array, **given):
         print("my ring")
-        return super().all_reduce(arrays, on_share=on_share)
+        return super().all_reduce(array, **given)
 
 class EveryFourth(StragglerSource):
     def mean_s(self, iteration):

@@ -1,7 +1,7 @@
 """What is exact in a simulation as in a run: ledger, replicas, sums; and that nothing depends on chance or machine."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from kofn.config.late_rules import RULES
 from kofn.config.schema import Config
+from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.kernels.sample import fingerprint, norm2
-from kofn.host.protocol.instructions import Deliver
+from kofn.host.protocol.results import BlockResults
 from kofn.host.training.loop import Work
 from kofn.host.wire.packet import PARTS, KofnHeader
 from kofn.host.workload.model import Perceptron, load_shard
@@ -152,10 +153,10 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
         entered.setdefault(iteration, current)
         enter(work, iteration, batch, current)
 
-    def settled(delivered: Sequence[Deliver], now: float) -> None:
-        settle(delivered, now)
+    def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
+        settle(results, hints, times)
         oldest = student.encoder.ledger.account().oldest
-        found.append(delivered[0].result.id.iteration + 1 - entered[oldest] if oldest else 0)
+        found.append(results.iteration + 1 - entered[oldest] if oldest else 0)
 
     monkeypatch.setattr(student, "enter", noted)
     monkeypatch.setattr(student.encoder, "settle", settled)
@@ -345,9 +346,9 @@ class Carried:
                 self._send(part)
             return part, blocks
 
-        def settled(delivered: Sequence[Deliver], now: float) -> None:
-            settle(delivered, now)
-            ((result, _),) = delivered
+        def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
+            settle(results, hints, times)
+            (result,) = results
             inside = [keys for part, keys in self.away.items() if result.has(rank, part)]
             left = [keys for part, keys in self.away.items() if not result.has(rank, part)]
             self.held[result.id.iteration] = set[Key]().union(*inside)

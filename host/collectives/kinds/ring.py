@@ -1,106 +1,119 @@
-"""Ring all-reduce over TCP: what most frameworks do where no switch sums.
+"""Collectives over a ring of TCP connections: what most frameworks do where no switch sums.
 
-Every worker sends to the next one only.  The gradient is cut into a segment for each worker.  In the first half
+Every worker sends to the next one only.  Of a sum the array is cut into a segment for each worker.  In the first half
 (reduce-scatter) each segment goes round once and every worker adds its own values; in the second half (all-gather) the
-finished means go round.  So a worker sends 2 (n - 1) / n of the gradient, whatever n is (Patarasuk and Yuan 2009).
+finished ones go round.  So a worker sends 2 (n - 1) / n of the array, whatever n is (Patarasuk and Yuan 2009).
 Segments go in chunks, and a chunk leaves as soon as its values are added: sending, receiving and adding go on at once.
 """
 
+import contextlib
+import socket
 from collections.abc import Sequence
-from typing import Self
 
-import numpy as np
-
-from kofn.host.arrays import Floats
-from kofn.host.collectives.collective import Form, Reduced
-from kofn.host.collectives.frames import CONTROL_BYTES, FrameKind, flush_all
-from kofn.host.collectives.job_collective import JobCollective
-from kofn.host.collectives.neighbours import meet
-from kofn.host.collectives.ring_call import RingCall
+from kofn.host.collectives.call import Array
+from kofn.host.collectives.communicator import Task
+from kofn.host.collectives.meeting import listen
+from kofn.host.collectives.passage import Passage, RingLink, Route
+from kofn.host.collectives.peers import PeerCommunicator
+from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import OnShare, Stopwatch
 
-TIMEOUT_S = 60.0
-FAREWELL_S = 0.5
-"""For neighbours to take what is said of an error: they may be busy."""
+_BUFFER_BYTES = 4 << 20
+"""Of a socket, each way: more than a link has on its way."""
 
 
-class Ring(JobCollective):
-    """A Collective of the workers at `addresses` (HOST or HOST:PORT), by rank; returns when the neighbours are there.
+class Ring(PeerCommunicator):
+    """A Communicator over connections to the neighbours alone."""
 
-    `timeout_s`: of every wait, within a call since anything came or left the last time.
-    """
+    _sockets: tuple[socket.socket, ...] = ()
 
-    def __init__(
-        self, rank: int, addresses: Sequence[str], *, job: int = 1, timeout_s: float = TIMEOUT_S, meet_s: float = 30.0
-    ) -> None:
-        self.rank, self.workers = rank, len(addresses)
-        self._timeout_s = timeout_s
-        self._call = 0
-        self._failed = ""
-        self._neighbours = meet(rank, addresses, job, meet_s) if self.workers > 1 else None
+    def _prepare(self, host: str) -> str:
+        self._listening = listen((host, 0), 1)
+        self._sockets = (self._listening,)
+        _enlarge(self._listening)
+        name: tuple[str, int] = self._listening.getsockname()
+        return f"{name[0]}:{name[1]}"
 
-    def all_reduce(self, arrays: Sequence[Floats], *, on_share: OnShare | None = None) -> Reduced:
-        if self._failed:
-            raise CollectiveError(f"an earlier call has failed: {self._failed}")
-        watch = Stopwatch()
-        watch.turn("encode")
-        self._call += 1
+    def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
+        before, after = ((self.rank + step) % self.workers for step in (-1, 1))
+        host, _, port = cards[after].partition(":")
+        right = socket.socket()
+        self._sockets += (right,)
+        _enlarge(right)
+        right.settimeout(limit_s)
+        right.connect((host, int(port)))
+        right.sendall(secret.encode())
+        left = self._accept(before, secret, limit_s)
+        for link in (left, right):
+            link.setblocking(False)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._left, self._right = RingLink(socket=left, rank=before), RingLink(socket=right, rank=after)
+
+    def _accept(self, before: int, secret: str, limit_s: float) -> socket.socket:
+        self._listening.settimeout(limit_s)
         try:
-            form = Form.of(arrays)
-            flat = np.zeros(max(form.elements, self.workers), np.float32)  # so every call needs everyone
-            form.join(arrays, flat)
-        except CollectiveError as error:
-            raise self._fail(f"worker {self.rank}: {error}") from error
-        before = self._traffic()
-        watch.turn("wait")
-        if self._neighbours is not None:
-            self._run(RingCall(self._neighbours, self.rank, self.workers, self._call, form, flat, watch), on_share)
+            left, _ = self._listening.accept()
+            self._sockets += (left,)
+            left.settimeout(limit_s)
+            said = left.recv(len(secret), socket.MSG_WAITALL)
+        except TimeoutError as error:
+            raise CollectiveError(f"worker {before} does not connect to worker {self.rank}") from error
+        if said != secret.encode():
+            raise CollectiveError(f"someone connects to worker {self.rank} who is not worker {before}")
+        return left
+
+    def _carry(self, task: Task) -> WorkOutcome[Array]:
+        watch = task.watch
+        watch.turn("encode")
+        route, result = self._route(task)
+        passage = Passage(self._left, self._right, route, watch)
+        passage.run(self._timeout_s)
         watch.turn("decode")
-        reduced = form.split(flat)
-        if on_share is not None:
-            on_share(1.0)
-        sent, received = (now - then for now, then in zip(self._traffic(), before, strict=True))
-        return Reduced(
-            arrays=reduced, count=self.workers, times=watch.times(), sent_bytes=sent, received_bytes=received
+        if result is not task.out:
+            task.out[...] = result
+        return WorkOutcome(
+            value=task.out,
+            count=self.workers,
+            times=watch.times(),
+            sent_bytes=passage.sent,
+            received_bytes=passage.received,
         )
 
-    def close(self) -> None:
-        self._failed = self._failed or "it is closed"
-        if self._neighbours is not None:
-            self._neighbours.close()
+    def _route(self, task: Task) -> tuple[Route, Array]:
+        """A call's, and where its result will be."""
+        call, given, out, n = task.call, task.given, task.out, self.workers
+        divisor = n if call.op == "mean" else 1
+        match call.kind:
+            case "all_reduce":
+                out[...] = given
+                return Route.around(out.reshape(-1), n, self.rank, sums=True, shares=True, divisor=divisor), out
+            case "reduce_scatter":
+                rows = given.copy()
+                route = Route.around(rows.reshape(-1), n, self.rank - 1, sums=True, shares=False, divisor=divisor)
+                return route, rows[self.rank, ...]
+            case "all_gather":
+                out[self.rank] = given
+                return Route.around(out.reshape(-1), n, self.rank, sums=False, shares=True), out
+            case _:
+                root = call.root or 0
+                if self.rank == root:
+                    out[...] = given
+                return Route.along(out.reshape(-1), n, (self.rank - root) % n), out
 
-    def __enter__(self) -> Self:
-        return self
+    def _interrupt(self) -> None:
+        for opened in self._sockets:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _release(self) -> None:
+        for opened in self._sockets:
+            opened.close()
 
-    def _run(self, call: RingCall, on_share: OnShare | None) -> None:
-        try:
-            for share in call.run(self._timeout_s):
-                if on_share is not None:
-                    on_share(share)
-        except CollectiveError as error:
-            raise self._fail(str(error)) from error
-        except BaseException as error:
-            self._fail(f"worker {self.rank}: {type(error).__name__}: {error}")
-            raise
 
-    def _fail(self, reason: str) -> CollectiveError:
-        """Tell both neighbours, who tell theirs; what to raise."""
-        self._failed = reason
-        if self._neighbours is not None:
-            links = [link for link in self._neighbours.both if not link.gone]
-            for link in links:
-                link.outgoing.put(FrameKind.ABORT, reason.encode()[:CONTROL_BYTES])
-            flush_all(links, FAREWELL_S)
-        return CollectiveError(reason)
-
-    def _traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far."""
-        links = self._neighbours.both if self._neighbours is not None else ()
-        return sum(link.outgoing.bytes for link in links), sum(link.incoming.bytes for link in links)
+def _enlarge(opened: socket.socket) -> None:
+    """Room for what is on its way."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
 ring = Ring

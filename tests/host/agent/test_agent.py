@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,19 @@ import pytest
 from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RuleName, Treatment
 from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.agent import IGNORED, Agent
 from kofn.host.agent.recorder import Recorder
+from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import GradientError, ProtocolError
-from kofn.host.protocol.history import Result
-from kofn.host.protocol.instructions import Deliver
+from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.pacing import bucket_for
-from kofn.host.transport.udp import Transport
+from kofn.host.transport.transport import Transport
+from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
 from kofn.host.workload.replica import ReplicaState
 from tests.host.lab import checksums_of
 from tests.host.udp_switch import UdpSwitch
@@ -69,22 +70,19 @@ class Cluster:
         self.replica: ReplicaState | None = None
         coding = JobCoding.of(job, compress, elements)
         self.recorders = [Recorder(coding) for _ in range(job.workers)]
-        self.transports = [
-            Transport(SWITCH, local=address(rank), bucket=bucket_for(pace_mbps, job.words))
-            for rank in range(job.workers)
-        ]
+        pace = pacing_rate(pace_mbps, job.words)
         self.agents = [
             Agent(
                 job,
                 rank=rank,
                 coding=JobCoding.of(job, compress, elements),
-                transport=transport,
+                transport=Transport(SWITCH, local=address(rank), pace=pace),
                 compress=compress,
                 average=average,
                 treatment=Treatment(rule, weight),
                 recorder=recorder,
             )
-            for rank, (transport, recorder) in enumerate(zip(self.transports, self.recorders, strict=True))
+            for rank, recorder in enumerate(self.recorders)
         ]
         for agent in self.agents:
             self.loop.run(agent.start(1, 0, self))
@@ -112,14 +110,11 @@ class Cluster:
 
 
 @pytest.fixture(
-    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("one by one", 15, 4.0), ("scapy", 0, 0.0)],
-    ids=["fast", "fast-lossy", "fast-lossy-paced", "one-by-one-lossy-paced", "scapy"],
+    params=[("fast", 0, 0.0), ("fast", 15, 0.0), ("fast", 15, 4.0), ("scapy", 0, 0.0), ("scapy", 15, 4.0)],
+    ids=["fast", "fast-lossy", "fast-lossy-paced", "scapy", "scapy-lossy-paced"],
 )
-def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     packets, lose, pace_mbps = request.param
-    if packets == "one by one":
-        packets = "fast"
-        monkeypatch.setattr("kofn.host.transport.udp.datagrams", lambda opened: None)
     job = JobSection(workers=3, words=1, slots=32, window=8, packets=packets)
     running = Cluster(job, k=2, lose=lose, pace_mbps=pace_mbps)
     yield running
@@ -181,14 +176,36 @@ def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> 
         gradient = np.zeros(ELEMENTS, np.float32)
         gradient[7] = np.nan
         give(cluster.agents[0], gradient)
-    assert cluster.transports[0].traffic.packets_sent == 0
+    assert cluster.agents[0].traffic.packets_sent == 0
+
+
+def test_what_is_no_packet_is_told_of_though_nothing_else_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each kind once."""
+    monkeypatch.setattr("kofn.host.agent.iteration_wait.EXPLAIN_AFTER_S", 0.05)
+    cluster = Cluster(SMALL, k=3)
+    good = encode(KofnHeader(words=1), bytes(WORD_BYTES))
+    try:
+        with ThreadPoolExecutor() as pool:
+            alone = pool.submit(give, cluster.agents[0], np.ones(ELEMENTS, np.float32))
+            for datagram in 2 * [b"x", bytes([good[0] ^ 0x80]) + good[1:], good + b"x", good[:-1] + b"x"]:
+                cluster.switch.send(0, datagram)
+            cluster.until(lambda: "checksum" in caplog.text)
+            list(pool.map(lambda rank: give(cluster.agents[rank], np.ones(ELEMENTS, np.float32)), (1, 2)))
+            alone.result()
+    finally:
+        cluster.close()
+    ignored = [record.getMessage() for record in caplog.records if record.getMessage().startswith("ignored: ")]
+    assert [message.split(" (")[0].removeprefix("ignored: ") for message in ignored] == list(IGNORED.values())
+    assert cluster.agents[0].statistics()["checksum_errors"] == 2
 
 
 def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None:
     running = Cluster(JobSection(workers=3, words=1, slots=32, window=8), k=2)
     try:
-        slot = running.switch.model.slots[16]  # block 0 of iteration 1, with 16 blocks an iteration
-        slot.block_id, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
+        for slot in running.switch.model.slots:  # whichever is block 0's
+            slot.block_id, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
         with pytest.raises(ProtocolError, match="another number of words"):
             give(running.agents[0], np.zeros(ELEMENTS, np.float32))
     finally:
@@ -206,7 +223,7 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
             (skipped,) = late.skip()
             assert isinstance(skipped, Aggregate)
             assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
-            assert cluster.transports[2].traffic.packets_sent == 0
+            assert late.traffic.packets_sent == 0
             assert not late.over.is_set(), "the next iteration goes on"
             (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(joined, Aggregate)
@@ -244,17 +261,15 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
     """Nobody holds the sums any more, but everybody knows who was in them."""
     monkeypatch.setattr("kofn.host.agent.agent.KEEP_BYTES", 1)
     cluster = Cluster(ROOMY, k=2, rule=rule)
-    loop, away = cluster.loop._loop, cluster.transports[2]
     gradient = np.ones(ELEMENTS, np.float32)
     try:
-        loop.call_soon_threadsafe(loop.remove_reader, away._socket)
+        cluster.switch.kept[2] = []
         with ThreadPoolExecutor() as pool:
             for _ in range(12):
                 list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
-        away._receive()
         plan = cluster.agents[2].encoder.plan.to_arrays()
         cluster.replica = ReplicaState(iteration=12, arrays={"parameters": gradient, **plan})
-        loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
+        del cluster.switch.kept[2]
         late = cluster.agents[2]
         _, updates = give(late, gradient)
         assert updates[0] is cluster.replica
@@ -337,11 +352,12 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
 def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
     job = JobSection(workers=3, words=8, slots=32, window=2)
-    cluster = Cluster(job, k=3, compress=CompressSection(codec="auto", ratio_control="deliverable"), elements=30_000)
+    compress = CompressSection(codec="auto", ratio_control="deliverable")
+    cluster = Cluster(job, k=3, compress=compress, elements=30_000, pace_mbps=10.0)  # so that there is time for it
     slow, settle = cluster.agents[1].encoder, cluster.agents[1].encoder.settle
 
-    def settled(delivered: Sequence[Deliver], now: float) -> None:
-        settle([Deliver(result, 2 if result.id.block == 2 else hint) for result, hint in delivered], now)
+    def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
+        settle(results, np.where(results.blocks == 2, 2, hints), times)
 
     monkeypatch.setattr(slow, "settle", settled)
     gradients = np.random.default_rng(2).normal(size=(3, 30_000)).astype(np.float32)
@@ -357,18 +373,20 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
         cluster.close()
 
 
-def test_a_timer_looks_for_answers_that_have_come_before_it_believes_in_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster, done = Cluster(SMALL, k=1), list[str]()
+def test_the_bytes_of_an_iteration_are_those_of_the_values_that_left() -> None:
+    cluster = Cluster(SMALL, k=1)
     try:
-        agent = cluster.agents[0]
-        monkeypatch.setattr(agent._transport, "look", lambda: done.append("look"))
-        monkeypatch.setattr(agent.protocol, "timer", lambda now: done.append("timer") or [])
-        agent._time_out()
+        agent, before = cluster.agents[0], 0
+        for _ in range(3):
+            _, (aggregate,) = give(agent, np.ones(ELEMENTS, np.float32))
+            traffic = agent.traffic
+            after = traffic.bytes_sent - HEADER_BYTES * traffic.packets_sent
+            assert isinstance(aggregate, Aggregate)
+            assert aggregate.encoding is not None
+            assert aggregate.encoding.wire_bytes == after - before >= 16 * WORD_BYTES
+            before = after
     finally:
         cluster.close()
-    assert done == ["look", "timer"]
 
 
 def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,13 +427,12 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
 
 
 def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_the_books() -> None:
-    cluster, calls = Cluster(SMALL, k=3), list[int]()
+    cluster = Cluster(SMALL, k=3)
     try:
         agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
 
         async def jump() -> bool:
             agent.encoder.enter(gradient, 1)
-            agent._meanwhile = lambda: calls.append(agent.ledger.entered)
             agent._driver._slices = iter([[0]])
             agent._begin(5)
             agent._begin(6)
@@ -423,22 +440,6 @@ def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_th
 
         assert not cluster.loop.run(jump())
         assert np.array_equal(agent.ledger.pending.ravel()[:ELEMENTS], to_fixed(gradient))
-        assert calls == [1], "once, when nothing is to be encoded any more"
-    finally:
-        cluster.close()
-
-
-def test_meanwhile_is_when_everything_is_encoded() -> None:
-    cluster = Cluster(SMALL, k=1)
-    try:
-        agent, seen = cluster.agents[0], list[tuple[int, bool]]()
-        for iteration in range(1, 4):
-            give(
-                agent,
-                np.ones(ELEMENTS, np.float32),
-                meanwhile=lambda: seen.append((agent.iteration, agent._driver.encoding)),
-            )
-            assert seen[-1] == (iteration, False)
-        assert len(seen) == 3
+        assert agent.ledger.entered == 1
     finally:
         cluster.close()

@@ -17,7 +17,7 @@ from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.slot_model import Answer
-from kofn.host.transport.udp import Transport
+from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import PARTS, KofnHeader
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
@@ -139,7 +139,7 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
         late = cluster.agents[2]
         handed, updates = late.all_reduce(full(8))
         assert (handed, iterations(updates)) == (None, [1, 2, 3]), "that may be the end of the training"
-        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
+        assert account(late).entered == late.traffic.packets_sent == 0
         handed, updates = late.all_reduce(full(8), begun=1)
         assert (handed is None, updates) == (False, []), "it waits for no other end"
         assert late.age == 3
@@ -160,13 +160,13 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
 def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_computed() -> None:
     """Worker 2 sends in time, but is the third; it is in the sum of the iteration after the next."""
     with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
-        loop, away, late = cluster.loop._loop, cluster.transports[2], cluster.agents[2]
-        loop.call_soon_threadsafe(loop.remove_reader, away._socket)
+        late = cluster.agents[2]
+        cluster.switch.kept[2] = []
         give(cluster, {0: 1, 1: 1})
         with ThreadPoolExecutor() as pool:
             call = pool.submit(late.all_reduce, full(8))
-            cluster.until(lambda: away.traffic.packets_sent >= 16)
-            loop.call_soon_threadsafe(loop.add_reader, away._socket, away._readable)
+            cluster.until(lambda: late.traffic.packets_sent >= 16)
+            cluster.switch.send_kept(2)
             assert [(one.iteration, one.late) for one in aggregates(call.result()[1])] == [(1, True)]
         assert (account(late).waiting, account(late).oldest) == (1 / 2, 1), "it computes from now on"
         give(cluster, {0: 1, 1: 1})
@@ -236,7 +236,7 @@ def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
             handed, updates = late.all_reduce(full(8), begun=1)
             assert (handed, iterations(updates)) == (None, [iteration])
             assert late.iteration == iteration + 1
-        assert account(late).entered == cluster.transports[2].traffic.packets_sent == 0
+        assert account(late).entered == late.traffic.packets_sent == 0
         with ThreadPoolExecutor() as pool:
             calls = (
                 pool.submit(late.all_reduce, full(8), begun=1),
@@ -326,10 +326,10 @@ def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> No
             give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 3)
         assert late.protocol.iteration == 2
-        assert cluster.transports[2].traffic.packets_sent == 0
+        assert late.traffic.packets_sent == 0
         assert (account(late).waiting, account(late).oldest) == (1 / 4, 1)
         assert iterations(hand_over(late, full(16))[1]) == [2, 3]
-        assert cluster.transports[2].traffic.packets_sent == 0
+        assert late.traffic.packets_sent == 0
         assert account(late).waiting == 1 / 8 + 1 / 4
         (fourth,), _ = give(cluster, {2: 5, 0: 1})
         assert (fourth.contributors, fourth.gradients) == (2, 2 + 3 / 8)

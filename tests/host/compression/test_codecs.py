@@ -19,6 +19,7 @@ from kofn.host.compression.registry import check_codec, load_codecs
 from kofn.host.errors import CodecError, GradientError
 from kofn.host.kernels import kernel
 from kofn.host.kernels.lanes import WIDTHS, code_of, pack, unpack, width_of
+from tests.host.lab import sums_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "codecs"
 
@@ -53,7 +54,7 @@ def from_wire(codec, packed, scale, count):
     size = len(packed) // len(scale)
     total = np.empty((len(scale), size * 8 // codec.width), np.int64)
     blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
-    average_packed(codec, blocks, scale, count, count / 2, total=total, mean=np.empty(total.shape, np.float32))
+    average_packed(codec, sums_of(blocks), scale, count, count / 2, total=total, mean=np.empty(total.shape, np.float32))
     return total
 
 
@@ -163,8 +164,9 @@ def test_averaging_in_one_pass_is_unpacking_and_spreading_and_scaling(width, cha
     votes = None if signed else random.integers(1, 9, (7, 1))
     for one in (kernel.NUMPY, kernel.native()):
         blocks = [one.pack(block, width) for block in lanes]
+        places = sums_of(blocks).addresses
         total, mean = np.ones((9, size), np.int64), np.ones((9, size), np.float32)
-        one.average(blocks, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
+        one.average(places, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
         apart = np.stack([one.unpack(block, width, signed=signed) for block in blocks])
         values = one.spread(apart, shift, votes)
         assert np.array_equal(total[1:8], values) and np.array_equal(mean[1:8], one.scaled(values, factor))
@@ -189,7 +191,7 @@ def test_blocks_of_another_size_are_refused():
     total, mean = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.float32)
     for blocks, said in (([bytes(32), bytes(28)], r"2 blocks of \[28, 32\]"), ([bytes(32)], r"1 blocks of \[32\]")):
         with pytest.raises(CodecError, match=said + " bytes: 2 of 32 bytes are needed"):
-            average_packed(codec, blocks, one, one, one / 2, total=total, mean=mean)
+            average_packed(codec, sums_of(blocks), one, one, one / 2, total=total, mean=mean)
 
 
 @given(st.sampled_from([4, 8]), chances())

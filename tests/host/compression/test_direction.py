@@ -18,10 +18,11 @@ from kofn.host.compression.alignment import LAGS, Alignment
 from kofn.host.compression.codec import FRACTION_BITS
 from kofn.host.compression.encoder import Finished
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.plan import Plan, Planner
 from kofn.host.kernels.lanes import pack
 from kofn.host.kernels.sample import MOST, RUN, fingerprint, norm2, sample
-from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import WEIGHT_UNIT
 from kofn.host.workload.evaluation import Evaluator
 from kofn.host.workload.model import Batch, Perceptron, load_shard
@@ -112,7 +113,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float
     ]
     coding = JobCoding.of(JobSection(words=1), CompressSection(), 66)
     plan = coding.planner.first()
-    finished = Finished(results, plan, plan, None)
+    finished = Finished(BlockResults.of(results), plan, plan, None)
     done = aggregate(finished, coding, rank=1, average=average)
     assert done.mean.dtype == np.float32
     np.testing.assert_allclose(done.mean[:3], [6 / by[0], -9 / by[0], 0])
@@ -120,10 +121,12 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float
     assert done.mean.shape == (66,)
     assert (done.iteration, done.k, done.count, done.members) == (9, 2, 2, [0, 2])
     assert (done.gradients, done.contributors) == (5.75, 2.5)
-    assert done.total[0, 0] == 6 << FRACTION_BITS and done.total[1, 0] == 2 << FRACTION_BITS
+    totals = np.zeros((2, 64), np.int64)
+    totals[0, :2], totals[1, 0] = (6 << FRACTION_BITS, -9 << FRACTION_BITS), 2 << FRACTION_BITS
+    assert np.array_equal(done.checksums, checksums(totals))
     assert (done.missed, done.late) == (1, True)
     assert aggregate(finished, coding, rank=2, average=average).missed == 0
-    fewer = Finished([results[0], results[1]._replace(count=1)], plan, plan, None)
+    fewer = Finished(BlockResults.of([results[0], results[1]._replace(count=1)]), plan, plan, None)
     assert (done.least, aggregate(fewer, coding, rank=1, average=average).least) == (2, 1)
 
 

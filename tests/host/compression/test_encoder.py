@@ -1,6 +1,6 @@
 """From gradients to lanes and from results to the next plan: several workers' encoders and a switch that adds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,15 @@ from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import pack, unpack, width_of
-from kofn.host.protocol.history import BlockId, Result
-from kofn.host.protocol.instructions import Deliver, Packed
-from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.instructions import Packed
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, bit_of
 
 ELEMENTS = 3000
 JOB = JobSection(workers=3, words=8)
@@ -39,6 +40,7 @@ class Team:
         random = np.random.default_rng(3)
         self.draw: Callable[[int], np.ndarray] = lambda size: random.normal(size=size)
         self.iteration, self.spread = 0, 2.0
+        self.wire_bytes = [0] * JOB.workers  # of values, in this iteration
 
     def _storage(self) -> LedgerStorage:
         layout = self.coding.layout
@@ -52,6 +54,7 @@ class Team:
     def encode(self) -> list[np.ndarray]:
         """Everybody's next gradient, which is returned, encoded."""
         self.iteration += 1
+        self.wire_bytes = [0] * JOB.workers
         gradients = [
             self.draw(self.coding.elements).astype(np.float32) * np.float32(self.spread**rank)
             for rank in range(JOB.workers)
@@ -69,7 +72,7 @@ class Team:
         width = width_of(claim.lanes)
         lanes = sum(unpack(addend.values, width, signed=False).astype(np.int64) for addend in addends)
         for rank, addend in zip(ranks, addends, strict=True):
-            self.encoders[rank].mark_sent(block, addend.values)
+            self.wire_bytes[rank] += len(addend.values)
         return Result(
             id=BlockId(self.iteration, block),
             scale=claim.scale,
@@ -91,9 +94,9 @@ class Team:
         """Everybody has the results."""
         done = []
         for rank, (encoder, coding) in enumerate(zip(self.encoders, self.codings, strict=True)):
-            for result in results:
-                encoder.settle([Deliver(result)], 0.0)
-            done.append(aggregate(encoder.follow(results), coding, rank=rank, average="gradients"))
+            settle(encoder, *results)
+            finished = encoder.follow(BlockResults.of(results), self.wire_bytes[rank])
+            done.append(aggregate(finished, coding, rank=rank, average="gradients"))
         return done
 
     def iterate(self, ranks: Sequence[int] = range(JOB.workers)) -> list[Aggregate]:
@@ -101,14 +104,24 @@ class Team:
         self.encode()
         return self.finish([self.sum_up(block, ranks) for block in self.encoders[0].blocks])
 
-    def check(self, totals: np.ndarray) -> None:
+    def check(self, of_results: np.ndarray) -> None:
         """Nothing is lost, and all go on alike."""
         ledgers = [encoder.ledger.totals() for encoder in self.encoders]
         assert all(one.conserved for one in ledgers)
-        assert np.array_equal(checksums(totals), sum(one.aggregated for one in ledgers))
+        assert np.array_equal(of_results, sum(one.aggregated for one in ledgers))
         plans = [encoder.plan.to_arrays() for encoder in self.encoders]
         for plan in plans[1:]:
             assert all(np.array_equal(plan[name], plans[0][name]) for name in plan)
+
+
+def settle(encoder: Encoder, *results: Result, hint: int = -1, now: float = 0.0) -> None:
+    """These have come together; `hint`: as in Deliver."""
+    encoder.settle(BlockResults.of(results), np.full(len(results), hint), np.full(len(results), now))
+
+
+def narrowed(encoder: Encoder, waiting: Iterable[int]) -> list[int]:
+    """What is encoded in narrower lanes of blocks that have never left."""
+    return encoder.narrow(encoder.fresh & {*waiting}, encoder.ledger.begun) if encoder.narrows else []
 
 
 CASES: list[dict[str, Any]] = [
@@ -125,11 +138,11 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("compress", CASES, ids=str)
 def test_sums_are_what_was_counted_and_all_plan_alike(compress: dict[str, Any]) -> None:
     team = Team(**compress)
-    totals = np.zeros((team.coding.layout.blocks, team.coding.layout.elements), np.int64)
+    totals = np.zeros(team.coding.layout.blocks, np.int64)
     for iteration in range(1, 10):
         done = team.iterate(range(3) if iteration % 2 else [2, 0])
         assert all(np.array_equal(one.mean, done[0].mean) for one in done)
-        totals += done[0].total
+        totals += done[0].checksums
         team.check(totals)
 
 
@@ -145,7 +158,8 @@ def test_as_before_where_nothing_is_asked_for() -> None:
     assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, WEIGHT_UNIT)  # type: ignore[attr-defined]
     plan = encoder.plan
     team.finish([team.sum_up(block, range(3)) for block in encoder.blocks])
-    assert encoder.plan is plan
+    assert (encoder.plan.lanes, encoder.plan.ratio, encoder.plan.first) == (plan.lanes, plan.ratio, len(encoder.blocks))
+    assert np.array_equal(encoder.plan.blocks, plan.blocks)
 
 
 def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded() -> None:
@@ -156,7 +170,7 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
     encoded, seen = list[list[int]](), dict[int, Packed]()
     results = [team.sum_up(block, [0, 1, 2]) for block in whole.blocks]
     for chosen in (whole, encoder):
-        chosen.settle([Deliver(result) for result in results], 0.0)
+        settle(chosen, *results)
         chosen.begin(2)
         chosen.enter(gradient, 2)
         chosen.ledger.pending[...] = whole.ledger.pending
@@ -166,10 +180,10 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
         encoded.append(blocks)
         for block in blocks:
             seen[block] = encoder.packed(block)
-            encoder.settle([Deliver(team.sum_up(block, [1]))], 0.0)
+            settle(encoder, team.sum_up(block, [1]))
     assert [len(blocks) for blocks in encoded] == [16, 32, 64, SLICE // 512, 18], "the link does not wait for the first"
     assert seen == {block: whole.packed(block) for block in whole.blocks}
-    whole_end, end = whole.follow([]), encoder.follow([])
+    whole_end, end = (one.follow(BlockResults.of([]), 0) for one in (whole, encoder))
     assert whole_end.encoding is not None
     assert end.encoding is not None
     assert end.encoding.error_norm == pytest.approx(whole_end.encoding.error_norm)
@@ -199,7 +213,7 @@ def test_hardly_anything_is_left_to_decode_when_the_last_result_comes(monkeypatc
     take = sums._take
     monkeypatch.setattr(sums, "_take", lambda results, codec: sizes.append(len(results)) or take(results, codec))
     for block in team.encoders[0].blocks:
-        sums.add([team.sum_up(block, range(3))])
+        sums.add(BlockResults.of([team.sum_up(block, range(3))]))
     sums.finish()
     assert sizes[:1] == [aggregating.SLICE // 512]
     assert sum(sizes) == len(team.encoders[0].blocks)
@@ -215,11 +229,11 @@ def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> N
         results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
         sums = Sums(team.coding, team.encoders[0].plan, "gradients")
         for result in np.random.default_rng(2).permutation(len(results)):
-            sums.add([results[result]])
-        finished = team.encoders[0].follow(results)
+            sums.add(BlockResults.of([results[result]]))
+        finished = team.encoders[0].follow(BlockResults.of(results), 0)
         at_once = aggregate(finished, team.coding, rank=0, average="gradients")
         one_by_one = aggregate(finished, team.coding, rank=0, average="gradients", sums=sums)
-        assert np.array_equal(one_by_one.total, at_once.total)
+        assert np.array_equal(one_by_one.checksums, at_once.checksums)
         assert np.array_equal(one_by_one.mean, at_once.mean)
         team.encoders[0].plan = finished.plan
         team.finish(results)
@@ -247,7 +261,7 @@ def test_contributors_are_divided_by_as_they_are() -> None:
     for _ in range(3):
         team.encode()
         results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
-        finished = team.encoders[0].follow(results)
+        finished = team.encoders[0].follow(BlockResults.of(results), 0)
         by = {
             average: aggregate(finished, team.coding, rank=0, average=average)
             for average in ("gradients", "contributors")
@@ -263,15 +277,15 @@ def test_lanes_may_differ_in_one_iteration() -> None:
     gradients = team.encode()
     results = [team.sum_up(0, [0, 1, 2])]
     for encoder in team.encoders:
-        encoder.settle([Deliver(results[0], 2)], 0.0)
+        settle(encoder, results[0], hint=2)
     later = team.encoders[0].blocks[1:]
-    assert team.encoders[0].narrowed(later, 1) == later
-    assert team.encoders[0].narrowed(later, 1) == [], "once"
+    assert narrowed(team.encoders[0], later) == later
+    assert narrowed(team.encoders[0], later) == [], "once"
     results += [team.sum_up(block, [0, 1, 2]) for block in later]
     assert [result.lanes for result in results] == [0, *([2] * (len(later) - 1)), 0], "the summary has 32 bits"
     assert [team.encoders[1].packed(block).lanes for block in later[:-1]] == [2] * (len(later) - 1), "refused"
     done = team.finish(results)
-    team.check(done[0].total)
+    team.check(done[0].checksums)
     want = np.mean(gradients, axis=0)
     assert np.abs(done[0].mean[:512] - want[:512]).max() < 1e-6
     assert 1e-4 < np.median(np.abs(done[0].mean[512:] - want[512:])) < 0.05
@@ -284,13 +298,13 @@ def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
     """Whoever closed it sends in wide lanes by itself, and says nothing."""
     team = Team(codec="auto", ratio_control="deliverable")
     team.encode()
-    team.encoders[0].settle([Deliver(team.sum_up(0, [0, 1, 2]), 2)], 0.0)
+    settle(team.encoders[0], team.sum_up(0, [0, 1, 2]), hint=2)
     later = team.encoders[0].blocks[1:]
-    team.encoders[0].narrowed(later, 1)
+    narrowed(team.encoders[0], later)
     result = team.sum_up(1, [0, 1, 2])
     assert result.lanes == 2
-    team.encoders[1].settle([Deliver(result)], 0.0)
-    assert team.encoders[1].narrowed(later[1:], 1) == later[1:]
+    settle(team.encoders[1], result)
+    assert narrowed(team.encoders[1], later[1:]) == later[1:]
     assert team.encoders[1].uses == 2
 
 
@@ -300,17 +314,29 @@ def test_only_what_has_never_left_is_narrowed() -> None:
     team.encode()
     encoder = team.encoders[0]
     assert encoder.uses == 1
-    encoder.mark_sent(1, encoder.packed(1).values)
     before = encoder.packed(1)
     again = team.encoder(0)
-    for one, narrowed in ((encoder, [0, 2]), (again, [])):
-        if one is again:
-            one.encode(1)
+    again.encode(1)
+    for one, expected in ((encoder, [0, 2]), (again, [])):
         closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, weight=WEIGHT_UNIT, members=2, values=b"")
-        one.settle([Deliver(closed, 3)], 0.0)
-        assert [block for block in one.narrowed([0, 1, 2], 1) if block < 3] == narrowed
+        settle(one, closed, hint=3)
+        assert one.narrows
+        assert [
+            block for block in one.narrow(waiting_since_a_regroup(one, team.coding.layout), 1) if block < 3
+        ] == expected
         assert one.packed(1) == before
         assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], "or as they were before the restart"
+
+
+def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
+    """Of blocks 0, 1 and 2, of which 1 has left before, those that the protocol gives back."""
+    protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=8, rto_s=1.0)
+    protocol.begin(1, 0.0, encoder.blocks, encoder.plan.lanes)
+    assert len(protocol.contribute_all(encoder.all_packed([1]), now=0.0)) == 1
+    protocol.regroup(1)
+    assert protocol.contribute_all(encoder.all_packed([0, 2]), now=0.0) == []
+    assert sorted(protocol.waiting) == [0, 1, 2]
+    return protocol.withdraw(encoder.fresh)
 
 
 @pytest.mark.parametrize(("error_max", "lanes"), [(None, 2), (1e-4, 1)])
@@ -323,10 +349,9 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | No
     encoder.begin(1)
     encoder.enter(np.random.default_rng(1).normal(size=100 * 512).astype(np.float32), 1)
     encoder.encode(1)
-    now, narrowed = 0.0, 0
+    now, narrowed_at = 0.0, 0
     for block in range(100):
         packed = encoder.packed(block)
-        encoder.mark_sent(block, packed.values)
         now += len(packed.values) / (1e6 if block < 50 else 0.25e6)
         result = Result(
             id=BlockId(1, block),
@@ -338,17 +363,46 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | No
             members=1,
             values=b"",
         )
-        encoder.settle([Deliver(result)], now)
-        if found := encoder.narrowed(range(block + 1, 101), 1):
+        settle(encoder, result, now=now)
+        if found := narrowed(encoder, range(block + 1, 101)):
             assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
-            narrowed = block
-    assert 50 < narrowed < 90
+            narrowed_at = block
+    assert 50 < narrowed_at < 90
     assert encoder.uses == encoder.packed(99).lanes == lanes
     said = unpack(encoder.packed(100).values, 32)
     assert 0.2 < said[0] / 65536 < 0.3
     assert ledger.totals().conserved
     encoder.begin(2)
     assert encoder.uses == 0, "until the others have heard of it"
+
+
+class Answers(RateEstimator):
+    """What it is told."""
+
+    def __init__(self) -> None:
+        super().__init__("deliverable", stability=0.1)
+        self.told: list[tuple[float, int, int]] = []
+
+    def answered(self, now: float, *, wire_bytes: int, gradient_bytes: int) -> None:
+        self.told.append((now, wire_bytes, gradient_bytes))
+
+
+def test_an_answer_with_this_worker_in_it_says_what_was_sent_last_of_the_block() -> None:
+    """As the slot wanted it; a sum without this worker says nothing of its link."""
+    team, rate = Team(codec="auto", ratio_control="deliverable"), Answers()
+    encoder = team.encoders[0] = Encoder(team.coding, team.encoders[0].ledger, rate)
+    team.encode()
+    encoder.reencode(1, 1, 20, 2)
+    results = [
+        Result(BlockId(1, block), 20, 0, 1, 1, WEIGHT_UNIT, bit_of(rank, 0), b"")
+        for block, rank in enumerate((0, 0, 1))
+    ]
+    settle(encoder, *results, now=1.5)
+    overhead, block_bytes = FRAME_BYTES + HEADER_BYTES, 4 * team.coding.layout.elements
+    assert rate.told == [(1.5, overhead + block_bytes, block_bytes), (1.5, overhead + block_bytes // 4, block_bytes)]
+    summary = Result(BlockId(1, encoder.blocks[-1]), 0, 0, 1, 1, WEIGHT_UNIT, 1, b"")
+    settle(encoder, summary, now=2.0)
+    assert rate.told[2:] == [(2.0, overhead + len(encoder.packed(encoder.blocks[-1]).values), 0)]
 
 
 def test_what_cannot_be_encoded_is_told() -> None:
@@ -382,7 +436,7 @@ def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
     assert (encoding.width, encoding.blocks, encoding.ratio) == (8, len(blocks), ratio)
     for one in team.encoders:
         one.begin(3)
-    assert encoder.follow(results).encoding is None, "nothing was encoded"
+    assert encoder.follow(BlockResults.of(results), 0).encoding is None, "nothing was encoded"
 
 
 def test_norms_of_a_lot_are_estimated_from_samples() -> None:

@@ -24,13 +24,13 @@ from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums, library
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
-from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
 from kofn.host.workload.model import Perceptron, load_shard, load_shards
 from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.stragglers.drawn import Drawn
 from tests.host.compression.stores import MUTANTS, copied, left_by_kills, moments
-from tests.host.lab import ledger_of, send, send_again, sent_values, sent_weight
+from tests.host.lab import ledger_of, noted, send, send_again, sent_values, sent_weight
 
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
 
@@ -229,7 +229,7 @@ class Twin:
 
     def _sent(self, part: int, block: int) -> None:
         expected, values = self.expected[block], numbers(sent_values(self.ledger, CODEC, block, part))
-        step = 1 << 40 - self.ledger.noted([block], part)[0].scale
+        step = 1 << 40 - noted(self.ledger, block, part).scale
         rest = expected.pending - values - sum(other for other, _, _ in expected.away.values())
         assert np.abs(rest).max() <= step // 2, "what is on its way already is not sent again, and all else is"
         expected.send(part, values)
@@ -500,7 +500,7 @@ import sys, numpy as np
 from pathlib import Path
 from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.ledger import Ledger
 
@@ -601,7 +601,7 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
                 ]
                 rest = ledger.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
                 assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
-            if not part and 5 in ledger.unsettled(iteration) and ledger.noted([5])[0].scale != 20:
+            if not part and 5 in ledger.unsettled(iteration) and noted(ledger, 5).scale != 20:
                 send_again(ledger, 5, iteration, CODEC, 20)
         for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
             ledger.settle_results(closed(iteration, block, *parts))

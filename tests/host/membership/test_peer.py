@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 
 from kofn.host.membership.peer import Peers, PeerService
-from kofn.host.protocol.history import BlockId, Result
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import bit_of
 from kofn.host.workload.replica import ReplicaState
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc

@@ -17,12 +17,12 @@ from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import unpack
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.history import BlockId, Result
 from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
-from tests.host.lab import ledger_of, send
+from tests.host.lab import ledger_of, noted, send
+from tests.host.protocol.specification.both import Both as Protocol
 
 WORDS, LANES = 1, 64
 
@@ -101,8 +101,7 @@ class Cluster:
         send(worker.ledger, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
-            (packed,) = worker.ledger.noted([block])
-            self.follow(rank, worker.protocol.contribute(block, packed, now=self.now))
+            self.follow(rank, worker.protocol.contribute(block, noted(worker.ledger, block), now=self.now))
         self.advance(rank)
 
     def advance(self, rank):
@@ -125,10 +124,10 @@ class Cluster:
             match instruction:
                 case Send(header=header, values=values):
                     self.transmit(lambda h=header, v=values: self.at_switch(h, v))
-                case Deliver(result=result):
-                    assert result.id not in worker.results, "delivered twice"
-                    worker.results[result.id] = result
-                    worker.ledger.settle_results(result)
+                case Deliver(results=results):
+                    assert not {result.id for result in results} & worker.results.keys(), "delivered twice"
+                    worker.results |= {result.id: result for result in results}
+                    worker.ledger.settle_results(*results)
                 case Complete():
                     pass
                 case AskPeers(id=id):
@@ -192,7 +191,7 @@ def test_nothing_is_lost_counted_twice_or_different(seed, workers, data, blocks,
     slow = data.draw(st.sets(st.integers(0, workers - 1)))
     slots = data.draw(st.sampled_from([8, 64]))
     faults = Faults(loss, duplication, delay_s)
-    window = data.draw(st.integers(1, slots // 2))
+    window = 2 ** data.draw(st.integers(0, slots.bit_length() - 2))
     cluster = Cluster(
         workers=workers, k=k, blocks=blocks, slots=slots, window=window, faults=faults, seed=seed, slow=slow
     )
@@ -266,7 +265,7 @@ def test_a_contribution_keeps_its_weight():
     [resumed] = p.resume(1.0)
     assert [sent.header.weight for sent in (first, again, resumed)] == [5, 5, 5]
     delivered, second = p.packet_in(answer(iteration=1, block=0, generation=9, weight=11), bytes(256), 1.0)
-    assert (delivered.result.weight, second.header.weight) == (11, 7)
+    assert (delivered.results[0].weight, second.header.weight) == (11, 7)
 
 
 @pytest.mark.parametrize(
@@ -282,15 +281,36 @@ def test_results_that_say_different_things_are_told(fields):
         p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
 
 
-def test_window_holds_blocks_back():
-    p = protocol(blocks=4, window=2)
+def test_a_result_of_which_only_the_members_are_known_changes_nothing() -> None:
+    p = protocol(blocks=2)
     p.begin(1, 0.0)
-    sent = [p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0) for block in range(4)]
-    assert [len(s) for s in sent] == [1, 1, 0, 0]
-    out = p.packet_in(answer(iteration=1, block=1), bytes(256), 0.0)
-    assert [i for i in out if isinstance(i, Send)] == [], "block 0 is still open: the window has not moved"
-    out = p.packet_in(answer(iteration=1, block=0), bytes(256), 0.0)
-    assert [i.header.block for i in out if isinstance(i, Send)] == [2, 3]
+    known = Result(BlockId(1, 0), scale=3, lanes=0, k=0, count=0, weight=0, members=6, values=b"")
+    assert p.result_in(known, 0.0) == []
+    assert p.missing == [0, 1]
+    assert list(p.native.results(1, 1)) == []
+
+
+def test_a_block_leaves_when_the_one_a_window_before_it_has_closed():
+    """In whatever order its neighbours close."""
+    p = protocol(blocks=6, window=2)
+    p.begin(1, 0.0)
+    sent = [p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0) for block in range(6)]
+    assert [len(s) for s in sent] == [1, 1, 0, 0, 0, 0]
+    for closed, leaves in ((1, [3]), (3, [5]), (0, [2]), (2, [4])):
+        out = p.packet_in(answer(iteration=1, block=closed), bytes(256), 0.0)
+        assert [i.header.block for i in out if isinstance(i, Send)] == leaves
+
+
+def test_blocks_are_numbered_one_after_another_over_all_iterations():
+    """So neighbours in a slot are as far apart as can be, whatever an iteration leaves out."""
+    p = protocol(blocks=4, slots=8, window=4)
+    slots = []
+    for iteration, blocks, first in ((1, [0, 3], 10), (2, [1], 12), (3, [0, 1, 2], 13)):
+        p.begin(iteration, 0.0, blocks, first=first)
+        for block in blocks:
+            slots += [one.header.slot for one in p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0)]
+            p.packet_in(answer(iteration=iteration, block=block), bytes(256), 0.0)
+    assert slots == [(10 + place) % 8 for place in range(6)]
 
 
 def test_stale_asks_the_peers_once_for_each_timeout():
@@ -340,7 +360,7 @@ def test_foreign_and_late_packets_change_nothing():
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ProtocolError, match="window is 5: 1 to 4"):
+    with pytest.raises(ProtocolError, match="window is 5: what divides 4"):
         protocol(window=5)
     p = protocol()
     p.begin(1, 0.0)
@@ -433,7 +453,7 @@ def test_a_queue_that_drains_more_slowly_is_not_filled_with_repetitions():
 
 def test_a_network_that_became_slower_is_learnt():
     """Answers come every 8 ms where they came every 1 ms: for a while requests are repeated in vain, not for ever."""
-    p = protocol(blocks=30, slots=64, window=30, rto_s=0.01)
+    p = protocol(blocks=30, slots=64, window=32, rto_s=0.01)
     now, repeated = 0.0, []
     for iteration in range(1, 9):
         p.begin(iteration, now)
@@ -470,7 +490,7 @@ def test_answers_that_come_together_are_as_those_that_come_one_after_another():
             ]
             batches = [packets] if together else [[packet] for packet in packets]
             found = [instruction for batch in batches for instruction in p.packets_in(batch, now)]
-            delivered += [one.result for one in found if isinstance(one, Deliver)]
+            delivered += [result for one in found if isinstance(one, Deliver) for result in one.results]
             sent += [one for one in found if isinstance(one, Send)]
             sent = [one for one in sent if one.header.block in p.missing]
         flights = {block: (f.order, f.sent, f.deadline, f.attempts) for block, f in p._in_flight.by_request.items()}

@@ -1,7 +1,9 @@
 """What a worker remembers of results: whole ones, then who was in them, then nothing; and never of the wrong block."""
 
-from kofn.host.protocol.history import BlockId, History, Result
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import bit_of
+from tests.host.protocol.specification.both import Both
 
 
 def result(iteration: int, block: int, members: int = 1) -> Result:
@@ -10,20 +12,27 @@ def result(iteration: int, block: int, members: int = 1) -> Result:
     )
 
 
-def history(blocks: dict[int, tuple[int, ...]]) -> History:
-    """`blocks` known of each iteration, block b with the members 1 << b; two iterations whole, four with members."""
-    made = History(keep=2, keep_members=4)
+def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2) -> Both:
+    """`blocks` known of each iteration, block b with the members 1 << b; four with members."""
+    layout = BlockLayout(blocks=3, words=1, widest=32)
+    protocol = Both(job=1, rank=0, layout=layout, slots=8, window=2, rto_s=0.05, keep=keep, keep_members=4)
     for iteration, known in blocks.items():
+        protocol.jump(iteration, 0.0)
         for block in known:
-            made.of(iteration)[block] = result(iteration, block, 1 << block)
-    return made
+            protocol.result_in(result(iteration, block, 1 << block), 0.0)
+    return protocol
+
+
+def results(protocol: Both, first: int, last: int) -> list[Result]:
+    """As the core has them, and the specification."""
+    found = list(protocol.native.results(first, last))
+    assert found == list(protocol.specification.results(first, last))
+    return found
 
 
 def test_old_results_become_members_and_then_nothing() -> None:
-    kept = history(dict.fromkeys(range(1, 8), (1, 0)))
-    for iteration in range(1, 8):
-        kept.forget(iteration)
-    found = [(one.id, one.members, bool(one.values), one.weight) for one in kept.results(0, 100)]
+    protocol = kept(dict.fromkeys(range(1, 8), (1, 0)))
+    found = [(one.id, one.members, bool(one.values), one.weight) for one in results(protocol, 0, 100)]
     assert found == [
         (BlockId(iteration, block), 1 << block, iteration >= 5, 3 * (iteration >= 5))
         for iteration in range(3, 8)
@@ -34,11 +43,12 @@ def test_old_results_become_members_and_then_nothing() -> None:
 def test_parts_are_remembered() -> None:
     """Of a worker's contributions each has a bit, and what is forgotten of a sum keeps them all."""
     known = {0: bit_of(3, 0) | bit_of(63, 3), 1: bit_of(0, 0), 2: bit_of(5, 1)}
-    kept = History(keep=0, keep_members=4)
+    protocol = kept({}, keep=0)
+    protocol.jump(1, 0.0)
     for block, members in known.items():
-        kept.of(1)[block] = result(1, block, members)
-    kept.forget(2)
-    found = list(kept.results(1, 1))
+        protocol.result_in(result(1, block, members), 0.0)
+    protocol.jump(2, 0.0)
+    found = results(protocol, 1, 1)
     assert {one.id.block: one.members for one in found} == known
     assert [(one.values, one.count, one.weight) for one in found] == [(b"", 0, 0)] * 3
     assert [found[0].has(63), found[0].has(63, 3), found[0].has(3), found[2].has(5), found[2].has(5, 1)] == [
@@ -48,8 +58,8 @@ def test_parts_are_remembered() -> None:
 
 def test_members_are_remembered_of_the_right_blocks() -> None:
     """Not all blocks are sent in an iteration, and a worker that jumps leaves some to the others."""
-    kept = history({1: (0, 2), 2: (0, 1), 3: (2,)})
-    kept.forget(5)
-    found = {one.id: one.members for one in kept.results(0, 4) if not one.values}
+    protocol = kept({1: (0, 2), 2: (0, 1), 3: (2,)})
+    protocol.jump(5, 0.0)
+    found = {one.id: one.members for one in results(protocol, 0, 4) if not one.values}
     assert found == {BlockId(1, 0): 1, BlockId(1, 2): 4, BlockId(2, 0): 1, BlockId(2, 1): 2}
-    assert [one.id for one in kept.results(3, 4)] == [BlockId(3, 2)]
+    assert [one.id for one in results(protocol, 3, 4)] == [BlockId(3, 2)]

@@ -5,7 +5,6 @@ counted), times and statistics.  In every state "What always holds" is checked; 
 A request is sent again when it or its answer was lost; beyond that a repetition is a duplicate and has its budget.
 """
 
-import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,8 +16,9 @@ import pytest
 
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.protocol.core import PULLS_BEFORE_PEERS, Protocol
 from kofn.host.wire.packet import Kind, KofnHeader, bit_of
+from tests.host.protocol.specification.core import PULLS_BEFORE_PEERS
+from tests.host.protocol.specification.core import Protocol as Specification
 from tests.host.world import SWITCH, Packet, SwitchAccount, World
 
 WORKERS, BLOCKS, LAST = 3, 2, 2
@@ -73,15 +73,20 @@ class Small(World):
     def _clone_worker(worker):
         other = copy(worker)
         other.number = None
-        other.protocol = p = Protocol.__new__(Protocol)
-        p.__dict__.update(worker.protocol.__dict__)
+        p = Specification.__new__(Specification)
+        p.__dict__.update(worker.protocol.specification.__dict__)
         p._history = copy(p._history)
         p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
         p._in_flight = copy(p._in_flight)
         p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
         p._blocks = copy(p._blocks)
         p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
+        p._in_flight.probed, p._launched, p.statistics = set(p._in_flight.probed), set(p._launched), copy(p.statistics)
+        for timeout in ("_waiting_timeout", "_moving_timeout", "_answer_timeout", "_patience"):
+            setattr(p._in_flight, timeout, copy(getattr(p._in_flight, timeout)))
+        p.query = copy(p.query)
         p._waiting = dict(p._waiting)
+        other.protocol = worker.protocol.clone(p)
         storage = worker.ledger._storage
         copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
         ledger = worker.ledger
@@ -211,10 +216,7 @@ class Small(World):
         return packet.header.worker == rank and (packet.header.kind == Kind.RESULT or packet.header.part == part)
 
     def time_out_one(self, rank: int, request: int) -> None:
-        protocol = self.workers[rank].protocol
-        protocol._in_flight.probe_at = math.inf
-        for other, flight in protocol._in_flight.by_request.items():
-            flight.deadline = self.now if other == request else math.inf
+        self.workers[rank].protocol.ring(request, self.now)
         self.driver(rank).timer(self.now)
 
     def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:

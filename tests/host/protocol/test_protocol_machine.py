@@ -47,7 +47,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             k=1 + k % workers,
             blocks=blocks,
             slots=slots,
-            window=1 + window % (slots // 2),
+            window=2 ** (window % (slots.bit_length() - 1)),
             scales=scales,
             lanes=lanes,
             planned=planned,

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +54,6 @@ class FakeAgent:
         begun: int,
         batch: int = 0,
         stay: bool = False,
-        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[float | None, list[Aggregate]]:
         assert batch == len(self.given)
         self.calls.append((begun, gradient.tobytes()))
@@ -66,7 +64,6 @@ class FakeAgent:
         self.stays.append(stay)
         if self.ends:
             self.over.set()
-        meanwhile()
         return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates(self.iteration)
 
     def account(self) -> None:
@@ -78,12 +75,12 @@ class FakeAgent:
 
     def _aggregates(self, iteration: int) -> list[Aggregate]:
         mean = np.full(self.training.parameters, 0.5, np.float32)
-        total = np.zeros(len(self.training.replica.results), np.int64)
+        checksums = np.zeros(len(self.training.replica.results), np.int64)
         return [
             Aggregate(
                 iteration=iteration,
                 mean=mean,
-                total=total,
+                checksums=checksums,
                 k=1,
                 ks=(1, 1),
                 count=1,
@@ -242,16 +239,13 @@ def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: 
 
 
 def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
-    """apply() leaves the newest for later; a peer's state replaces it too."""
+    """A peer's state replaces it too."""
     training = Training(Config(), 0)
     replica, one = training.replica, np.ones_like(training.replica.results)
     plan = training.coding.planner.first()
     replica.start(0)
     for iteration in (1, 2, 3):
         replica.apply(iteration, np.zeros(training.parameters, np.float32), iteration * one, plan)
-        if iteration == 2:
-            replica.add_up()
-            replica.add_up()
     state = replica.state()
     assert state is not None
     assert (state.arrays["results"] == 6).all()

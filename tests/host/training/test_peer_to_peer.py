@@ -1,7 +1,8 @@
-"""Training by the workers' own collective: the same parameters everywhere, and a clear end when one is gone."""
+"""Training by the workers' own communicator: the same parameters everywhere, and a clear end when one is gone."""
 
 import asyncio
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 
 from kofn.config.schema import Config, JobSection, ModelSection, RunSection
-from kofn.host.collectives.collective import Collective
+from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.in_network import Nobody
 from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.errors import AgentError, CollectiveError
+from kofn.host.errors import AgentError, CollectiveError, GradientError
 from kofn.host.training.loop import Training
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.peer_to_peer import PeerToPeer
@@ -79,33 +80,33 @@ def test_all_replicas_are_the_same_and_nothing_is_booked(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.npz"))
 
 
-class Alone:
-    """A collective of one, which says how far it is."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def all_reduce(self, arrays, *, on_share):
-        on_share(0.5)
-        raise AssertionError("it went on")
-
-    def close(self) -> None:
-        self.closed = True
-
-
 def test_a_worker_that_is_told_to_fail_does_so_in_mid_call() -> None:
-    alone = Alone()
-    direct = PeerToPeer(lambda: alone, Training(config(), 0).coding.planner.first())  # type: ignore[arg-type, return-value]
+    """The other one never comes."""
+    there = [f"{address(32, rank)}:19403" for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda rank: Ring(rank, there), range(2))
+    direct = PeerToPeer(lambda: one, Training(config(), 0).coding.planner.first())
     asyncio.run(direct.join_first(1, 1, Nobody()))
-    direct.fail(AgentError("another one has come"))
-    with pytest.raises(AgentError, match="another one has come"):
+    teller = threading.Timer(0.1, lambda: direct.fail(AgentError("another one has come")))
+    teller.start()
+    with other, pytest.raises(AgentError, match="another one has come"):
         direct.all_reduce(np.ones(3, np.float32))
+    teller.join()
     asyncio.run(direct.close())
-    assert alone.closed
+    with pytest.raises(CollectiveError, match="is closed"):
+        one.barrier()
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    direct = PeerToPeer(lambda: Ring(0, [f"{address(32, 0)}:19404"]), Training(config(), 0).coding.planner.first())
+    asyncio.run(direct.join_first(1, 1, Nobody()))
+    with pytest.raises(GradientError, match="gradient element 1 is nan: finite numbers are allowed"):
+        direct.all_reduce(np.array([0, np.nan, np.inf], np.float32))
+    asyncio.run(direct.close())
 
 
 def test_nobody_joins_a_job_that_runs() -> None:
-    def connect() -> Collective:
+    def connect() -> Communicator:
         raise AssertionError
 
     direct = PeerToPeer(connect, Training(config(), 0).coding.planner.first())
@@ -127,10 +128,10 @@ def test_who_is_gone_is_named(tmp_path: Path) -> None:
 
     def leave(rank: int) -> str:
         if rank == 1:
-            collective = ring(rank, 19402)
-            collective.all_reduce([np.zeros(Training(config(), 0).parameters, np.float32)])
-            collective.close()
-            return "worker 1 is gone"
+            communicator = ring(rank, 19402)
+            communicator.all_reduce(np.zeros(Training(config(), 0).parameters, np.float32), op="mean").result()
+            communicator.close()
+            return "worker 1 has closed"
         try:
             train(rank, 19402, tmp_path, config())
         except CollectiveError as error:
@@ -138,4 +139,4 @@ def test_who_is_gone_is_named(tmp_path: Path) -> None:
         return "nothing happened"
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        assert all("worker 1 is gone" in said for said in pool.map(leave, range(WORKERS)))
+        assert all("worker 1 has closed" in said for said in pool.map(leave, range(WORKERS)))

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from kofn.config.schema import JobSection
 from kofn.host.errors import ChecksumError
-from kofn.host.transport.datagrams import BATCH, Datagrams, Packet, _library, datagrams
-from kofn.host.transport.udp import Transport, udp_socket
+from kofn.host.native import library
+from kofn.host.transport.datagrams import BATCH, Datagrams, Packet
+from kofn.host.transport.transport import Transport
+from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader
+from kofn.nativebuild.errors import CompilerMissing
 
 ONE, OTHER, PORT = "127.0.79.1", "127.0.79.2", 19311
 
@@ -31,12 +34,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     other.settimeout(0)
     with one, other:
         yield one, other
-
-
-def many(opened: socket.socket, **given: bool) -> Datagrams:
-    found = datagrams(opened, **given)
-    assert found is not None, "there is a compiler where this is tested"
-    return found
 
 
 def packet(number: int, words: int = 1, values: bytes | None = None) -> Packet:
@@ -62,7 +59,7 @@ def test_what_leaves_together_is_what_leaves_one_by_one(packets: list[tuple[Kofn
     made = [(header, octet * header.words * WORD_BYTES) for header, octet in packets]
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         one.connect((OTHER, PORT))
-        assert many(one).send(made).left == [True] * len(made)
+        assert Datagrams(one).send(made).left == [True] * len(made)
         for header, values in made:
             assert other.recv(1 << 16, socket.MSG_DONTWAIT) == wire.encode(header, values)
 
@@ -72,7 +69,7 @@ def test_what_has_come_is_read_as_one_by_one(ends: tuple[socket.socket, socket.s
     sent = [packet(number, 1 + number % 32) for number in range(BATCH + 10)]
     for header, values in sent:
         one.send(wire.encode(header, values))
-    reader = many(other)
+    reader = Datagrams(other)
     first, second, nothing = reader.receive(), reader.receive(), reader.receive()
     assert (len(first.packets), len(second.packets), nothing) == (BATCH, 10, ([], [], [], []))
     for (header, values), (found, content) in zip(sent, first.packets + second.packets, strict=True):
@@ -88,7 +85,7 @@ def test_what_is_no_packet_is_told_apart(ends: tuple[socket.socket, socket.socke
     damaged[-1] ^= 1
     for datagram in (b"", b"x" * 37, good[:-2], good, damaged, b"\x10" + good[1:], longest + b"x", longest):
         one.send(datagram)
-    received = many(other, senders=True).receive()
+    received = Datagrams(other, senders=True).receive()
     assert [header.block for header, _ in received.packets] == [1, 2]
     assert received.senders == [place(ONE)] * 2
     assert [type(error) is ChecksumError for error in received.errors] == [False, False, False, True, False, False]
@@ -99,22 +96,18 @@ def test_what_is_no_packet_is_told_apart(ends: tuple[socket.socket, socket.socke
 def test_each_goes_to_its_place_and_what_cannot_is_passed_over() -> None:
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         places = [place(address) for address in (OTHER, "255.255.255.255", ONE, OTHER)]
-        sent = many(one).send([packet(number) for number in range(4)], places, PORT)
+        sent = Datagrams(one).send([packet(number) for number in range(4)], places, PORT)
         assert sent.left == [True, False, True, True], "not without asking for broadcast"
         assert sent.error
         assert [wire.decode_header(other.recv(9000)).block for _ in range(2)] == [0, 3]
         assert wire.decode_header(one.recv(9000)).block == 2
 
 
-def test_where_there_is_no_compiler_packets_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_compiler_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
-    _library.cache_clear()
-    try:
-        with udp_socket(ONE, PORT) as one:
-            assert datagrams(one) is None
-    finally:
-        monkeypatch.undo()
-        _library.cache_clear()
+    monkeypatch.setattr("kofn.host.transport.datagrams.library", library.__wrapped__)
+    with udp_socket(ONE, PORT) as one, pytest.raises(CompilerMissing, match="no C compiler"):
+        Datagrams(one)
 
 
 @pytest.mark.root
@@ -132,5 +125,5 @@ def test_a_socket_that_waits_for_room_loses_nothing() -> None:
     packets = [(KofnHeader(block=block, words=1), bytes(WORD_BYTES)) for block in range(100)]
     with ours, theirs, ThreadPoolExecutor() as pool:
         read = pool.submit(lambda: [wire.decode_header(theirs.recv(4096)).block for _ in packets])
-        assert all(many(ours).send(packets).left)
+        assert all(Datagrams(ours).send(packets).left)
         assert read.result() == list(range(100))

@@ -11,7 +11,7 @@ import pytest
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config, FaultSection
 from kofn.host.transport.fault_injection import Copy, Faults
-from kofn.host.transport.udp import HELD_S, SendQueue
+from kofn.host.transport.send_queue import HELD_S, SendQueue
 
 
 def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: int = 1) -> Faults:

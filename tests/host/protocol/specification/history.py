@@ -9,57 +9,26 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kofn.host.errors import ProtocolError
-from kofn.host.wire.packet import bit_of
-
-
-class BlockId(NamedTuple):
-    """Which block of which iteration."""
-
-    iteration: int
-    block: int
-
-
-class Result(NamedTuple):
-    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
-
-    `count` of the contributions in it count among the k, and the weights of the gradients in it sum up to `weight`, in
-    units of 1 / WEIGHT_UNIT; both are 0 where only the members are known.
-    """
-
-    id: BlockId
-    scale: int
-    lanes: int
-    k: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
-    weight: int
-    members: int
-    values: bytes
-
-    @property
-    def content(self) -> tuple[int, ...]:
-        """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
-        return self.members, self.count, self.weight, self.lanes, self.scale
-
-    def __str__(self) -> str:
-        members, count, weight, lanes, scale = self.content
-        return f"members {members:#x} (count {count}, weight {weight}, lanes {lanes}, scale {scale})"
-
-    @property
-    def addends(self) -> int:
-        return self.members.bit_count()
-
-    def has(self, rank: int, part: int = 0) -> bool:
-        """Whether this part of what this rank gave is in the sum."""
-        return bool(self.members & bit_of(rank, part))
+from kofn.host.protocol.results import BlockId, Result
 
 
 def check_same(known: Result, other: Result) -> None:
     """Two results of one block would make the replicas differ: ProtocolError, better no result than a wrong one."""
-    if known.content != other.content:
+    if _content(known) != _content(other):
         raise ProtocolError(
-            f"block {known.id.block} of iteration {known.id.iteration} has two results: {known} here, {other} there;"
-            " the replicas have parted"
+            f"block {known.id.block} of iteration {known.id.iteration} has two results: {_said(known)} here,"
+            f" {_said(other)} there; the replicas have parted"
         )
+
+
+def _content(result: Result) -> tuple[int, ...]:
+    """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
+    return result.members, result.count, result.weight, result.lanes, result.scale
+
+
+def _said(result: Result) -> str:
+    members, count, weight, lanes, scale = _content(result)
+    return f"members {members:#x} (count {count}, weight {weight}, lanes {lanes}, scale {scale})"
 
 
 class ResultMembers(NamedTuple):

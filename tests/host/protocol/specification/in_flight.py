@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kofn.host.protocol.timeout import RTO_MAX_S, ReorderingWindow, Timeout
 from kofn.host.wire.packet import KofnHeader
+from tests.host.protocol.specification.timeout import RTO_MAX_S, ReorderingWindow, Timeout
 
 DOUBTS = 16
 """Answers to repeated requests: once a link has become slower, so many of them say nothing of what was overtaken."""

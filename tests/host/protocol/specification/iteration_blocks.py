@@ -25,7 +25,8 @@ class IterationBlocks:
     """Of all blocks but the summary block, by the code of their lanes."""
     total: int = 0
     """As Shape.total."""
-    _closed: int = 0  # so many from the first on
+    first: int = 0
+    """Number of the first block among all that were ever sent."""
 
     def check_known(self, blocks: Iterable[int]) -> None:
         """ProtocolError when others sum blocks in this iteration that are not sent in it."""
@@ -35,19 +36,13 @@ class IterationBlocks:
                 " send in it: the workers' plans have parted"
             )
 
-    def in_window(self, window: int) -> Sequence[int]:
-        """So many blocks, as far as there are any, from the first open one on."""
-        while self._closed < len(self.blocks) and self.blocks[self._closed] not in self.open:
-            self._closed += 1  # none opens again
-        return self.blocks[self._closed : self._closed + window]
+    def place(self, block: int) -> int:
+        """Among those that the iteration sends."""
+        return bisect_left(self.blocks, block)
 
     def slot(self, block: int) -> int:
-        """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same.
-
-        From its place in the iteration, not from its number: blocks of one window must have different slots.
-        """
-        total, blocks = self.total, self.blocks
-        return self.iteration * total + (block if len(blocks) == total else bisect_left(blocks, block))
+        """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same."""
+        return self.first + self.place(block)
 
     def lanes(self, block: int) -> int:
         """The lanes that a block is summed in: as its slot has said, else as planned."""
@@ -63,7 +58,9 @@ class IterationBlocks:
         return self.layout.words_of(block, lanes) if words is None else words
 
 
-def iteration_blocks(layout: BlockLayout, iteration: int, blocks: Sequence[int] | None, lanes: int) -> IterationBlocks:
+def iteration_blocks(
+    layout: BlockLayout, iteration: int, blocks: Sequence[int] | None, lanes: int, first: int | None
+) -> IterationBlocks:
     """An iteration with these blocks (None: all) in these lanes, all open; ProtocolError where that cannot be."""
     total = layout.total
     chosen: Sequence[int] = range(total) if blocks is None else tuple(map(int, blocks))
@@ -74,7 +71,14 @@ def iteration_blocks(layout: BlockLayout, iteration: int, blocks: Sequence[int] 
     layout.words_of(0, lanes)  # refuses lanes that no block can be sent in
     words = {int(code): layout.words_of(0, code) for code in Lanes if layout.allows(0, code)}
     return IterationBlocks(
-        layout=layout, iteration=iteration, blocks=chosen, planned=lanes, open=set(chosen), words=words, total=total
+        first=iteration * total if first is None else first,
+        layout=layout,
+        iteration=iteration,
+        blocks=chosen,
+        planned=lanes,
+        open=set(chosen),
+        words=words,
+        total=total,
     )
 
 

@@ -1,7 +1,5 @@
-/* Many datagrams at a time between a socket and memory, with the Internet checksum over each of them.
- *
- * A datagram is a head, which has a 16-bit checksum somewhere, and a body. Knows nothing else of what is in them.
- */
+#include "datagrams.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -48,21 +46,19 @@ static uint64_t sum_of(const uint8_t *data, int64_t size) {
     return sum + rest;
 }
 
-/* At most `most` datagrams that are there: heads one after another, bodies in rows of `room` bytes. `sizes`: of whole
- * datagrams, as far as there was room; `sums`: 0 where the checksum fits; `senders`: IPv4 addresses as on the wire, or
- * null. Returns how many have come. */
-int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *bodies, int64_t room, int64_t most,
+int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *const *bodies, int64_t room, int64_t most,
                           int64_t *sizes, uint16_t *sums, uint32_t *senders) {
     struct batch batch;
     int64_t done = 0, wanted, came;
     do {
         wanted = at_most(most - done, AT_ONCE);
         for (int64_t i = 0; i < wanted; i++)
-            put(&batch, i, heads + (done + i) * head, head, bodies + (done + i) * room, room, senders != NULL);
-        came = recvmmsg(socket, batch.messages, (unsigned)wanted, MSG_DONTWAIT, NULL);
+            put(&batch, i, heads + (done + i) * head, head, bodies[done + i], room, senders != NULL);
+        came = recvmmsg(socket, batch.messages, (unsigned)wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
         for (int64_t i = 0; i < came; i++, done++) {
             const int64_t size = sizes[done] = batch.messages[i].msg_len;
-            const uint64_t sum = size < head ? 1 : sum_of(heads + done * head, head) + sum_of(bodies + done * room, size - head);
+            const int whole = head <= size && size <= head + room;
+            const uint64_t sum = whole ? sum_of(heads + done * head, head) + sum_of(bodies[done], size - head) : 1;
             sums[done] = (uint16_t)(sum % 0xFFFF);
             if (senders)
                 senders[done] = batch.places[i].sin_addr.s_addr;
@@ -85,9 +81,6 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
-/* Datagrams with their checksums filled in, to where the socket is connected to, or to `places` (addresses as on the
- * wire) at `port` (likewise). What the kernel cannot take is passed over, and `error` says why the last one was.
- * Returns how many it took, and in `left` which. */
 int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies,
                        const int64_t *sizes, int64_t count, const uint32_t *places, uint16_t port, uint8_t *left,
                        int32_t *error) {

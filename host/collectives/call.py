@@ -1,0 +1,99 @@
+"""A collective call as every worker must make it: its kind, operation and arrays, and what of these is allowed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.errors import CollectiveError
+
+Array = npt.NDArray[Any]
+
+Given = Array | np.generic
+"""NumPy gives a scalar where an array has no dimensions."""
+
+CallKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
+
+Op = Literal["sum", "mean"]
+
+FLOATING = ("float32", "float16", "bfloat16")
+"""bfloat16 is ml_dtypes'."""
+
+DTYPES = (*FLOATING, "int32", "int64")
+
+
+class Key(NamedTuple):
+    """Which call of its worker it is: the `number`-th of this name, from 1; a call without a name has the name ""."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name!r} #{self.number}" if self.name else f"#{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCall:
+    """What the workers' calls of one Key have in common; `shape`: of what each worker gives.
+
+    >>> print(CollectiveCall(kind="all_reduce", dtype="float32", shape=(3, 4), op="mean"))
+    all_reduce(mean) of float32 (3, 4)
+    """
+
+    kind: CallKind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    op: Op | None = None
+    root: int | None = None
+    elastic: bool = False
+
+    def __str__(self) -> str:
+        detail = f"({self.op})" if self.op else f"(root {self.root})" if self.root is not None else ""
+        arrays = f" of {self.dtype} {self.shape}" if self.dtype else ""
+        return f"{'elastic ' if self.elastic else ''}{self.kind}{detail}{arrays}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Workers, in a message.
+
+    >>> named([1]), named([1, 2])
+    ('worker 1', 'workers 1 and 2')
+    """
+    numbers = [str(rank) for rank in ranks]
+    return f"worker{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
+
+
+def checked_array(array: object) -> Array:
+    """What is given; CollectiveError where it is no array of DTYPES in this machine's byte order."""
+    if not isinstance(array, np.ndarray | np.generic):
+        raise CollectiveError(f"array is a {type(array).__name__}: a NumPy array of {', '.join(DTYPES)} is allowed")
+    if array.dtype.name not in DTYPES or not array.dtype.isnative:
+        raise CollectiveError(f"array is of {array.dtype}: {', '.join(DTYPES)} are allowed, in native byte order")
+    return np.asarray(array)
+
+
+def checked_out(out: Array | None, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
+    """Where the result goes, a new array where `out` is None."""
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray) or (out.dtype, out.shape) != (dtype, shape):
+        found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise CollectiveError(f"out is {found}: an array of {dtype} {shape} is allowed")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        found = "not C-contiguous" if out.flags.writeable else "read-only"
+        raise CollectiveError(f"out is {found}: a writeable C-contiguous array is allowed")
+    return out
+
+
+def check_op(op: Op, dtype: str) -> None:
+    if op not in get_args(Op):
+        raise CollectiveError(f"op is {op!r}: 'sum' or 'mean' is allowed")
+    if op == "mean" and dtype not in FLOATING:
+        raise CollectiveError(f"op is 'mean' of {dtype}: 'sum' is allowed, or an array of {', '.join(FLOATING)}")
+
+
+def check_root(root: int, workers: int) -> None:
+    if not 0 <= root < workers:
+        raise CollectiveError(f"root is {root}: 0 to {workers - 1} is allowed with {workers} workers")

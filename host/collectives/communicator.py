@@ -1,0 +1,255 @@
+"""The interface of all collectives: asynchronous calls of a fixed group of workers, whoever carries them out.
+
+Knows no network.  A kind of communicator says when a call may be carried out (`_submit`) and how (`_carry`), one at a
+time, in a thread of its own.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Self
+
+import numpy as np
+
+from kofn.host.collectives.call import (
+    Array,
+    CollectiveCall,
+    Given,
+    Key,
+    Op,
+    check_op,
+    check_root,
+    checked_array,
+    checked_out,
+)
+from kofn.host.collectives.work import Work, WorkOutcome
+from kofn.host.errors import CollectiveError, HostError
+from kofn.host.stopwatch import Stopwatch
+
+NAME_MOST = 200
+"""Characters of a call's name."""
+
+LEAVE_S = 5.0
+"""For the thread that carries calls out to end, once nothing holds it any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it.
+
+    `watch` runs from the call on; until the call is carried out all of it is `wait`.
+    """
+
+    key: Key
+    call: CollectiveCall
+    given: Array
+    out: Array
+    work: Work[Any]
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    def __str__(self) -> str:
+        return f"{self.call} ({self.key})"
+
+
+class Communicator(ABC):
+    """One worker's place among `workers` that call collectives together; `rank` is its own, from 0.
+
+        with Ring(0, ["10.0.0.1", "10.0.0.2"]) as communicator:
+            work = communicator.all_reduce(gradient, op="mean")
+            ...
+            step(work.result())
+
+    A call returns at once.  Its arrays are the communicator's until the Work is done: the given one must not change,
+    `out` must not be read.  Any number of calls may be under way.
+
+    Workers' calls belong together by name and order: the first "a" of each worker, the second "a", and so on.  Calls of
+    different names may be made in any order; those without a name count as one name.  They must agree in all that
+    describes them (kind, op, root, dtype, shape).
+
+    Arrays are float32, float16, bfloat16 (ml_dtypes'), int32 or int64, of any shape, empty ones too.  `out` is where
+    the result goes, and may be the given array; without it the result is a new array.  Floating sums are rounded to the
+    dtype on their way, and have the same bytes at every worker; int32 and int64 wrap around.
+
+    CollectiveError, raised at once, says what of a call is not allowed: nothing has happened then.  Raised by a Work it
+    says which worker is gone or too late, or which calls differ.  Every wait has a limit.  After that close() is all
+    that is left, and all workers' calls fail.
+    """
+
+    def __init__(self, rank: int, workers: int) -> None:
+        if workers < 1:
+            raise CollectiveError(f"there are {workers} workers: at least 1 is allowed")
+        if not 0 <= rank < workers:
+            raise CollectiveError(f"rank is {rank}: 0 to {workers - 1} is allowed with {workers} workers")
+        self.rank, self.workers = rank, workers
+        self._lock = threading.Lock()
+        self._made = Counter[str]()
+        self._open: dict[Key, Task] = {}
+        self._failed = ""
+        """Why no call is made any more."""
+        self._closed = False
+        self._ready = SimpleQueue[Task | str | None]()
+        """What is next: a call, a reason why all later ones fail, the end."""
+        self._carrier = threading.Thread(target=self._carry_all, name=f"collectives-{rank}", daemon=True)
+        self._carrier.start()
+
+    # -- calls
+
+    def all_reduce(
+        self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
+    ) -> Work[Array]:
+        """The sum or mean of all workers' arrays, in their shape.
+
+        `elastic`: of the fastest k workers, what is late goes with the next call; only through the switch or a server.
+        """
+        given = checked_array(array)
+        check_op(op, given.dtype.name)
+        call = CollectiveCall(kind="all_reduce", dtype=given.dtype.name, shape=given.shape, op=op, elastic=elastic)
+        return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
+
+    def reduce_scatter(self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "") -> Work[Array]:
+        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...)."""
+        given = checked_array(array)
+        check_op(op, given.dtype.name)
+        if given.shape[:1] != (self.workers,):
+            raise CollectiveError(f"array has shape {given.shape}: ({self.workers}, ...) is allowed, a row a worker")
+        call = CollectiveCall(kind="reduce_scatter", dtype=given.dtype.name, shape=given.shape, op=op)
+        return self._begin(call, given, checked_out(out, given.shape[1:], given.dtype), name)
+
+    def all_gather(self, array: Given, *, out: Array | None = None, name: str = "") -> Work[Array]:
+        """All workers' arrays, shape (workers, ...): row r is worker r's."""
+        given = checked_array(array)
+        call = CollectiveCall(kind="all_gather", dtype=given.dtype.name, shape=given.shape)
+        return self._begin(call, given, checked_out(out, (self.workers, *given.shape), given.dtype), name)
+
+    def broadcast(self, array: Given, *, root: int = 0, out: Array | None = None, name: str = "") -> Work[Array]:
+        """The array of worker `root`; the others' say shape and dtype."""
+        given = checked_array(array)
+        check_root(root, self.workers)
+        call = CollectiveCall(kind="broadcast", dtype=given.dtype.name, shape=given.shape, root=root)
+        return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
+
+    def barrier(self, *, name: str = "") -> Work[None]:
+        """Done when all workers have called it; earlier calls may still be under way."""
+        return self._begin(CollectiveCall(kind="barrier"), np.empty(0), np.empty(0), name)
+
+    def close(self) -> None:
+        """Give everything back; calls that still need this worker fail.  A second time it does nothing."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+            unfinished = next(map(str, self._open.values()), "")
+        if closed:
+            return
+        reason = f"worker {self.rank} has closed its communicator"
+        self._fail(reason)
+        self._leave(f"{reason} in {unfinished}" if unfinished else "")
+        self._ready.put(None)
+        if threading.current_thread() is not self._carrier:
+            self._carrier.join(LEAVE_S)
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- for kinds of communicators
+
+    @abstractmethod
+    def _check(self, call: CollectiveCall, given: Array) -> None:
+        """CollectiveError for what this kind cannot do."""
+
+    @abstractmethod
+    def _submit(self, task: Task) -> None:
+        """A call is made: see that `_agreed` hears of it once all workers have made it."""
+
+    @abstractmethod
+    def _carry(self, task: Task) -> WorkOutcome[Array]:
+        """Carry it out; what this raises goes to `_break`."""
+
+    @abstractmethod
+    def _leave(self, trouble: str) -> None:
+        """Tell the others, and see that a `_carry` under way fails soon; `trouble`: why theirs fails, if it does."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give everything back."""
+
+    def _break(self, task: Task, error: Exception) -> None:
+        """A call could not be carried out."""
+        self._fail(self._blame(error))
+
+    def _blame(self, error: Exception) -> str:
+        """What others say of others is said already."""
+        return str(error) if isinstance(error, CollectiveError) else f"worker {self.rank}: {_in_words(error)}"
+
+    def _agreed(self, key: Key) -> None:
+        """All have made this call: it is next."""
+        task = self._open.get(key)
+        if task is None:
+            return
+        if task.call.kind == "barrier":
+            self._finish(task, WorkOutcome(value=None, count=self.workers, times=task.watch.times()))
+        else:
+            self._ready.put(task)
+
+    def _fail(self, reason: str) -> None:
+        """End all calls; later reasons change nothing."""
+        with self._lock:
+            self._failed = self._failed or reason
+            tasks = list(self._open.values())
+            self._open.clear()
+        for task in tasks:
+            task.work.set_exception(CollectiveError(self._failed))
+
+    def _fail_later(self, reason: str) -> None:
+        """End all calls but those that are next by now."""
+        self._ready.put(reason)
+
+    # -- within
+
+    def _begin(self, call: CollectiveCall, given: Array, out: Array, name: str) -> Work[Any]:
+        if not isinstance(name, str) or len(name) > NAME_MOST:
+            raise CollectiveError(f"name is {name!r}: a string of up to {NAME_MOST} characters is allowed")
+        self._check(call, given)
+        work = Work[Any](str(call))
+        with self._lock:
+            self._check_open()
+            self._made[name] += 1
+            task = Task(key=Key(name, self._made[name]), call=call, given=given, out=out, work=work)
+            self._open[task.key] = task
+        self._submit(task)  # may wait for others, who may need the lock
+        return work
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CollectiveError(f"the communicator of worker {self.rank} is closed")
+        if self._failed:
+            raise CollectiveError(f"an earlier call has failed: {self._failed}")
+
+    def _finish(self, task: Task, outcome: WorkOutcome[Any]) -> None:
+        with self._lock:
+            finished = self._open.pop(task.key, None)
+        if finished is not None:
+            finished.work.finish(outcome)
+
+    def _carry_all(self) -> None:
+        """Calls one after another, in the order that all workers have; floats overflow as they do."""
+        np.seterr(all="ignore")  # of this thread
+        while (task := self._ready.get()) is not None:
+            if isinstance(task, str):
+                self._fail(task)
+            if isinstance(task, str) or self._failed:
+                continue
+            try:
+                outcome = self._carry(task)
+            except Exception as error:  # whatever it is, it must not leave calls that never end
+                self._break(task, error)
+            else:
+                self._finish(task, outcome)
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"

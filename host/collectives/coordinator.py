@@ -1,0 +1,145 @@
+"""What worker 0 does for all: it hears of every worker's calls, and says which one is next, or why all is over.
+
+Arrays do not pass here.  It ends when a worker is gone, when calls cannot be matched, or when worker 0 leaves.
+"""
+
+import selectors
+import threading
+import time
+from collections.abc import Sequence
+
+from kofn.host.collectives.call import named
+from kofn.host.collectives.matching import Matching, Mismatch
+from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
+
+FAREWELL_S = 0.5
+"""For workers to take the last message: a channel with unread messages in it would lose it."""
+
+GRACE_S = 1.0
+"""For workers to answer a Ping, at most."""
+
+
+class _End(Exception):  # noqa: N818  # how the loop is left
+    """Why, and whether calls that are agreed on fail as well."""
+
+    def __init__(self, reason: str, *, at_once: bool = True) -> None:
+        super().__init__(reason)
+        self.over = Over(reason=reason, at_once=at_once)
+
+
+class Coordinator(threading.Thread):
+    """`channels`: to all workers by rank; `timeout_s`: how long a call waits for workers that have not made it."""
+
+    def __init__(self, channels: Sequence[Channel], timeout_s: float) -> None:
+        super().__init__(name="coordinator", daemon=True)
+        self._channels = dict(enumerate(channels))
+        self._timeout_s = timeout_s
+        self._matching = Matching(len(channels))
+        self._selector = selectors.DefaultSelector()
+        self._silence: _End | None = None
+        """What a Ping was sent for: the end, unless somebody does not answer."""
+        self._unheard: set[int] = set()
+        self._verdict_s = 0.0
+
+    def run(self) -> None:
+        for rank, channel in self._channels.items():
+            self._selector.register(channel.socket, selectors.EVENT_READ, rank)
+        try:
+            while True:
+                for key, events in self._selector.select(tick_s(self._timeout_s)):
+                    self._serve(key.data, events)
+                self._check(time.monotonic())
+        except _End as end:
+            self._finish(end.over)
+        except Mismatch as mismatch:
+            self._finish(Over(reason=str(mismatch), at_once=False))
+
+    def _serve(self, rank: int, events: int) -> None:
+        """Whoever waits for a message goes on making calls, so these are read whether or not it takes its own."""
+        if events & selectors.EVENT_WRITE:
+            self._channels[rank].flush()
+            self._watch(rank)
+        if events & selectors.EVENT_READ:
+            self._hear(rank)
+
+    def _watch(self, rank: int) -> None:
+        """For what it says, and for room where something waits for it."""
+        channel = self._channels[rank]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.pending else 0)
+        if self._selector.get_key(channel.socket).events != events:
+            self._selector.modify(channel.socket, events, rank)
+
+    def _hear(self, rank: int) -> None:
+        """All that a worker has said."""
+        try:
+            for message in self._channels[rank].receive(0):
+                self._understand(rank, message)
+        except Gone as gone:
+            raise _End(f"worker {rank} is gone: its connection has ended") from gone
+
+    def _understand(self, rank: int, message: Message) -> None:
+        match message:
+            case Posted(key, call):
+                if self._matching.post(rank, key, call, time.monotonic()):
+                    self._tell_all(Agreed(key=key))
+            case Ping():
+                self._unheard.discard(rank)
+            case Trouble(reason, silent):
+                if not silent:
+                    raise _End(reason)
+                self._ask(_End(reason))
+            case Leaving():
+                self._let_go(rank)
+            case _:
+                raise _End(f"worker {rank} says what only worker 0 does: {message}")
+
+    def _ask(self, silence: _End) -> None:
+        """Who still lives, before anybody is blamed."""
+        if self._silence is None:
+            self._silence, self._unheard = silence, set(self._channels)
+            self._verdict_s = time.monotonic() + grace_s(self._timeout_s)
+            self._tell_all(Ping())
+
+    def _let_go(self, rank: int) -> None:
+        if rank == 0:
+            raise _End("worker 0 has closed its communicator", at_once=False)
+        channel = self._channels.pop(rank)
+        self._unheard.discard(rank)
+        self._selector.unregister(channel.socket)
+        channel.close()
+        self._matching.leave(rank)
+
+    def _check(self, now_s: float) -> None:
+        """What has lasted too long."""
+        if overdue := self._matching.overdue(now_s, self._timeout_s):
+            self._ask(_End(overdue, at_once=False))
+        if self._silence is not None and not self._unheard:
+            raise self._silence
+        if self._silence is not None and now_s > self._verdict_s:
+            raise _End(f"no answer from {named(sorted(self._unheard))}: {self._silence.over.reason}")
+
+    def _tell_all(self, message: Message) -> None:
+        for rank, channel in self._channels.items():
+            channel.put(message)
+            self._watch(rank)
+
+    def _finish(self, message: Over) -> None:
+        """Tell all, and wait until they know."""
+        self._tell_all(message)
+        deadline = time.monotonic() + FAREWELL_S
+        for channel in self._channels.values():
+            channel.finish(max(0.0, deadline - time.monotonic()))
+        for channel in self._channels.values():
+            channel.drain(deadline)
+            channel.close()
+        self._selector.close()
+
+
+def grace_s(timeout_s: float) -> float:
+    """For an answer to a Ping."""
+    return min(GRACE_S, timeout_s / 4)
+
+
+def tick_s(timeout_s: float) -> float:
+    """How often time-outs are looked at."""
+    return grace_s(timeout_s) / 4

@@ -1,0 +1,79 @@
+"""Which calls all workers have made: calls of one Key belong together, and must be alike.  No I/O, no clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kofn.host.collectives.call import Key, named
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A call that some workers have made; `rank` was the first, at `since_s`."""
+
+    call: str
+    rank: int
+    since_s: float
+    ranks: set[int] = field(default_factory=set)
+
+
+class Mismatch(Exception):  # noqa: N818  # the matching's verdict, not yet anybody's error
+    """The workers' calls can no longer be matched: in words that name who and what."""
+
+
+class Matching:
+    """Calls that wait for workers, who each make calls in any order."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._pending: dict[Key, _Pending] = {}
+        self._left: dict[int, None] = {}
+
+    def post(self, rank: int, key: Key, call: str, now_s: float) -> bool:
+        """A worker has made a call; whether all have now.  Mismatch where another's differs, or will never come."""
+        pending = self._pending.setdefault(key, _Pending(call, rank, now_s))
+        if pending.call != call:
+            raise Mismatch(
+                f"the workers' calls differ: worker {pending.rank} calls {pending.call}, worker {rank} calls {call},"
+                f" both as {key}"
+            )
+        pending.ranks.add(rank)
+        self._check_left(key)
+        if len(pending.ranks) < self._workers:
+            return False
+        del self._pending[key]
+        return True
+
+    def leave(self, rank: int) -> None:
+        """A worker makes no more calls; Mismatch where one waits for it."""
+        self._left[rank] = None
+        for key in self._pending:
+            self._check_left(key)
+
+    def overdue(self, now_s: float, limit_s: float) -> str:
+        """Which call has waited for longer than that, and for whom; empty: none has."""
+        for key, pending in self._pending.items():
+            if now_s - pending.since_s <= limit_s:
+                break  # those that follow came later
+            late = [rank for rank in range(self._workers) if rank not in pending.ranks]
+            return (
+                f"not made in {limit_s:g} s by {named(late)}: the call {pending.call} ({key}) of worker {pending.rank}"
+                f"{self._instead(late)}"
+            )
+        return ""
+
+    def _check_left(self, key: Key) -> None:
+        pending = self._pending[key]
+        for rank in self._left:
+            if rank not in pending.ranks:
+                raise Mismatch(
+                    f"worker {rank} has closed its communicator: it does not make the call {pending.call} ({key}) of"
+                    f" worker {pending.rank}"
+                )
+
+    def _instead(self, late: Sequence[int]) -> str:
+        """Which call one of these has made."""
+        for rank in late:
+            for key, other in self._pending.items():
+                if rank in other.ranks:
+                    return f"; worker {rank} calls {other.call} ({key})"
+        return ""

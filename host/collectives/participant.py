@@ -1,0 +1,96 @@
+"""A worker's line to the coordinator: its calls go there, and what all have agreed on comes back."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kofn.host.collectives.call import Key
+from kofn.host.collectives.coordinator import FAREWELL_S, grace_s, tick_s
+from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Is told which call is next, and why calls fail: all at once, or those that are not agreed on."""
+
+    agreed: Callable[[Key], None]
+    over: Callable[[str, bool], None]
+
+
+class _Silent(Exception):  # noqa: N818  # how the loop is left
+    """The coordinator does not answer, or is gone."""
+
+
+class Participant(threading.Thread):
+    """`timeout_s`: as the coordinator's, which has an answer to every call a little later at the latest."""
+
+    def __init__(self, channel: Channel, listener: Listener, timeout_s: float) -> None:
+        super().__init__(name="participant", daemon=True)
+        self._channel, self._listener = channel, listener
+        self._tick_s, self._grace_s = tick_s(timeout_s), grace_s(timeout_s)
+        self._patience_s = timeout_s + 3 * self._grace_s
+        self._posted: dict[Key, float] = {}
+        """Calls that are not agreed on yet, and when they were made."""
+        self._trouble, self._trouble_s = "", 0.0
+        self._left = False
+
+    def post(self, key: Key, call: str) -> None:
+        """A call is made."""
+        self._posted[key] = time.monotonic()
+        self._channel.send(Posted(key=key, call=call))
+
+    def report(self, reason: str, *, silent: bool) -> None:
+        """A call cannot be carried out: the coordinator decides what all are told; `silent` as in Trouble."""
+        self._trouble, self._trouble_s = reason, time.monotonic()
+        self._channel.send(Trouble(reason=reason, silent=silent))
+
+    def leave(self, trouble: str) -> None:
+        """No more calls; `trouble`: why others cannot finish theirs, if so."""
+        self._left = True
+        self._channel.send(Trouble(reason=trouble, silent=False) if trouble else Leaving())
+        self._channel.finish(FAREWELL_S)
+        if threading.current_thread() is not self:
+            self.join(FAREWELL_S)
+
+    def run(self) -> None:
+        try:
+            while self._listen():
+                pass
+        except (Gone, _Silent) as error:
+            self._over(str(error) or "worker 0 is gone: its connection has ended", at_once=True)
+        self._channel.close()
+
+    def _listen(self) -> bool:
+        """All that has come; whether there may be more."""
+        messages = self._channel.receive(self._tick_s)
+        if not messages:
+            self._check(time.monotonic())
+        for message in messages:
+            if isinstance(message, Over):
+                self._over(message.reason, at_once=message.at_once)
+                return False
+            self._understand(message)
+        return True
+
+    def _understand(self, message: Message) -> None:
+        match message:
+            case Agreed(key):
+                self._posted.pop(key, None)
+                self._listener.agreed(key)
+            case Ping():
+                self._channel.send(message)
+            case _:
+                raise _Silent(f"worker 0 says what no coordinator does: {message}")
+
+    def _over(self, reason: str, *, at_once: bool) -> None:
+        if not self._left:
+            self._listener.over(reason, at_once)
+
+    def _check(self, now_s: float) -> None:
+        """Whether the coordinator owes an answer for too long."""
+        if self._trouble and now_s - self._trouble_s > 2 * self._grace_s:
+            raise _Silent(f"worker 0 does not answer: {self._trouble}")
+        since_s = next(iter(self._posted.copy().values()), now_s)
+        if now_s - since_s > self._patience_s:
+            raise _Silent(f"worker 0 does not answer for {self._patience_s:g} s")

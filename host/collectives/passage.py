@@ -1,0 +1,217 @@
+"""The way of a call's chunks through one worker of a ring: from the left neighbour, perhaps added, on to the right one.
+
+Both neighbours know which bytes come next, so nothing but values is sent.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kofn.host.collectives.call import Array
+from kofn.host.collectives.peers import Stalled
+from kofn.host.errors import CollectiveError
+from kofn.host.stopwatch import Stopwatch
+
+CHUNK_BYTES = 128 << 10
+"""Small enough for many to be on their way in a segment, and to stay in the cache between receiving and adding."""
+
+_AT_ONCE = 16
+"""Chunks that one call hands to the kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What of a call comes and leaves, in chunks that are views of one array.
+
+    The first `added` that come are added to what is there, the others replace it.  `divisor`: of chunks from `finished`
+    to `added`, whose sum is complete here.  So many of those that leave may leave at first as `ahead` says, and one
+    more for each that has come.
+    """
+
+    coming: Sequence[Array]
+    leaving: Sequence[Array]
+    ahead: int
+    added: int = 0
+    finished: int = 0
+    divisor: int = 1
+
+    @classmethod
+    def around(cls, flat: Array, workers: int, first: int, *, sums: bool, shares: bool, divisor: int = 1) -> "Route":
+        """From segment `first` on, which is the first to leave, backwards over all segments of a flat array.
+
+        `sums`: n - 1 segments come to be added, the last of which is complete then (reduce-scatter).  `shares`: n - 1
+        come complete (all-gather).
+        """
+        steps = (workers - 1) * (sums + shares)
+        own, *others = (chunks(flat, workers, (first - step) % workers) for step in range(steps + 1))
+        coming = [chunk for segment in others for chunk in segment]
+        added = sum(map(len, others[: workers - 1])) if sums else 0
+        finished = added - len(others[workers - 2]) if added else 0
+        leaving = (own + coming)[: len(own) + len(coming) - len((own, *others)[-1])]
+        return cls(coming=coming, leaving=leaving, ahead=len(own), added=added, finished=finished, divisor=divisor)
+
+    @classmethod
+    def along(cls, flat: Array, workers: int, distance: int) -> "Route":
+        """From a root through all workers; this one is `distance` behind it."""
+        whole = chunks(flat, 1, 0)
+        return cls(
+            coming=whole if distance else [],
+            leaving=whole if distance < workers - 1 else [],
+            ahead=0 if distance else len(whole),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingLink:
+    """A connection to a neighbour, whose socket never blocks."""
+
+    socket: socket.socket
+    rank: int
+
+
+class Passage:
+    """A route's chunks on their way.
+
+    A complete segment reaches a worker only after all that this worker had to send of it was received, so it can be
+    written where it was sent from.
+    """
+
+    def __init__(self, left: RingLink, right: RingLink, route: Route, watch: Stopwatch) -> None:
+        self._left, self._right, self._route, self._watch = left, right, route, watch
+        self._came = self._gone = 0
+        """Whole chunks."""
+        self._sent_of_next = 0
+        dtype = route.coming[0].dtype if route.coming else np.dtype(np.uint8)
+        self._scratch = np.empty(max(map(len, route.coming), default=0) if route.added else 0, dtype)
+        self._space = memoryview(b"")
+        """What is to be filled next."""
+        self.received = self.sent = 0
+        """Bytes."""
+
+    def run(self, timeout_s: float) -> None:
+        """To the end; Stalled where nothing moves for so long, CollectiveError where a neighbour is gone."""
+        self._expect()
+        moved_s = time.monotonic()
+        while not self._done:
+            if self._move():
+                moved_s = time.monotonic()
+            elif time.monotonic() - moved_s > timeout_s:
+                raise Stalled(self._silence(timeout_s))
+            else:
+                self._wait(timeout_s / 8)
+
+    @property
+    def _all_came(self) -> bool:
+        return self._came == len(self._route.coming)
+
+    @property
+    def _done(self) -> bool:
+        return self._all_came and self._gone == len(self._route.leaving)
+
+    @property
+    def _ready(self) -> int:
+        """How many chunks may have left by now."""
+        return min(self._came + self._route.ahead, len(self._route.leaving))
+
+    def _move(self) -> bool:
+        """Send and take what is possible now; whether there was anything."""
+        before = self.sent + self.received
+        self._watch.turn("send")
+        self._send()
+        self._watch.turn("receive")
+        self._receive()
+        self._watch.turn("wait")
+        return self.sent + self.received > before
+
+    def _send(self) -> None:
+        while self._gone < self._ready:
+            pieces = [
+                _bytes(chunk) for chunk in self._route.leaving[self._gone : min(self._ready, self._gone + _AT_ONCE)]
+            ]
+            pieces[0] = pieces[0][self._sent_of_next :]
+            try:
+                size = self._right.socket.sendmsg(pieces)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise _gone(self._right) from error
+            self._left_with(size, pieces)
+
+    def _left_with(self, size: int, pieces: Sequence[memoryview]) -> None:
+        """So many bytes of these are with the kernel."""
+        self.sent += size
+        for piece in pieces:
+            if size < len(piece):
+                self._sent_of_next += size
+                return
+            size -= len(piece)
+            self._gone += 1
+            self._sent_of_next = 0
+
+    def _receive(self) -> None:
+        """A batch, so that what was added may leave."""
+        batch = self._came + _AT_ONCE
+        while not self._all_came and self._came < batch:
+            try:
+                size = self._left.socket.recv_into(self._space)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise _gone(self._left) from error
+            if not size:
+                raise _gone(self._left)
+            self.received += size
+            self._space = self._space[size:]
+            if not self._space:
+                self._settle()
+
+    def _expect(self) -> None:
+        """Room for the next chunk: values to be added beside the array, complete ones in it."""
+        if not self._all_came:
+            chunk = self._route.coming[self._came]
+            self._space = _bytes(self._scratch[: len(chunk)] if self._came < self._route.added else chunk)
+
+    def _settle(self) -> None:
+        """A chunk is here."""
+        route, chunk = self._route, self._route.coming[self._came]
+        if self._came < route.added:
+            self._watch.turn("sum")
+            np.add(chunk, self._scratch[: len(chunk)], out=chunk)
+            if self._came >= route.finished and route.divisor > 1:
+                np.divide(chunk, chunk.dtype.type(route.divisor), out=chunk)
+            self._watch.turn("receive")
+        self._came += 1
+        self._expect()
+
+    def _wait(self, limit_s: float) -> None:
+        """Until something comes that is needed, or something can leave."""
+        poll = select.poll()
+        if not self._all_came:
+            poll.register(self._left.socket, select.POLLIN)
+        if self._gone < self._ready:
+            poll.register(self._right.socket, select.POLLOUT)
+        poll.poll(1e3 * limit_s)
+
+    def _silence(self, timeout_s: float) -> str:
+        if self._all_came:
+            return f"worker {self._right.rank} has taken nothing for {timeout_s:g} s"
+        return f"nothing has come from worker {self._left.rank} for {timeout_s:g} s"
+
+
+def chunks(flat: Array, parts: int, part: int) -> list[Array]:
+    """Of one of so many parts of a flat array, none of them empty."""
+    begin, end = (len(flat) * at // parts for at in (part, part + 1))
+    size = CHUNK_BYTES // flat.itemsize
+    return [flat[at : min(at + size, end)] for at in range(begin, end, size)]
+
+
+def _bytes(chunk: Array) -> memoryview:
+    return chunk.view(np.uint8).data
+
+
+def _gone(link: RingLink) -> CollectiveError:
+    return CollectiveError(f"worker {link.rank} is gone: it has closed the connection")

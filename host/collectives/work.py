@@ -1,0 +1,64 @@
+"""A collective call under way, and what it came to."""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from kofn.host.collectives.call import Array
+from kofn.host.stopwatch import Times
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOutcome(Generic[T]):
+    """`value`: the call's array, None of a barrier.  `count`: how many workers are in it, the least over blocks.
+    `sent_bytes`, `received_bytes`: payload of UDP or TCP.
+
+    `skipped`: means of later calls that the others have finished meanwhile without this worker, in order; its next call
+    takes part in the one after these.  Only of elastic calls.
+    """
+
+    value: T
+    count: int
+    times: Times = field(default_factory=Times)
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    skipped: Sequence[Array] = ()
+
+
+class Work(Future[T]):
+    """A call under way: a Future of its array (None: of a barrier), which no one can cancel; `await` it in asyncio.
+
+    result() and exception() take a limit in seconds, after which they raise TimeoutError while the call goes on;
+    without one they return as well, because every call ends or fails by itself.  Callbacks run in the communicator's
+    threads: they may make calls, but must not wait for any.
+    """
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self._call = call
+        self._outcome: WorkOutcome[T] | None = None
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        try:
+            return super().result(timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self._call} is not done after {timeout:g} s") from error
+
+    def wait(self, timeout: float | None = None) -> WorkOutcome[T]:
+        """As result(), with its count, times and bytes."""
+        self.result(timeout)
+        assert self._outcome is not None
+        return self._outcome
+
+    def finish(self, outcome: WorkOutcome[T]) -> None:
+        """It is done; for the communicator."""
+        self._outcome = outcome
+        self.set_result(outcome.value)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return asyncio.wrap_future(self).__await__()

@@ -1,0 +1,1 @@
+"""The thread that moves a worker's packets, in C; pacing."""

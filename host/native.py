@@ -1,0 +1,77 @@
+"""host's C, compiled: the protocol core, the engine, the pacer and datagrams, as ctypes calls them."""
+
+import ctypes
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_void_p
+from functools import cache
+from pathlib import Path
+
+from kofn.nativebuild.library import Signatures, compile_texts, load_library
+
+HERE = Path(__file__).parent
+FOLDERS = [HERE / name for name in ("wire", "protocol", "engine")]
+
+_CORE = _ENGINE = c_void_p
+_OWN: Signatures = {
+    "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64]),
+    "core_close": (None, [_CORE]),
+    "core_begin": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
+    "core_jump": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
+    "core_contribute": (c_int32, [_CORE, c_void_p, c_int64, c_double, c_int32, c_int32, c_int32]),
+    "core_datagram_in": (c_int32, [_CORE, c_char_p, c_char_p, c_int64, c_double]),
+    "core_packets_done": (c_int32, [_CORE, c_double]),
+    "core_result_in": (c_int32, [_CORE, c_int64, c_int64, c_void_p, c_double]),
+    "core_timer": (c_int32, [_CORE, c_double]),
+    "core_ask_slot": (c_int32, [_CORE]),
+    "core_leaves": (None, [_CORE, c_int64, c_int64, c_double]),
+    "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
+    "core_enter": (None, [_CORE, c_uint32]),
+    "core_others_reached": (None, [_CORE, c_int64]),
+    "core_regroup": (None, [_CORE, c_uint32]),
+    "core_resume": (c_int32, [_CORE, c_double]),
+    "core_deadline_s": (c_double, [_CORE]),
+    "core_read": (None, [_CORE, c_void_p]),
+    "core_error": (c_char_p, [_CORE]),
+    "core_take": (c_int64, [_CORE, c_void_p, c_void_p, c_int64]),
+    "core_done": (None, [_CORE]),
+    "core_next_results": (c_int64, [_CORE, c_int64]),
+    "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
+    "engine_open": (_ENGINE, [_CORE, c_int32, c_int64, c_double, c_int64, c_double]),
+    "engine_close": (None, [_ENGINE]),
+    "engine_news_fd": (c_int32, [_ENGINE]),
+    "engine_take": (c_int64, [_ENGINE, c_void_p, c_void_p, c_int64]),
+    "engine_error_is_cores": (c_int32, [_ENGINE]),
+    "engine_error": (c_char_p, [_ENGINE]),
+    "engine_traffic": (c_void_p, [_ENGINE]),
+    "engine_want": (None, [_ENGINE, c_int64]),
+    "engine_queued": (c_int64, [_ENGINE]),
+    "pacer_open": (None, [c_void_p, c_double, c_int64, c_double]),
+    "pacer_close": (None, [c_void_p]),
+    "pacer_send": (c_double, [c_void_p, c_int64, c_int64, c_double]),
+    "pacer_release": (c_int64, [c_void_p, c_double]),
+    "pacer_set": (None, [c_void_p, c_double]),
+    "datagrams_receive": (c_int64, [c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64, *[c_void_p] * 3]),
+    "datagrams_send": (
+        c_int64,
+        [
+            *(c_int32, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
+            *(c_void_p, c_void_p, c_int64),  # bodies
+            *(c_void_p, c_uint16),  # where to
+            *(c_void_p, c_void_p),  # what came of it
+        ],
+    ),
+}
+
+SHARED = (
+    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
+    *("regroup", "resume", "deadline_s", "next_results", "results"),
+)
+"""Functions of the core that the engine has as well: core_begin() and engine_begin()."""
+
+SIGNATURES: Signatures = {**_OWN, **{f"engine_{name}": _OWN[f"core_{name}"] for name in SHARED}}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compiled when it is not in the cache; CompilerMissing, CompileError, OSError."""
+    files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
+    return load_library(compile_texts(files, [name for name in files if name.endswith(".c")]), SIGNATURES)

@@ -1,0 +1,808 @@
+#include "core.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PULLS_BEFORE_PEERS = 3 }; /* unanswered requests for a closed block after which its slot is taken to be lost */
+enum { SHOWN = 8 };              /* blocks that an error lists */
+
+static const int64_t WIDTHS[LANE_CODES] = {32, 16, 8, 4};
+
+static int fail(struct core *core, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(core->error, sizeof core->error, format, arguments);
+    va_end(arguments);
+    return -1;
+}
+
+static int without_memory(struct core *core) {
+    return fail(core, "worker %d: no memory for the protocol's state", core->rank);
+}
+
+static int64_t request_of(int64_t block, int64_t part) {
+    return block * KOFN_PARTS + part;
+}
+
+/* -- layout */
+
+static int64_t summary_of(const struct layout *layout) {
+    return layout->summary_words ? layout->blocks : -1;
+}
+
+/* Words of a block in lanes of this code; 0 where it cannot be sent in them. */
+static int64_t layout_words(const struct layout *layout, int64_t block, int lanes) {
+    if (lanes < 0 || lanes >= LANE_CODES)
+        return 0;
+    if (block == summary_of(layout))
+        return lanes ? 0 : layout->summary_words;
+    const int64_t bits = layout->words * WIDTHS[lanes];
+    return WIDTHS[lanes] <= layout->widest && bits % layout->widest == 0 ? bits / layout->widest : 0;
+}
+
+static int64_t most_words(const struct layout *layout) {
+    return layout->words > layout->summary_words ? layout->words : layout->summary_words;
+}
+
+static int64_t words_of(const struct core *core, int64_t block, int lanes) {
+    return block == core->layout.blocks ? layout_words(&core->layout, block, lanes) : core->words[lanes];
+}
+
+/* The lanes that a block is summed in: as its slot has said, else as planned. */
+static int lanes_of(const struct core *core, int64_t block) {
+    if (core->slot_lanes[block] >= 0)
+        return core->slot_lanes[block];
+    return block == summary_of(&core->layout) ? 0 : core->planned;
+}
+
+/* -- instructions */
+
+static struct instruction *instruct(struct core *core, enum instruction_kind kind, int64_t block) {
+    if (core->instructions_count == core->instructions_capacity) {
+        const int64_t capacity = core->instructions_capacity ? 2 * core->instructions_capacity : 64;
+        void *larger = realloc(core->instructions, (size_t)capacity * sizeof *core->instructions);
+        if (!larger)
+            return NULL;
+        core->instructions = larger;
+        core->instructions_capacity = capacity;
+    }
+    struct instruction *next = core->instructions + core->instructions_count++;
+    core->urgent_count += kind != DELIVER;
+    next->kind = kind;
+    next->iteration = core->iteration;
+    next->block = block;
+    return next;
+}
+
+static int send(struct core *core, const struct header *header, const uint8_t *values, int64_t size, int64_t launch) {
+    struct instruction *next = instruct(core, SEND, header->block);
+    if (!next)
+        return without_memory(core);
+    next->part = header->part;
+    next->launch = launch;
+    next->values = values;
+    next->size = size;
+    if (header->kind == KOFN_CONTRIBUTE)
+        core->statistics.wire_bytes += next->size;
+    header_write(header, next->header);
+    return 0;
+}
+
+static int deliver(struct core *core, int64_t block, int32_t hint, double now) {
+    struct instruction *next = instruct(core, DELIVER, block);
+    if (!next)
+        return without_memory(core);
+    next->hint = hint;
+    next->time_s = now;
+    return 0;
+}
+
+static int ask_peers(struct core *core, struct flight *flight) {
+    if (flight->asked_peers)
+        return 0; /* at most once for each time that the request is sent */
+    flight->asked_peers = 1;
+    return instruct(core, ASK_PEERS, flight->header.block) ? 0 : without_memory(core);
+}
+
+/* -- open and close */
+
+struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
+                       int64_t keep, int64_t keep_members) {
+    struct core *core = calloc(1, sizeof *core);
+    if (!core)
+        return NULL;
+    core->layout = *layout;
+    core->total = layout->blocks + (layout->summary_words > 0);
+    core->job = job, core->rank = rank;
+    core->slots = slots, core->window = window;
+    for (int lanes = 0; lanes < LANE_CODES; lanes++)
+        core->words[lanes] = layout_words(layout, 0, lanes);
+    const size_t blocks = (size_t)core->total, requests = blocks * KOFN_PARTS;
+    const int64_t room = most_words(layout) * KOFN_WORD_BYTES;
+    core->blocks = calloc(blocks, sizeof *core->blocks);
+    core->place = calloc(blocks, sizeof *core->place);
+    core->open = calloc(blocks, sizeof *core->open);
+    core->slot_lanes = malloc(blocks);
+    core->waiting = calloc(requests, sizeof *core->waiting);
+    core->launched = calloc(requests, 1);
+    core->news = calloc(blocks, sizeof *core->news);
+    core->due = calloc(requests, sizeof *core->due);
+    core->zeros = calloc((size_t)KOFN_WORDS_MAX, KOFN_WORD_BYTES);
+    const int opened = in_flight_open(&core->in_flight, (int64_t)requests, rto_s) &&
+                       history_open(&core->history, core->total, room, keep, keep_members);
+    if (!core->blocks || !core->place || !core->open || !core->slot_lanes || !core->waiting || !core->launched ||
+        !core->news || !core->due || !core->zeros || !opened)
+        return core_close(core), NULL;
+    memset(core->slot_lanes, -1, blocks);
+    return core;
+}
+
+void core_close(struct core *core) {
+    in_flight_close(&core->in_flight);
+    history_close(&core->history);
+    free(core->blocks);
+    free(core->place);
+    free(core->open);
+    free(core->slot_lanes);
+    free(core->waiting);
+    free(core->launched);
+    free(core->news);
+    free(core->due);
+    free(core->zeros);
+    free(core->instructions);
+    free(core);
+}
+
+uint8_t *core_buffer(struct core *core) {
+    return history_buffer(&core->history);
+}
+
+void core_release(struct core *core, uint8_t *buffer) {
+    history_release(&core->history, buffer);
+}
+
+int core_left_behind(const struct core *core) {
+    return core->newest > core->iteration;
+}
+
+double core_deadline_s(const struct core *core) {
+    return in_flight_deadline_s(&core->in_flight);
+}
+
+/* -- requests */
+
+static void put_waiting(struct core *core, int64_t request, const struct waiting *ready) {
+    core->waiting_count += !core->waiting[request].values;
+    core->waiting[request] = *ready;
+}
+
+static void drop_waiting(struct core *core, int64_t request) {
+    core->waiting_count -= core->waiting[request].values != NULL;
+    core->waiting[request].values = NULL;
+}
+
+/* Whether the block at this place of the iteration may be in its slot. All blocks of earlier iterations are closed. */
+static int may_leave(const struct core *core, int64_t place) {
+    return place < core->window || !core->open[core->blocks[place - core->window]];
+}
+
+static struct header header_of(const struct core *core, int64_t request, const struct waiting *ready) {
+    const int64_t block = request / KOFN_PARTS;
+    const int64_t number = core->first + core->place[block];
+    return (struct header){
+        .version = KOFN_VERSION,
+        .kind = KOFN_CONTRIBUTE,
+        .job = (uint8_t)core->job,
+        .worker = (uint8_t)core->rank,
+        .recipient = KOFN_EVERYONE,
+        .lanes = (uint8_t)ready->lanes,
+        .flags = (uint8_t)ready->flags,
+        .words = (uint8_t)words_of(core, block, ready->lanes),
+        .generation = (uint32_t)core->generation,
+        .iteration = (uint32_t)core->iteration,
+        .block = (uint32_t)block,
+        .slot = (uint16_t)(number % core->slots),
+        .scale = (int16_t)ready->scale,
+        .count = ready->counts != 0,
+        .part = (uint8_t)(request % KOFN_PARTS),
+        .weight = ready->weight,
+    };
+}
+
+/* A contribution to an open block, as it would be sent now without values. */
+static struct header bare_header(const struct core *core, int64_t block) {
+    const struct waiting nothing = {.lanes = lanes_of(core, block), .weight = 1, .counts = 1};
+    return header_of(core, request_of(block, 0), &nothing);
+}
+
+static int launch(struct core *core, int64_t request, const struct header *header, const uint8_t *values, int64_t size,
+                  double now) {
+    const struct flight *flight = in_flight_launch(&core->in_flight, request, header, values, size, now);
+    core->launched[request] = 1;
+    return flight ? send(core, header, values, size, flight->launch) : without_memory(core);
+}
+
+static int asked(const struct core *core, int64_t block) {
+    for (int part = 0; part < KOFN_PARTS; part++)
+        if (core->in_flight.by_request[request_of(block, part)] || core->waiting[request_of(block, part)].values)
+            return 1;
+    return 0;
+}
+
+/* Once the others are further, what is open here is closed there: ask for it without waiting for our gradient. Every open
+ * block that nothing was sent for, as far as slots allow. */
+static int pull(struct core *core, double now) {
+    if (!core_left_behind(core) || core->regrouping)
+        return 0;
+    for (int64_t place = 0; place < core->count; place++) {
+        const int64_t block = core->blocks[place];
+        if (!core->open[block] || !may_leave(core, place) || asked(core, block))
+            continue;
+        core->statistics.pulls++;
+        struct header header = bare_header(core, block);
+        header.kind = KOFN_PULL;
+        if (launch(core, request_of(block, 0), &header, core->zeros, header.words * KOFN_WORD_BYTES, now))
+            return -1;
+    }
+    return 0;
+}
+
+/* Send what waits of the block at a place, if it may leave. */
+static int launch_waiting(struct core *core, int64_t place, double now) {
+    if (core->regrouping || place >= core->count || !may_leave(core, place))
+        return 0;
+    for (int part = 0; part < KOFN_PARTS; part++) {
+        const int64_t request = request_of(core->blocks[place], part);
+        const struct waiting ready = core->waiting[request];
+        if (!ready.values)
+            continue;
+        drop_waiting(core, request);
+        const struct header header = header_of(core, request, &ready);
+        if (launch(core, request, &header, ready.values, ready.size, now))
+            return -1;
+    }
+    return 0;
+}
+
+/* -- iterations */
+
+/* The first few numbers as Python lists them. */
+static const char *listed(const int32_t *numbers, int64_t count, char *text, size_t room) {
+    int at = snprintf(text, room, "[");
+    for (int64_t i = 0; i < count && i < SHOWN; i++)
+        at += snprintf(text + at, room - (size_t)at, "%s%" PRId32, i ? ", " : "", numbers[i]);
+    snprintf(text + at, room - (size_t)at, "]");
+    return text;
+}
+
+/* Whether others sum only blocks in this iteration that are sent in it. */
+static int check_known(struct core *core, int64_t iteration, const struct iteration_results *known, const int32_t *place) {
+    int32_t foreign[SHOWN];
+    int64_t count = 0;
+    for (int64_t block = 0; block < core->total && count < SHOWN; block++)
+        if (place[block] < 0 && known->results[block].values)
+            foreign[count++] = (int32_t)block;
+    char text[256];
+    return !count ? 0 : fail(core,
+                             "blocks %s of iteration %" PRId64 " were summed, which this worker was not told to send in it:"
+                             " the workers' plans have parted",
+                             listed(foreign, count, text, sizeof text), iteration);
+}
+
+static int check_blocks(struct core *core, int64_t iteration, const int32_t *blocks, int64_t count) {
+    int fits = count > 0 && blocks[0] >= 0 && blocks[count - 1] < core->total;
+    for (int64_t at = 1; at < count; at++)
+        fits &= blocks[at - 1] < blocks[at];
+    char text[256];
+    return fits ? 0 : fail(core,
+                           "blocks of iteration %" PRId64 " are %s: one or more of 0 to %" PRId64 ", ascending, are allowed",
+                           iteration, listed(blocks, count, text, sizeof text), core->total - 1);
+}
+
+static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
+    if (core->open_count) {
+        int32_t missing[SHOWN];
+        int64_t count = 0;
+        for (int64_t block = 0; block < core->total && count < SHOWN; block++)
+            if (core->open[block])
+                missing[count++] = (int32_t)block;
+        char text[256];
+        return fail(core, "iteration %" PRId64 " begins, but %" PRId64 " has open blocks: %s", iteration, core->iteration,
+                    listed(missing, count, text, sizeof text));
+    }
+    if (iteration <= core->iteration)
+        return fail(core, "iteration %" PRId64 " begins after %" PRId64 ": a later one is allowed", iteration,
+                    core->iteration);
+    if (!layout_words(&core->layout, 0, lanes))
+        return fail(core, "block 0 cannot be sent in lanes of code %d: it has %" PRId64 " words in lanes of %" PRId64 " bits",
+                    lanes, core->layout.words, core->layout.widest);
+    return 0;
+}
+
+/* The next iteration's blocks are all open; those that are known already close at once. */
+static void enter_iteration(struct core *core, int64_t iteration, const int32_t *blocks, int64_t count, int64_t first,
+                            int32_t lanes) {
+    core->iteration = iteration;
+    core->first = first;
+    core->planned = lanes;
+    core->count = core->open_count = count;
+    core->closed = 0;
+    memcpy(core->blocks, blocks, (size_t)count * sizeof *blocks);
+    memset(core->open, 0, (size_t)core->total);
+    memset(core->launched, 0, (size_t)core->total * KOFN_PARTS);
+    memset(core->slot_lanes, -1, (size_t)core->total);
+    for (int64_t at = 0; at < count; at++)
+        core->open[blocks[at]] = 1;
+}
+
+static int close_known(struct core *core, double now) {
+    const int64_t count = core->count;
+    for (int64_t at = 0; at < count && core->results->known; at++) {
+        const int64_t block = core->blocks[at];
+        if (!core->results->results[block].values)
+            continue;
+        core->open[block] = 0;
+        core->open_count--;
+        if (deliver(core, block, -1, now))
+            return -1;
+    }
+    return 0;
+}
+
+int core_begin(struct core *core, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+               int32_t lanes) {
+    if (check_begins(core, iteration, lanes) || check_blocks(core, iteration, blocks, count))
+        return -1;
+    core->query.asked = 0;
+    if (!history_forget(&core->history, iteration) || !(core->results = history_of(&core->history, iteration)))
+        return without_memory(core);
+    memset(core->place, -1, (size_t)core->total * sizeof *core->place);
+    for (int64_t at = 0; at < count; at++)
+        core->place[blocks[at]] = (int32_t)at;
+    if (check_known(core, iteration, core->results, core->place))
+        return -1;
+    enter_iteration(core, iteration, blocks, count, first, lanes);
+    in_flight_begin(&core->in_flight, core->results->known ? now : NAN);
+    if (close_known(core, now))
+        return -1;
+    if (!core->open_count && !instruct(core, COMPLETE, 0))
+        return without_memory(core);
+    return pull(core, now);
+}
+
+static void ground_all(struct core *core) {
+    while (core->in_flight.first)
+        in_flight_remove(&core->in_flight, core->in_flight.first);
+}
+
+int core_jump(struct core *core, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+              int32_t lanes) {
+    core->open_count = 0;
+    ground_all(core);
+    for (int64_t request = 0; core->waiting_count; request++)
+        drop_waiting(core, request);
+    return core_begin(core, iteration, now, blocks, count, first, lanes);
+}
+
+int core_contribute(struct core *core, const struct packed *ready, int64_t count, double now, int32_t part,
+                    int32_t counts, int32_t uses) {
+    if (core_left_behind(core))
+        return 0;
+    for (int64_t at = 0; at < count; at++) {
+        if (!core->open[ready[at].block])
+            continue;
+        if (!layout_words(&core->layout, ready[at].block, ready[at].lanes))
+            return fail(core, "block %d cannot be sent in lanes of code %d: it has %" PRId64 " words in lanes of %" PRId64
+                        " bits", ready[at].block, ready[at].lanes, core->layout.words, core->layout.widest);
+        const int32_t in = uses < 0 ? ready[at].lanes : uses;
+        const struct waiting waits = {
+            .values = ready[at].values,
+            .size = ready[at].size,
+            .scale = ready[at].scale,
+            .lanes = ready[at].lanes,
+            .weight = ready[at].weight,
+            .flags = in > core->planned ? 1 + in : 0, /* the others are told of narrower lanes than planned */
+            .counts = counts,
+        };
+        put_waiting(core, request_of(ready[at].block, part), &waits);
+        if (launch_waiting(core, core->place[ready[at].block], now))
+            return -1;
+    }
+    return pull(core, now);
+}
+
+void core_withdraw(struct core *core, int64_t *requests, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (core->waiting[requests[at]].values && !core->launched[requests[at]])
+            drop_waiting(core, requests[at]);
+        else
+            requests[at] = -1;
+}
+
+void core_enter(struct core *core, uint32_t generation) {
+    core->generation = generation > core->generation ? generation : core->generation;
+}
+
+void core_others_reached(struct core *core, int64_t iteration) {
+    core->newest = iteration > core->newest ? iteration : core->newest;
+}
+
+/* -- results */
+
+static const char *described(const struct result *result, char *text, size_t room) {
+    int first = KOFN_PARTS - 1, at;
+    while (first && !result->members[first])
+        first--;
+    at = snprintf(text, room, "members 0x%" PRIx64, result->members[first]);
+    while (first--)
+        at += snprintf(text + at, room - (size_t)at, "%016" PRIx64, result->members[first]);
+    snprintf(text + at, room - (size_t)at, " (count %d, weight %" PRIu32 ", lanes %d, scale %d)", result->count,
+             result->weight, result->lanes, result->scale);
+    return text;
+}
+
+/* Two results of one block would make the replicas differ: better no result than a wrong one. */
+static int check_same(struct core *core, int64_t iteration, int64_t block, const struct result *known,
+                      const struct result *other) {
+    if (!memcmp(known->members, other->members, sizeof known->members) && known->count == other->count &&
+        known->weight == other->weight && known->lanes == other->lanes && known->scale == other->scale)
+        return 0;
+    char here[256], there[256];
+    return fail(core,
+                "block %" PRId64 " of iteration %" PRId64 " has two results: %s here, %s there; the replicas have parted",
+                block, iteration, described(known, here, sizeof here), described(other, there, sizeof there));
+}
+
+static int check_summed(struct core *core, int64_t block) {
+    return core->place[block] >= 0 ? 0
+                                   : fail(core,
+                                          "blocks [%" PRId64 "] of iteration %" PRId64 " were summed, which this worker was"
+                                          " not told to send in it: the workers' plans have parted",
+                                          block, core->iteration);
+}
+
+static void close_block(struct core *core, int64_t block, int32_t hint) {
+    core->open[block] = 0;
+    core->open_count--;
+    for (int part = 0; core->waiting_count && part < KOFN_PARTS; part++)
+        drop_waiting(core, request_of(block, part));
+    core->news[core->news_count++] = (struct news){block, hint};
+}
+
+/* Keep a result; a current block that it closes is done: whatever we wanted to say about it is void. Whether its values are
+ * kept, -1: an error. */
+static int note(struct core *core, int64_t iteration, int64_t block, const struct result *result, int32_t hint) {
+    if (block >= core->total || iteration < core->iteration)
+        return 0;
+    const int current = iteration == core->iteration && core->results;
+    struct iteration_results *known = current ? core->results : history_of(&core->history, iteration);
+    if (!known)
+        return without_memory(core);
+    core->results = core->iteration ? history_find(&core->history, core->iteration) : NULL; /* it may have moved */
+    if (known->results[block].values)
+        return check_same(core, iteration, block, known->results + block, result);
+    if (current && !core->open[block] && check_summed(core, block))
+        return -1;
+    known->results[block] = *result;
+    known->known++;
+    core->any_news = 1;
+    if (iteration >= core->newest) {
+        core->newest = iteration;
+        core->k = result->k;
+    }
+    if (current && core->open[block])
+        close_block(core, block, hint);
+    return 1;
+}
+
+/* The requests in flight of blocks that have closed just now, in `due`; how many. */
+static int64_t answered(struct core *core) {
+    int64_t count = 0;
+    for (int64_t at = 0; at < core->news_count; at++)
+        for (int part = 0; part < KOFN_PARTS; part++) {
+            const int64_t request = request_of(core->news[at].block, part);
+            if (core->in_flight.by_request[request])
+                core->due[count++] = request;
+        }
+    return count;
+}
+
+/* Results have been noted, perhaps. */
+static int go_on(struct core *core, double now) {
+    if (!core->any_news)
+        return 0;
+    for (int64_t at = 0; at < core->news_count; at++)
+        if (deliver(core, core->news[at].block, core->news[at].hint, now))
+            return -1;
+    if (core->news_count && !core->open_count && !instruct(core, COMPLETE, 0))
+        return without_memory(core);
+    const int64_t count = answered(core);
+    if (count)
+        in_flight_answered(&core->in_flight, core->due, count, now);
+    const int64_t closed = core->news_count;
+    core->news_count = core->any_news = 0;
+    for (int64_t at = 0; at < closed; at++)
+        if (launch_waiting(core, core->place[core->news[at].block] + core->window, now))
+            return -1;
+    return pull(core, now);
+}
+
+/* -- answers */
+
+/* An answer has as many words as what it answers: those of the slot's block, unless it is FORMAT_MISMATCH for having
+ * others. */
+static int check_words(struct core *core, const struct header *answer) {
+    const int64_t words = answer->block < core->total ? layout_words(&core->layout, answer->block, answer->lanes) : 0;
+    const int other = answer->kind == KOFN_FORMAT_MISMATCH && answer->flags == KOFN_OTHER_WORDS;
+    if (words && other != (answer->words == words))
+        return 0;
+    return fail(core,
+                "block %" PRIu32 " of iteration %" PRIu32 " is summed in lanes of code %d with another number of words than"
+                " by worker %d, whose blocks have %" PRId64 " in lanes of %" PRId64
+                " bits: all workers of a job must have the same job.words and compress.codec",
+                answer->block, answer->iteration, answer->lanes, core->rank, core->layout.words, core->layout.widest);
+}
+
+/* The switch's result of a block. */
+static int result_in(struct core *core, struct packet *packet) {
+    const struct header *header = &packet->header;
+    if (header->block >= core->total)
+        return 0; /* of another job: nothing is done about it */
+    if (check_words(core, header))
+        return -1;
+    struct result result = {
+        .values = packet->values,
+        .size = packet->size,
+        .scale = header->scale,
+        .lanes = header->lanes,
+        .k = header->k,
+        .count = header->count,
+        .weight = header->weight,
+    };
+    memcpy(result.members, header->members, sizeof result.members);
+    const int told = header->kind == KOFN_RESULT && header->flags > 1 && header->flags <= LANE_CODES;
+    const int noted = note(core, header->iteration, header->block, &result, told ? header->flags - 1 : -1);
+    packet->taken = noted > 0;
+    return noted < 0 ? -1 : 0;
+}
+
+static int same_block(const struct header *one, const struct header *other) {
+    return one->generation == other->generation && one->iteration == other->iteration && one->block == other->block;
+}
+
+/* Whether this is the answer to a slot query; it is nothing else then. */
+static int query_hears(struct slot_query *query, const struct header *answer) {
+    if (!query->asked || answer->kind != KOFN_FORMAT_MISMATCH || answer->words != query->header.words ||
+        !same_block(answer, &query->header))
+        return 0;
+    query->answered = 1;
+    memcpy(query->members, answer->members, sizeof query->members);
+    return 1;
+}
+
+/* The slot has moved on; the request stays in flight, so that the timer repeats it. */
+static int stale(struct core *core, struct flight *flight, double now) {
+    core->statistics.stale++;
+    in_flight_heard(&core->in_flight, now);
+    return ask_peers(core, flight);
+}
+
+/* The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished. */
+static int refused(struct core *core, struct flight *flight, const struct header *answer, double now) {
+    core->statistics.refused++;
+    if (check_words(core, answer))
+        return -1;
+    const struct header mine = flight->header;
+    const int pulls = mine.kind == KOFN_PULL; /* nobody looks at its scale */
+    if (mine.lanes == answer->lanes && (pulls || mine.scale == answer->scale))
+        return 0; /* the answer to an earlier attempt, or a copy of one: the network repeats and delays packets */
+    core->slot_lanes[mine.block] = (int8_t)answer->lanes;
+    in_flight_remove(&core->in_flight, flight);
+    if (pulls || core_left_behind(core))
+        return pull(core, now);
+    struct instruction *again = instruct(core, ENCODE_AGAIN, mine.block);
+    if (!again)
+        return without_memory(core);
+    again->part = mine.part;
+    again->counts = mine.count;
+    again->scale = answer->scale;
+    again->lanes = answer->lanes;
+    return 0;
+}
+
+/* STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more. */
+static int not_taken(struct core *core, const struct header *answer, double now) {
+    if (answer->iteration != core->iteration || answer->block >= core->total || answer->part >= KOFN_PARTS)
+        return 0;
+    struct flight *flight = core->in_flight.by_request[request_of(answer->block, answer->part)];
+    if (!flight)
+        return 0;
+    return answer->kind == KOFN_STALE ? stale(core, flight, now) : refused(core, flight, answer, now);
+}
+
+/* A result of a block that was asked for again in a silence. */
+static void probed(struct core *core, const struct header *answer) {
+    if (answer->kind == KOFN_LATE && answer->iteration == core->iteration)
+        in_flight_late(&core->in_flight, request_of(answer->block, answer->part));
+}
+
+static int was_probed(const struct core *core, const struct header *answer) {
+    return core->in_flight.probed_count && answer->block < core->total && answer->part < KOFN_PARTS &&
+           core->in_flight.probed[request_of(answer->block, answer->part)];
+}
+
+static int packet_in(struct core *core, struct packet *packet, double now) {
+    const struct header *header = &packet->header;
+    const int result = header->kind == KOFN_RESULT || header->kind == KOFN_LATE;
+    if (header->job != core->job || header->kind < KOFN_RESULT) {
+        core->statistics.foreign++;
+        return 0;
+    }
+    if (header->generation != core->generation) {
+        core->statistics.other_generation++;
+        return 0;
+    }
+    if (result && !was_probed(core, header))
+        return result_in(core, packet);
+    if (go_on(core, now))
+        return -1;
+    if (result) {
+        probed(core, header);
+        return result_in(core, packet);
+    }
+    return query_hears(&core->query, header) ? 0 : not_taken(core, header, now);
+}
+
+int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now) {
+    for (int64_t at = 0; at < count; at++)
+        if (packet_in(core, packets + at, now))
+            return -1;
+    return go_on(core, now);
+}
+
+int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now) {
+    if (!result->values || result->size > core->history.room)
+        return 0;
+    struct result copied = *result;
+    if (!(copied.values = core_buffer(core)))
+        return without_memory(core);
+    memcpy(copied.values, result->values, (size_t)result->size);
+    const int noted = note(core, iteration, block, &copied, -1);
+    if (noted <= 0)
+        core_release(core, copied.values);
+    return noted < 0 ? -1 : go_on(core, now);
+}
+
+/* -- time */
+
+/* A request once more; a PULL that the switch does not answer is for the peers. */
+static int send_again(struct core *core, struct flight *flight, double now) {
+    in_flight_again(&core->in_flight, flight, now);
+    core->statistics.retransmissions++;
+    if (send(core, &flight->header, flight->values, flight->size, flight->launch))
+        return -1;
+    return flight->header.kind == KOFN_PULL && flight->attempts >= PULLS_BEFORE_PEERS ? ask_peers(core, flight) : 0;
+}
+
+int core_timer(struct core *core, double now) {
+    const int64_t count = in_flight_due(&core->in_flight, now, core->due);
+    for (int64_t at = 0; at < count; at++)
+        if (send_again(core, core->in_flight.by_request[core->due[at]], now))
+            return -1;
+    return 0;
+}
+
+void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s) {
+    struct flight *flight = core->in_flight.by_request[request];
+    if (flight && flight->launch == launch)
+        in_flight_leaves(&core->in_flight, flight, at_s);
+}
+
+/* A number of words that a block never has, in no lanes. */
+static int64_t other_words(const struct core *core, int64_t block) {
+    for (int64_t words = 1;; words++) {
+        int known = 0;
+        for (int lanes = 0; lanes < LANE_CODES; lanes++)
+            known |= layout_words(&core->layout, block, lanes) == words;
+        if (!known)
+            return words;
+    }
+}
+
+int core_ask_slot(struct core *core) {
+    if (core->regrouping || !core->open_count)
+        return 0;
+    while (!core->open[core->blocks[core->closed]])
+        core->closed++; /* none opens again */
+    struct header header = bare_header(core, core->blocks[core->closed]);
+    header.kind = KOFN_PULL;
+    header.words = (uint8_t)other_words(core, header.block);
+    struct slot_query *query = &core->query;
+    query->answered &= query->asked && same_block(&query->header, &header);
+    query->asked = 1;
+    query->header = header;
+    return send(core, &header, core->zeros, header.words * KOFN_WORD_BYTES, 0);
+}
+
+/* -- the switch's restart */
+
+void core_regroup(struct core *core, uint32_t generation) {
+    if (generation <= core->generation)
+        return; /* said before */
+    core->generation = generation;
+    core->regrouping = 1;
+    core->statistics.regroups++;
+    for (const struct flight *flight = core->in_flight.first; flight; flight = flight->later)
+        if (flight->header.kind == KOFN_CONTRIBUTE) {
+            const struct header *mine = &flight->header;
+            const struct waiting waits = {flight->values, (int32_t)flight->size, mine->scale, mine->lanes,
+                                          mine->flags,    mine->count,           mine->weight};
+            put_waiting(core, flight->request, &waits);
+        }
+    ground_all(core);
+    memset(core->slot_lanes, -1, (size_t)core->total);
+    in_flight_begin(&core->in_flight, NAN);
+}
+
+int core_resume(struct core *core, double now) {
+    core->regrouping = 0;
+    for (int64_t place = 0; place < core->count && core->waiting_count; place++)
+        if (launch_waiting(core, place, now))
+            return -1;
+    return pull(core, now);
+}
+
+/* -- for callers that are not C */
+
+int core_datagram_in(struct core *core, const uint8_t *header, const uint8_t *values, int64_t size, double now) {
+    struct packet packet = {.header = header_read(header), .values = core_buffer(core), .size = (int32_t)size};
+    if (!packet.values)
+        return without_memory(core);
+    memcpy(packet.values, values, (size_t)(size < core->history.room ? size : core->history.room));
+    const int failed = packet_in(core, &packet, now);
+    if (!packet.taken)
+        core_release(core, packet.values);
+    return failed;
+}
+
+int core_packets_done(struct core *core, double now) {
+    return go_on(core, now);
+}
+
+int64_t core_take(struct core *core, struct instruction *into, struct result *results, int64_t room) {
+    const int64_t count = core->instructions_count < room ? core->instructions_count : room;
+    for (int64_t at = 0; at < count; at++) {
+        into[at] = core->instructions[at];
+        if (into[at].kind == DELIVER)
+            results[at] = history_one(&core->history, into[at].iteration, into[at].block);
+    }
+    const int64_t left = core->instructions_count - count;
+    memmove(core->instructions, core->instructions + count, (size_t)left * sizeof *core->instructions);
+    core->instructions_count = left;
+    core->urgent_count = left ? core->urgent_count : 0;
+    return count;
+}
+
+void core_done(struct core *core) {
+    core->instructions_count = core->urgent_count = 0;
+}
+
+const char *core_error(const struct core *core) {
+    return core->error;
+}
+
+void core_read(const struct core *core, struct core_places *places) {
+    *places = (struct core_places){core->blocks, core->open, core->waiting, &core->statistics, &core->query};
+}
+
+int64_t core_next_results(const struct core *core, int64_t iteration) {
+    return history_next(&core->history, iteration);
+}
+
+int64_t core_results(const struct core *core, int64_t iteration, uint32_t *blocks, struct result *results) {
+    return history_read(&core->history, iteration, blocks, results);
+}

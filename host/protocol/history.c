@@ -1,0 +1,220 @@
+#include "history.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* An unused one; used it is all values. */
+struct buffer {
+    struct buffer *next;
+};
+
+int history_open(struct history *history, int64_t blocks, int64_t room, int64_t keep, int64_t keep_members) {
+    *history = (struct history){.blocks = blocks, .room = room, .keep = keep, .keep_members = keep_members};
+    return 1;
+}
+
+uint8_t *history_buffer(struct history *history) {
+    struct buffer *buffer = history->unused;
+    if (!buffer)
+        return malloc((size_t)history->room);
+    history->unused = buffer->next;
+    return (uint8_t *)buffer;
+}
+
+void history_release(struct history *history, uint8_t *buffer) {
+    struct buffer *unused = (struct buffer *)(void *)buffer;
+    unused->next = history->unused;
+    history->unused = unused;
+}
+
+static void release_all(struct history *history, struct iteration_results *of) {
+    for (int64_t block = 0; of->known && block < history->blocks; block++)
+        if (of->results[block].values) {
+            history_release(history, of->results[block].values);
+            of->known--;
+        }
+    free(of->results);
+}
+
+static void free_members(struct iteration_members *of) {
+    free(of->blocks);
+    free(of->bitmaps);
+}
+
+void history_close(struct history *history) {
+    for (int64_t at = history->first; at < history->end; at++)
+        release_all(history, history->whole + at);
+    for (int64_t at = history->members_first; at < history->members_end; at++)
+        free_members(history->members + at);
+    for (struct buffer *next; history->unused; history->unused = next) {
+        next = history->unused->next;
+        free(history->unused);
+    }
+    free(history->whole);
+    free(history->members);
+}
+
+/* Make room for one more at the end of a queue of items of this size, which lie in [*first, *end). */
+static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, int64_t *capacity) {
+    if (*end < *capacity)
+        return items;
+    if (*first > *capacity / 2) {
+        memmove(items, (char *)items + (size_t)*first * size, (size_t)(*end - *first) * size);
+        *end -= *first;
+        *first = 0;
+        return items;
+    }
+    const int64_t larger = *capacity ? 2 * *capacity : 16;
+    void *moved = realloc(items, (size_t)larger * size);
+    if (moved)
+        *capacity = larger;
+    return moved;
+}
+
+/* Where an iteration is, or would be. */
+static int64_t place_of(const struct history *history, int64_t iteration) {
+    int64_t place = history->end;
+    while (place > history->first && history->whole[place - 1].iteration >= iteration)
+        place--;
+    return place;
+}
+
+struct iteration_results *history_find(const struct history *history, int64_t iteration) {
+    const int64_t place = place_of(history, iteration);
+    struct iteration_results *found = history->whole + place;
+    return place < history->end && found->iteration == iteration ? found : NULL;
+}
+
+struct iteration_results *history_of(struct history *history, int64_t iteration) {
+    struct iteration_results *known = history_find(history, iteration);
+    if (known)
+        return known;
+    void *whole = with_room(history->whole, sizeof *history->whole, &history->first, &history->end, &history->capacity);
+    struct result *results = calloc((size_t)history->blocks, sizeof *results);
+    if (!whole || !results)
+        return free(results), NULL;
+    history->whole = whole;
+    const int64_t place = place_of(history, iteration);
+    memmove(history->whole + place + 1, history->whole + place, (size_t)(history->end - place) * sizeof *history->whole);
+    history->end++;
+    history->whole[place] = (struct iteration_results){.iteration = iteration, .results = results};
+    return history->whole + place;
+}
+
+static int bytes_of(const uint64_t *members) {
+    for (int part = KOFN_PARTS - 1; part >= 0; part--)
+        if (members[part])
+            return 8 * part + (71 - __builtin_clzll(members[part])) / 8;
+    return 0;
+}
+
+/* What is kept of an iteration's results. */
+static int keep_members_of(struct history *history, const struct iteration_results *of) {
+    struct iteration_members kept = {.iteration = of->iteration, .count = of->known};
+    int64_t last = 0;
+    for (int64_t block = 0; block < history->blocks; block++)
+        if (of->results[block].values) {
+            const int size = bytes_of(of->results[block].members);
+            kept.size = size > kept.size ? size : kept.size;
+            last = block;
+        }
+    void *members = with_room(history->members, sizeof *history->members, &history->members_first,
+                              &history->members_end, &history->members_capacity);
+    if (members)
+        history->members = members;
+    kept.bitmaps = malloc((size_t)(kept.count * kept.size));
+    kept.blocks = last == kept.count - 1 ? NULL : malloc((size_t)kept.count * sizeof *kept.blocks);
+    if (!members || !kept.bitmaps || (last != kept.count - 1 && !kept.blocks))
+        return free_members(&kept), 0;
+    for (int64_t block = 0, at = 0; block < history->blocks; block++)
+        if (of->results[block].values) {
+            memcpy(kept.bitmaps + at * kept.size, of->results[block].members, (size_t)kept.size);
+            if (kept.blocks)
+                kept.blocks[at] = (uint32_t)block;
+            at++;
+        }
+    history->members[history->members_end++] = kept;
+    return 1;
+}
+
+int history_forget(struct history *history, int64_t iteration) {
+    int remembered = 1;
+    for (; history->first < history->end && history->whole[history->first].iteration < iteration - history->keep;
+         history->first++) {
+        struct iteration_results *old = history->whole + history->first;
+        remembered &= !old->known || keep_members_of(history, old);
+        release_all(history, old);
+    }
+    for (; history->members_first < history->members_end &&
+           history->members[history->members_first].iteration < iteration - history->keep_members;
+         history->members_first++)
+        free_members(history->members + history->members_first);
+    return remembered;
+}
+
+/* The place among the members from which on iterations are as late as this one. */
+static int64_t members_place(const struct history *history, int64_t iteration) {
+    int64_t low = history->members_first, high = history->members_end;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (history->members[middle].iteration < iteration)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int64_t history_next(const struct history *history, int64_t iteration) {
+    const int64_t old = members_place(history, iteration);
+    if (old < history->members_end)
+        return history->members[old].iteration;
+    for (int64_t at = history->first; at < history->end; at++)
+        if (history->whole[at].iteration >= iteration && history->whole[at].known)
+            return history->whole[at].iteration;
+    return -1;
+}
+
+static const struct iteration_members *find_members(const struct history *history, int64_t iteration) {
+    const int64_t place = members_place(history, iteration);
+    const struct iteration_members *found = history->members + place;
+    return place < history->members_end && found->iteration == iteration ? found : NULL;
+}
+
+/* Of an old result only its members are left. */
+static struct result old_result(const struct iteration_members *of, int64_t at) {
+    struct result result = {0};
+    memcpy(result.members, of->bitmaps + at * of->size, (size_t)of->size);
+    return result;
+}
+
+static uint32_t old_block(const struct iteration_members *of, int64_t at) {
+    return of->blocks ? of->blocks[at] : (uint32_t)at;
+}
+
+int64_t history_read(const struct history *history, int64_t iteration, uint32_t *blocks, struct result *results) {
+    const struct iteration_members *old = find_members(history, iteration);
+    const struct iteration_results *whole = history_find(history, iteration);
+    int64_t count = 0;
+    for (; old && count < old->count; count++) {
+        blocks[count] = old_block(old, count);
+        results[count] = old_result(old, count);
+    }
+    for (int64_t block = 0; whole && block < history->blocks; block++)
+        if (whole->results[block].values) {
+            blocks[count] = (uint32_t)block;
+            results[count++] = whole->results[block];
+        }
+    return count;
+}
+
+struct result history_one(const struct history *history, int64_t iteration, int64_t block) {
+    const struct iteration_results *whole = history_find(history, iteration);
+    const struct iteration_members *old = whole ? NULL : find_members(history, iteration);
+    if (whole)
+        return whole->results[block];
+    for (int64_t at = 0; old && at < old->count; at++)
+        if (old_block(old, at) == block)
+            return old_result(old, at);
+    return (struct result){0};
+}

@@ -1,0 +1,238 @@
+#include "in_flight.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { DOUBTS = 16 }; /* once a link has become slower, so many answers say nothing of what was overtaken */
+
+int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
+    *all = (struct in_flight){
+        .by_request = calloc((size_t)requests, sizeof *all->by_request),
+        .probed = calloc((size_t)requests, 1),
+        .requests = requests,
+        .probe_at_s = INFINITY,
+        .soonest_s = INFINITY,
+        .waiting = timeout_of(rto_s, 0),
+        .moving = timeout_of(rto_s, 1),
+        .answer = timeout_of(rto_s, 0),
+        .reordering = reordering_at_first(),
+        .moving_since_s = NAN,
+    };
+    return all->by_request && all->probed;
+}
+
+static void free_all(struct flight *flight) {
+    for (struct flight *later; flight; flight = later) {
+        later = flight->later;
+        free(flight);
+    }
+}
+
+void in_flight_close(struct in_flight *all) {
+    free_all(all->first);
+    free_all(all->unused);
+    free(all->by_request);
+    free(all->probed);
+}
+
+static void append(struct in_flight *all, struct flight *flight) {
+    flight->earlier = all->last;
+    flight->later = NULL;
+    *(all->last ? &all->last->later : &all->first) = flight;
+    all->last = flight;
+}
+
+static void unlink_of(struct in_flight *all, struct flight *flight) {
+    *(flight->earlier ? &flight->earlier->later : &all->first) = flight->later;
+    *(flight->later ? &flight->later->earlier : &all->last) = flight->earlier;
+}
+
+void in_flight_remove(struct in_flight *all, struct flight *flight) {
+    unlink_of(all, flight);
+    all->by_request[flight->request] = NULL;
+    all->count--;
+    flight->later = all->unused;
+    all->unused = flight;
+}
+
+double in_flight_deadline_s(const struct in_flight *all) {
+    return all->count ? fmin(all->probe_at_s, all->soonest_s) : INFINITY;
+}
+
+void in_flight_begin(struct in_flight *all, double moving_since_s) {
+    all->moving_since_s = moving_since_s;
+    for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
+        all->probed_count -= all->probed[request];
+        all->probed[request] = 0;
+    }
+}
+
+void in_flight_late(struct in_flight *all, int64_t request) {
+    if (all->probed[request] && !all->by_request[request]) {
+        all->probed[request] = 0;
+        all->probed_count--;
+        all->doubts = DOUBTS;
+    }
+}
+
+/* When the first of all requests leaves, or has left. */
+static double first_leaves_s(const struct in_flight *all, double otherwise) {
+    return all->first ? all->first->sent_s : otherwise;
+}
+
+/* From when on an answer can be missed: now, or once the first request leaves where none has left yet. */
+static double since_s(const struct in_flight *all, double now) {
+    return all->all_left_at_s <= now ? now : fmax(now, first_leaves_s(all, now));
+}
+
+/* How long silence may last. Doubles each time while k workers are waited for. Once the iteration moves silence is loss:
+ * the oldest request is repeated early, as RFC 8985 does at the tail, and the wait grows by its own length only. */
+static double silence_s(const struct in_flight *all) {
+    if (isnan(all->moving_since_s))
+        return fmin(RTO_MAX_S, ldexp(timeout_rto_s(&all->waiting), all->probes < 10 ? all->probes : 10));
+    return fmin(RTO_MAX_S, all->probes ? timeout_rto_s(&all->moving) * all->probes : timeout_usual_s(&all->moving));
+}
+
+void in_flight_heard(struct in_flight *all, double now) {
+    all->probes = 0;
+    all->heard_at_s = now;
+    all->probe_at_s = since_s(all, now) + silence_s(all);
+}
+
+struct flight *in_flight_launch(struct in_flight *all, int64_t request, const struct header *header,
+                                const uint8_t *values, int64_t size, double now) {
+    if (all->by_request[request])
+        in_flight_remove(all, all->by_request[request]);
+    struct flight *flight = all->unused;
+    if (flight)
+        all->unused = flight->later;
+    else if (!(flight = malloc(sizeof *flight)))
+        return NULL;
+    if (!all->count)
+        in_flight_heard(all, now);
+    all->order++;
+    *flight = (struct flight){
+        .header = *header,
+        .values = values,
+        .size = size,
+        .request = request,
+        .launch = ++all->launches,
+        .order = all->order,
+        .first_order = all->order,
+        .first_sent_s = now,
+        .sent_s = now,
+        .deadline_s = INFINITY,
+        .attempts = 1,
+    };
+    append(all, flight);
+    all->by_request[request] = flight;
+    all->count++;
+    return flight;
+}
+
+void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s) {
+    flight->sent_s = at_s;
+    if (flight->attempts == 1)
+        flight->first_sent_s = at_s;
+    all->all_left_at_s = at_s;
+    if (first_leaves_s(all, at_s) >= at_s)
+        all->probe_at_s = at_s + silence_s(all);
+}
+
+/* From the first of answers that have come together, how long they were waited for. An answer that comes one round trip
+ * after a repetition answers the repetition: the first packet was lost, and the time says nothing about other workers. */
+static void learn_wait(struct in_flight *all, const struct flight *flight, double now) {
+    const int lost = all->probes && reordering_is_trip(&all->reordering, now - flight->sent_s);
+    if (isnan(all->moving_since_s)) {
+        all->moving_since_s = now;
+        if (!lost)
+            timeout_sample(&all->waiting, fmax(0, now - flight->first_sent_s));
+    } else if (!lost && now > all->heard_at_s) {
+        timeout_sample(&all->moving, now - all->heard_at_s);
+    }
+}
+
+/* Of the attempt that was answered, as far as one can know (RFC 8985, 6.2; in doubt the first, RFC 3522). A request that
+ * was repeated while it waited in a queue seems to have overtaken everything in that queue. */
+static int64_t answered_order(struct in_flight *all, const struct flight *flight, double now) {
+    if (now - flight->sent_s < timeout_soon_s(&all->answer))
+        return flight->first_order;
+    if (all->doubts) {
+        all->doubts--;
+        return flight->first_order;
+    }
+    return flight->order;
+}
+
+/* From each answer; which of all requests it answers, by their order of sending. */
+static int64_t learn(struct in_flight *all, const struct flight *flight, double now) {
+    if (flight->attempts > 1) { /* Karn: nobody knows which attempt was answered */
+        reordering_answer(&all->reordering, now - flight->sent_s, 1);
+        return answered_order(all, flight, now);
+    }
+    if (flight->sent_s <= now) { /* else others have closed the block without it */
+        timeout_sample(&all->answer, now - fmax(flight->first_sent_s, all->moving_since_s));
+        reordering_answer(&all->reordering, now - flight->sent_s, 0);
+    }
+    return flight->order;
+}
+
+/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. */
+static double patience_ends_s(const struct in_flight *all, const struct flight *flight, double now) {
+    const double soon_s = fmax(now, flight->sent_s) + all->reordering.window_s;
+    return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + reordering_trip_s(&all->reordering));
+}
+
+/* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be
+ * answered soon, or something was lost (as RFC 8985 has it). */
+void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
+    int64_t newest = 0;
+    learn_wait(all, all->by_request[requests[0]], now);
+    for (int64_t at = 0; at < count; at++) {
+        struct flight *flight = all->by_request[requests[at]];
+        const int64_t order = learn(all, flight, now);
+        newest = order > newest ? order : newest;
+        in_flight_remove(all, flight);
+    }
+    in_flight_heard(all, now);
+    for (struct flight *other = all->first; other && other->order <= newest; other = other->later) {
+        other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, now));
+        all->soonest_s = fmin(all->soonest_s, other->deadline_s);
+    }
+}
+
+int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
+    int64_t count = 0, probes = 0;
+    all->soonest_s = INFINITY;
+    for (const struct flight *flight = all->first; flight; flight = flight->later) {
+        if (flight->deadline_s <= now)
+            requests[count++] = flight->request;
+        else
+            all->soonest_s = fmin(all->soonest_s, flight->deadline_s);
+    }
+    if (all->probe_at_s > now)
+        return count;
+    const int64_t most = (int64_t)1 << 2 * (all->probes < 5 ? all->probes : 5);
+    for (const struct flight *flight = all->first; flight && probes < most; flight = flight->later) {
+        if (flight->sent_s > now)
+            continue;
+        probes++;
+        all->probed_count += !all->probed[flight->request];
+        all->probed[flight->request] = 1;
+        if (flight->deadline_s > now)
+            requests[count++] = flight->request;
+    }
+    all->probes += probes > 0;
+    all->probe_at_s = since_s(all, now) + silence_s(all);
+    return count;
+}
+
+void in_flight_again(struct in_flight *all, struct flight *flight, double now) {
+    unlink_of(all, flight);
+    append(all, flight);
+    flight->order = ++all->order;
+    flight->sent_s = now;
+    flight->deadline_s = INFINITY;
+    flight->asked_peers = 0;
+    flight->attempts++;
+}

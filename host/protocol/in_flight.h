@@ -1,0 +1,68 @@
+/* Requests that no result has answered yet, and when each of them is sent again.
+ *
+ * Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
+ * for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
+ * repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there.
+ * A request is a number; times are in seconds, of any clock.
+ */
+#pragma once
+#include "header.h"
+#include "timeout.h"
+
+struct flight {
+    struct header header;
+    const uint8_t *values;
+    int64_t size, request;
+    int64_t launch;             /* another one whenever the request is made anew */
+    int64_t order, first_order; /* of sending, among all requests: the last time, the first time */
+    double first_sent_s, sent_s; /* to come, while it waits for its turn to leave */
+    double deadline_s;          /* finite once a request that was sent later has been answered */
+    int32_t attempts, asked_peers;
+    struct flight *earlier, *later; /* in the order of their latest sending, in which they leave */
+};
+
+struct in_flight {
+    struct flight **by_request; /* NULL: it is not in flight */
+    uint8_t *probed; /* by request: it was sent again because of a silence, in this iteration */
+    int64_t requests, count, probed_count;
+    struct flight *first, *last, *unused;
+    double probe_at_s; /* when something is sent again because nothing at all is answered */
+    double soonest_s;  /* no flight's deadline is before */
+    struct timeout waiting; /* until an iteration's first answer: k workers must be there */
+    struct timeout moving;  /* from one answer to the next: the network alone */
+    struct timeout answer;  /* from a request to its answer */
+    struct reordering reordering;
+    int64_t order, launches;
+    int32_t probes; /* since the last answer */
+    int32_t doubts; /* answers to repeated requests that are taken for those to the first attempt */
+    double heard_at_s;     /* when the last answer came, or a request was sent when there was none */
+    double moving_since_s; /* when the first block of this iteration closed; NAN: none has */
+    double all_left_at_s;  /* when the last flight leaves that did not leave at once */
+};
+
+/* Whether there is memory. */
+int in_flight_open(struct in_flight *all, int64_t requests, double rto_s);
+void in_flight_close(struct in_flight *all);
+
+/* When something is due; INFINITY while nothing is in flight. */
+double in_flight_deadline_s(const struct in_flight *all);
+/* A new iteration, whose blocks close since `moving_since_s`; NAN: none has yet. */
+void in_flight_begin(struct in_flight *all, double moving_since_s);
+/* A request came after its block was closed: if that was answered before, it was repeated in vain. Only what a silence
+ * had repeated counts; what was overtaken is often repeated for another worker's loss. */
+void in_flight_late(struct in_flight *all, int64_t request);
+/* The new flight, or NULL without memory. */
+struct flight *in_flight_launch(struct in_flight *all, int64_t request, const struct header *header,
+                                const uint8_t *values, int64_t size, double now);
+/* A request that was launched or repeated just now leaves later, after all those before it. */
+void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s);
+/* The switch has answered something, or nothing was asked before. */
+void in_flight_heard(struct in_flight *all, double now);
+/* Learn from answers that have come together, which must be in flight; they are no more. */
+void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now);
+/* The requests to repeat, at most all in flight: what was overtaken long ago; in silence the oldest, four times as many
+ * each. How many. */
+int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests);
+/* A request is sent once more. */
+void in_flight_again(struct in_flight *all, struct flight *flight, double now);
+void in_flight_remove(struct in_flight *all, struct flight *flight);

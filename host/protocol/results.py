@@ -1,0 +1,147 @@
+"""Results of blocks: sums as on the wire, and what is in them, many at a time or one by one."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Integers
+from kofn.host.wire.packet import PARTS, RANKS, bit_of
+
+RESULT = np.dtype(
+    [
+        ("values", np.uint64),
+        ("size", np.int32),
+        ("scale", np.int32),
+        ("lanes", np.int32),
+        ("k", np.int32),
+        ("count", np.int32),
+        ("weight", np.uint32),
+        ("members", np.uint64, (PARTS,)),
+    ]
+)
+"""struct result of history.h."""
+
+Table = npt.NDArray[Any]
+"""Of RESULT."""
+
+
+class BlockId(NamedTuple):
+    """Which block of which iteration."""
+
+    iteration: int
+    block: int
+
+
+class Result(NamedTuple):
+    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
+
+    `count` of the contributions in it count among the k, and the weights of the gradients in it sum up to `weight`, in
+    units of 1 / WEIGHT_UNIT; both are 0 where only the members are known.
+    """
+
+    id: BlockId
+    scale: int
+    lanes: int
+    k: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    weight: int
+    members: int
+    values: bytes
+
+    @property
+    def addends(self) -> int:
+        return self.members.bit_count()
+
+    def has(self, rank: int, part: int = 0) -> bool:
+        """Whether this part of what this rank gave is in the sum."""
+        return bool(self.members & bit_of(rank, part))
+
+
+class BlockResults(Sequence[Result]):
+    """Results of N blocks of one iteration, in the order of `blocks`, (N,).
+
+    The values stay where they are as long as the protocol keeps the iteration; values() copies them.
+    """
+
+    def __init__(self, iteration: int, blocks: Integers, table: Table, keeps: object = None) -> None:
+        """`keeps`: what holds the values in memory, where that is not the protocol."""
+        self.iteration, self.blocks, self.table, self._keeps = iteration, blocks, table, keeps
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Self:
+        """Of one iteration."""
+        rows = [
+            (address_of(values), len(values), scale, lanes, k, count, weight, _by_part(members))
+            for _, scale, lanes, k, count, weight, members, values in results
+        ]
+        table = np.array(rows, RESULT)
+        blocks = np.array([result.id.block for result in results], np.int64)
+        return cls(results[0].id.iteration if results else 0, blocks, table, [result.values for result in results])
+
+    @classmethod
+    def joined(cls, several: Sequence[Self]) -> Self:
+        """One or more of the same iteration, one after another."""
+        blocks, tables = [results.blocks for results in several], [results.table for results in several]
+        return cls(several[0].iteration, np.concatenate(blocks), np.concatenate(tables), several)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        """A Result; of a slice, or of an array as NumPy takes it, BlockResults."""
+        if isinstance(chosen, int | np.integer):
+            return self._result(int(chosen))
+        return type(self)(self.iteration, self.blocks[chosen], self.table[chosen], self._keeps)
+
+    def __iter__(self) -> Iterator[Result]:
+        return map(self._result, range(len(self)))
+
+    @property
+    def addresses(self) -> npt.NDArray[np.uint64]:
+        """Where the values of each are, (N,)."""
+        found: npt.NDArray[np.uint64] = np.ascontiguousarray(self.table["values"])
+        return found
+
+    def numbers(self, name: str) -> Integers:
+        """A field of all, (N,): size in bytes, scale, lanes, k, count or weight."""
+        found: Integers = self.table[name].astype(np.int64)
+        return found
+
+    @property
+    def addends(self) -> Integers:
+        """How many contributions are in each, (N,)."""
+        found: Integers = np.bitwise_count(self.table["members"]).sum(axis=1, dtype=np.int64)
+        return found
+
+    def parts_of(self, rank: int) -> Integers:
+        """Of what a rank gave, which parts are in each: bit p of (N,) for part p."""
+        has = self.table["members"] >> np.uint64(rank) & np.uint64(1)
+        found: Integers = (has << np.arange(PARTS, dtype=np.uint64)).sum(axis=1, dtype=np.int64)
+        return found
+
+    def members(self, at: int) -> int:
+        """The bitmap of one."""
+        return sum(int(ranks) << part * RANKS for part, ranks in enumerate(self.table[at]["members"]))
+
+    def values(self, at: int) -> bytes:
+        """Of one, as on the wire."""
+        address, size = int(self.table[at]["values"]), int(self.table[at]["size"])
+        return ctypes.string_at(address, size) if address else b""
+
+    def _result(self, at: int) -> Result:
+        row = self.table[at]
+        _, _, scale, lanes, k, count, weight, _ = row.tolist()
+        id = BlockId(self.iteration, int(self.blocks[at]))
+        return Result(id, scale, lanes, k, count, weight, self.members(at), self.values(at))
+
+
+def address_of(values: bytes) -> int:
+    """Where they are, as long as somebody holds them; 0 where there are none."""
+    return (values and ctypes.cast(ctypes.c_char_p(values), ctypes.c_void_p).value) or 0
+
+
+def _by_part(members: int) -> tuple[int, ...]:
+    return tuple(members >> part * RANKS & (1 << RANKS) - 1 for part in range(PARTS))

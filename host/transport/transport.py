@@ -1,0 +1,51 @@
+"""A worker's place on the data network: its socket, its pace, and the faults on the way.
+
+engine -- socket -- switch
+engine -- relay (faults, Scapy) -- socket -- switch
+"""
+
+import asyncio
+import socket
+from types import ModuleType
+
+from kofn.host.engine.pacing_rate import PacingRate
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.relay import Relay
+from kofn.host.transport.udp import connected_socket
+from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import PORT
+
+
+class Transport:
+    """A UDP socket connected to `service`, bound to `local` (all addresses), both with this port.
+
+    Packets leave at this `pace`, before anything happens to them; None: as they come.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        local: str = "",
+        *,
+        sending: Faults | None = None,
+        receiving: Faults | None = None,
+        pace: PacingRate | None = None,
+        port: int = PORT,
+    ) -> None:
+        self.pace = pace
+        self._sending, self._receiving = sending, receiving
+        self._socket = connected_socket(service, local, port)
+        self._relay: Relay | None = None
+
+    def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:
+        """What an engine is to send to and to receive from; `packets`: the module that makes and reads each packet."""
+        if not self._sending and not self._receiving and packets is wire:
+            return self._socket
+        self._relay = Relay(self._socket, loop, packets, sending=self._sending, receiving=self._receiving)
+        return self._relay.inner
+
+    def close(self) -> None:
+        """Give the port back."""
+        if self._relay is not None:
+            self._relay.close()
+        self._socket.close()

@@ -1,0 +1,141 @@
+"""All workers of a communicator: in threads of this process, or each in a process, which can be killed."""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import pytest
+
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.job_collective import load_collective
+from tests.loopback import loopback
+
+T = TypeVar("T")
+
+KINDS = ("ring", "gloo", "mpi")
+
+_ports = count(19_700)
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.host.collectives.scenarios", *(["torch"] if find_spec("torch") else [])])
+
+
+def skip_where_missing(kind: str) -> None:
+    if missing := load_collective(kind).missing():
+        pytest.skip(f"{kind}: {missing}")
+
+
+def addresses(workers: int) -> list[str]:
+    port = next(_ports)
+    return [f"{loopback(88, rank + 1)}:{port}" for rank in range(workers)]
+
+
+class Threads:
+    """Workers as threads."""
+
+    def __init__(self, communicators: Sequence[Communicator]) -> None:
+        self.communicators = communicators
+
+    def run(self, scenario: Callable[..., T], *given: Any, ranks: Sequence[int] | None = None) -> list[T]:
+        """What comes of it, by rank."""
+        chosen = self.communicators if ranks is None else [self.communicators[rank] for rank in ranks]
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            return list(pool.map(lambda communicator: scenario(communicator, *given), chosen))
+
+
+@contextmanager
+def threads(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Threads]:
+    skip_where_missing(kind)
+    make: Any = load_collective(kind)
+    there = addresses(workers)
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(workers) as pool:
+            made = list(pool.map(lambda rank: make(rank, there, timeout_s=timeout_s), range(workers)))
+        for communicator in made:
+            stack.enter_context(communicator)
+        yield Threads(made)
+
+
+class Processes:
+    """Workers as processes."""
+
+    def __init__(self, kind: str, workers: int, timeout_s: float) -> None:
+        there = addresses(workers)
+        self.processes, self._lines = [], list[Connection]()
+        for rank in range(workers):
+            ours, theirs = _processes.Pipe()
+            process = _processes.Process(target=_work, args=(theirs, kind, rank, there, timeout_s), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._lines.append(ours)
+
+    def begin(self, scenario: Callable[..., Any], *given: Any, ranks: Sequence[int] | None = None) -> None:
+        for rank in range(len(self._lines)) if ranks is None else ranks:
+            self._lines[rank].send((scenario, given))
+
+    def end(self, ranks: Sequence[int] | None = None) -> list[Any]:
+        """What came of it, by rank."""
+        return [self._answer(rank) for rank in (range(len(self._lines)) if ranks is None else ranks)]
+
+    def run(self, scenario: Callable[..., T], *given: Any, ranks: Sequence[int] | None = None) -> list[T]:
+        self.begin(scenario, *given, ranks=ranks)
+        return self.end(ranks)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        for process in self.processes:
+            process.join(5)
+            process.kill()
+            process.join()
+
+    def _answer(self, rank: int) -> Any:
+        assert self._lines[rank].poll(60), f"worker {rank} says nothing"
+        fine, answer = self._lines[rank].recv()
+        assert fine, f"worker {rank}: {answer}"
+        return answer
+
+
+def _work(line: Connection, kind: str, rank: int, there: Sequence[str], timeout_s: float) -> None:
+    """A worker's process: what it is told, until nobody is there to tell it."""
+    make: Any = load_collective(kind)
+    with make(rank, there, timeout_s=timeout_s) as communicator:
+        while True:
+            try:
+                scenario, given = line.recv()
+            except EOFError:
+                return
+            try:
+                line.send((True, scenario(communicator, *given)))
+            except Exception:
+                line.send((False, traceback.format_exc()))
+
+
+@contextmanager
+def processes(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Processes]:
+    skip_where_missing(kind)
+    crew = Processes(kind, workers, timeout_s)
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+@contextmanager
+def crew(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Any]:
+    """Threads where that can be: MPI is one for a process."""
+    with (processes if kind == "mpi" else threads)(kind, workers, timeout_s) as found:
+        yield found

@@ -1,0 +1,285 @@
+"""What a call refuses, before anything happens; how communicators meet and part."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.kinds.gloo import Gloo
+from kofn.host.collectives.kinds.mpi import Mpi
+from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.collectives.work import Work
+from kofn.host.errors import CollectiveError
+from tests.host.collectives import scenarios
+from tests.host.collectives.crews import threads
+from tests.loopback import loopback
+
+_ports = count(19_800)
+
+ONES = np.ones((1, 3), np.float32)
+READ_ONLY = np.ones((1, 3), np.float32)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ring]:
+    with Ring(0, there(1)) as communicator:
+        yield communicator
+
+
+def there(workers: int) -> list[str]:
+    port = next(_ports)
+    return [f"{loopback(89, rank + 1)}:{port}" for rank in range(workers)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda c: c.all_reduce([1.0]), "array is a list: a NumPy array of float32, float16, bfloat16, int32, int64"),
+        (
+            lambda c: c.all_reduce(np.ones(3)),
+            "array is of float64: float32, float16, bfloat16, int32, int64 are",
+        ),
+        (lambda c: c.all_gather(np.ones(3, ">f4")), "array is of >f4: float32, "),
+        (lambda c: c.broadcast(np.array([object()])), "array is of object: float32, "),
+        (lambda c: c.all_reduce(ONES, op="max"), "op is 'max': 'sum' or 'mean' is allowed"),
+        (
+            lambda c: c.all_reduce(np.ones(3, np.int32), op="mean"),
+            "op is 'mean' of int32: 'sum' is allowed, or",
+        ),
+        (lambda c: c.all_reduce(ONES, elastic=True), "elastic is True: False is allowed, a Ring needs all workers"),
+        (lambda c: c.all_reduce(ONES, out=np.ones(3, np.float32)), "out is float32 (3,): an array of float32 (1, 3)"),
+        (lambda c: c.all_reduce(ONES, out=np.ones((1, 3))), "out is float64 (1, 3): an array of float32 (1, 3) is"),
+        (lambda c: c.all_reduce(ONES, out=[[1, 1, 1]]), "out is a list: an array of float32 (1, 3) is allowed"),
+        (
+            lambda c: c.all_reduce(ONES, out=np.ones((1, 6), np.float32)[:, ::2]),
+            "out is not C-contiguous: a writeable C-contiguous array is allowed",
+        ),
+        (lambda c: c.all_reduce(ONES, out=READ_ONLY), "out is read-only: a writeable C-contiguous array is allowed"),
+        (lambda c: c.all_gather(ONES, out=ONES), "out is float32 (1, 3): an array of float32 (1, 1, 3) is allowed"),
+        (lambda c: c.reduce_scatter(ONES, out=ONES), "out is float32 (1, 3): an array of float32 (3,) is allowed"),
+        (lambda c: c.reduce_scatter(np.ones((2, 3), np.float32)), "array has shape (2, 3): (1, ...) is allowed"),
+        (lambda c: c.reduce_scatter(np.float32(1)), "array has shape (): (1, ...) is allowed, a row a worker"),
+        (lambda c: c.broadcast(ONES, root=1), "root is 1: 0 to 0 is allowed with 1 workers"),
+        (lambda c: c.broadcast(ONES, root=-1), "root is -1: 0 to 0 is allowed with 1 workers"),
+        (lambda c: c.barrier(name="x" * 201), "a string of up to 200 characters is allowed"),
+        (lambda c: c.barrier(name=7), "name is 7: a string of up to 200 characters is allowed"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_at_once(alone: Ring, call: Callable[[Any], object], error: str) -> None:
+    with pytest.raises(CollectiveError) as found:
+        call(alone)
+    assert error in str(found.value)
+    scenarios.one_call(alone)
+
+
+@pytest.mark.parametrize(
+    ("rank", "workers", "error"),
+    [
+        (0, 0, "there are 0 workers: at least 1 is allowed"),
+        (2, 2, "rank is 2: 0 to 1 is allowed with 2 workers"),
+        (-1, 2, "rank is -1: 0 to 1 is allowed with 2 workers"),
+    ],
+)
+def test_who_cannot_be_a_worker(rank: int, workers: int, error: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(CollectiveError, match=error):
+        Ring(rank, there(workers))
+    assert threading.active_count() == before
+
+
+def test_a_closed_communicator_refuses_and_its_calls_have_failed() -> None:
+    with threads("ring", 2) as team:
+        one, other = team.communicators
+        work = one.barrier()
+        one.close()
+        one.close()
+        with pytest.raises(CollectiveError, match="worker 0 has closed its communicator"):
+            work.result(5)
+        with pytest.raises(CollectiveError, match="the communicator of worker 0 is closed"):
+            one.barrier()
+        with pytest.raises(CollectiveError, match="worker 0 has closed its communicator"):
+            other.barrier().result(5)
+
+
+def test_closing_gives_all_threads_back() -> None:
+    before = threading.active_count()
+    with threads("ring", 3) as team:
+        team.run(scenarios.one_call)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("closer", [0, 1, 2])
+def test_who_is_done_may_leave_while_others_are_not(closer: int) -> None:
+    """The last call's bytes are still on their way to slow ones."""
+
+    def work(communicator: Communicator) -> None:
+        array = np.full(700_000, communicator.rank, np.float32)
+        work = communicator.all_reduce(array)
+        if communicator.rank == closer:
+            work.result(20)
+            communicator.close()
+        scenarios.same(work.result(20), np.full(700_000, 3, np.float32))
+
+    for _ in range(5):
+        with threads("ring", 3) as team:
+            team.run(work)
+
+
+def test_who_does_not_come_is_named() -> None:
+    addresses = there(3)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(Ring, 2, addresses, meet_s=5)
+        with pytest.raises(CollectiveError, match=r"worker 1 did not come to worker 0 at 127\.\S+ in 0\.5 s"):
+            Ring(0, addresses, meet_s=0.5)
+        with pytest.raises(CollectiveError, match=r"worker 1 did not come"):
+            other.result()
+    with pytest.raises(CollectiveError, match=rf"worker 0 cannot be reached at {addresses[0]}: "):
+        Ring(1, addresses, meet_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "workers", "job", "words"),
+    [
+        (1, 2, 2, r"someone has come who is worker 1 of 2 of a Ring of job 2: one of \[1\] of 2 of a Ring of job 1 is"),
+        (1, 3, 1, r"worker 1 of 3 of a Ring of job 1: one of \[1\] of 2 "),
+        (2, 3, 1, r"worker 2 of 3 of a Ring of job 1: one of \[1\] of 2 "),
+    ],
+)
+def test_others_are_not_taken_for_workers(rank: int, workers: int, job: int, words: str) -> None:
+    """Both learn why."""
+    addresses = there(3)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(Ring, rank, addresses[:workers], job=job, meet_s=5)
+        with pytest.raises(CollectiveError, match=words):
+            Ring(0, addresses[:2], meet_s=5)
+        with pytest.raises(CollectiveError, match=words):
+            other.result()
+
+
+def test_what_is_no_worker_at_all_is_refused() -> None:
+    addresses = there(2)
+    host, _, port = addresses[0].partition(":")
+
+    def knock() -> None:
+        with socket.create_connection((host, int(port)), 5) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert b"nothing" in stranger.recv(1000)
+
+    with ThreadPoolExecutor(2) as pool:
+        made = pool.submit(Ring, 0, addresses, meet_s=5)
+        while True:
+            try:
+                knock()
+            except ConnectionRefusedError:
+                continue
+            break
+        with pytest.raises(CollectiveError, match="someone has come who says nothing of ours"):
+            made.result()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("192.0.2.1", r"cannot listen at 192\.0\.2\.1:0: .*Cannot assign requested address"),
+        (f"{loopback(89, 1)}:http", "has the port 'http': HOST or HOST:PORT is allowed"),
+    ],
+    ids=["elsewhere", "no number"],
+)
+def test_addresses_that_cannot_be_had(address: str, words: str) -> None:
+    with pytest.raises(CollectiveError, match=words):
+        Ring(0, [address])
+
+
+def test_a_callback_may_close(alone: Ring) -> None:
+    with Ring(0, there(1)) as communicator:
+        work = communicator.barrier()
+        closed = threading.Event()
+
+        def close(done: object) -> None:
+            communicator.close()
+            closed.set()
+
+        work.add_done_callback(close)
+        assert closed.wait(10)
+
+
+def test_thousands_under_way() -> None:
+    with threads("ring", 2) as team:
+        team.run(thousands)
+
+
+def thousands(communicator: Communicator) -> None:
+    works = [communicator.all_reduce(np.int64(at), name=str(at % 7)) for at in range(3000)]
+    assert [int(work.result(60)) for work in works] == [2 * at for at in range(3000)]
+
+
+def test_callbacks_make_calls_while_thousands_are_under_way() -> None:
+    """More messages than sockets have room for, both ways."""
+    with threads("ring", 2) as team:
+        team.run(chained)
+
+
+def chained(communicator: Communicator) -> None:
+    """The first callback waits until all calls are made."""
+    made, second = threading.Event(), list[Work[None]]()
+    first = [communicator.barrier(name="first")]
+    first[0].add_done_callback(lambda done: made.wait(30))
+    first += [communicator.barrier(name="first") for _ in range(3000)]
+    made.set()
+    for work in first[1:]:
+        work.add_done_callback(lambda done: second.append(communicator.barrier(name="second")))
+    for work in first:
+        work.result(60)
+    communicator.barrier().result(60)
+    assert len(second) == 3000
+    assert all(work.result(60) is None for work in second)
+
+
+def test_two_communicators_side_by_side() -> None:
+    with threads("ring", 3) as one, threads("ring", 3) as other, ThreadPoolExecutor(2) as pool:
+        for team in pool.map(lambda team: [team.run(scenarios.many_are_under_way)], (one, other)):
+            assert team
+
+
+def test_gloo_says_where_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(CollectiveError, match="gloo is PyTorch's, which is not installed"):
+        Gloo(0, there(1))
+
+
+def test_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setenv("PATH", "")
+    words = "there is no ompi-server: apt install openmpi-bin libopenmpi-dev"
+    assert words in Mpi.missing()
+    with pytest.raises(CollectiveError, match=words):
+        Mpi(0, there(1))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "has no module mpi4py: pip install mpi4py" in Mpi.missing()
+
+
+def test_mpi_is_one_for_a_process() -> None:
+    if missing := Mpi.missing():
+        pytest.skip(missing)
+    code = f"""
+from kofn.host.collectives.kinds.mpi import Mpi
+from kofn.host.errors import CollectiveError
+with Mpi(0, {there(1)!r}) as one:
+    one.barrier().result(5)
+try:
+    Mpi(0, {there(1)!r})
+except CollectiveError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "MPI is in use in this process already: one Mpi for each process is allowed\n"

@@ -1,0 +1,105 @@
+"""One suite for every communicator that needs all workers: scenarios.py, and how calls fail."""
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.host.collectives import scenarios
+from tests.host.collectives.crews import KINDS, crew, processes
+
+SHORT_S = {"ring": 1.0, "gloo": 1.0, "mpi": 2.0}
+"""Of waits that are in vain; MPI begins with waits that are not."""
+
+
+@pytest.fixture(scope="module", params=[(kind, workers) for kind in KINDS for workers in (3,)], ids=lambda p: p[0])
+def team(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with crew(*request.param) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scenario", scenarios.EVERY, ids=lambda scenario: scenario.__name__)
+def test_scenario(team: Any, scenario: Any) -> None:
+    team.run(scenario)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_any_number_of_workers(workers: int) -> None:
+    without = {scenarios.huge, *([scenarios.a_barrier_waits_for_all] if workers == 1 else [])}
+    with crew("ring", workers) as team:
+        for scenario in scenarios.EVERY:
+            if scenario not in without:
+                team.run(scenario)
+
+
+def check_difference(kind: str, what: str) -> None:
+    with crew(kind, 3) as team:
+        found = team.run(scenarios.calls_that_differ, what)
+    _, _, (others, own) = scenarios.DIFFERENT[what]
+    for error in found:
+        assert error.startswith("the workers' calls differ: worker "), found
+        assert f"worker 1 {own}" in error and (f"worker 0 {others}" in error or f"worker 2 {others}" in error), found
+
+
+@pytest.mark.parametrize("what", scenarios.DIFFERENT)
+def test_different_calls_name_both_workers_and_both_calls(what: str) -> None:
+    check_difference("ring", what)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_different_calls_by_any_kind(kind: str) -> None:
+    check_difference(kind, "shape")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_does_not_make_a_call_is_named(kind: str) -> None:
+    limit_s = SHORT_S[kind]
+    with crew(kind, 3, limit_s) as team:
+        begin = time.monotonic()
+        errors = team.run(scenarios.one_does_not_come)
+        assert time.monotonic() - begin < 3 * limit_s
+    for error in errors:
+        assert error.startswith(f"not made in {limit_s:g} s by worker 1: the call barrier ('awaited' #1) of worker "), (
+            errors
+        )
+        assert error.endswith("; worker 1 calls barrier ('other' #1)"), errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dead", [0, 1])
+def test_who_dies_in_the_midst_of_calls_is_named(kind: str, dead: int) -> None:
+    """Long before any time-out."""
+    with processes(kind, 3) as team:
+        team.run(scenarios.one_call)
+        team.begin(scenarios.calls_for_ever)
+        time.sleep(0.1)
+        begin = time.monotonic()
+        team.signal(dead, signal.SIGKILL)
+        errors = team.end([rank for rank in range(3) if rank != dead])
+        assert time.monotonic() - begin < 3
+    assert all(error.startswith(f"worker {dead} is gone: ") for error in errors), errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_hangs_is_named(kind: str) -> None:
+    """In mid-call or between two, and not who waits for it."""
+    limit_s = SHORT_S[kind]
+    with processes(kind, 3, limit_s) as team:
+        team.run(scenarios.one_call)
+        team.begin(scenarios.calls_for_ever)
+        time.sleep(0.1)
+        team.signal(1, signal.SIGSTOP)
+        errors = team.end([0, 2])
+        team.signal(1, signal.SIGKILL)
+    assert all(error.startswith("no answer from worker 1: ") for error in errors), errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_closes_is_named_and_finished_calls_stay(kind: str) -> None:
+    with processes(kind, 3) as team:
+        team.run(scenarios.one_call)
+        team.run(scenarios.closes, ranks=[1])
+        errors = team.run(scenarios.one_has_left, ranks=[0, 2])
+    assert all("worker 1 has closed its communicator: it does not make the call" in error for error in errors), errors

@@ -1,0 +1,9 @@
+/* An engine whose thread is kept from its core, as a caller that is interrupted in the midst of a call does it. */
+#include "engine.c"
+
+void engine_hold(struct engine *engine, double until_s) {
+    pthread_mutex_lock(&engine->lock);
+    while (engine_now_s() < until_s)
+        usleep(1000);
+    pthread_mutex_unlock(&engine->lock);
+}

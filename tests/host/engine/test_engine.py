@@ -1,0 +1,443 @@
+"""The thread that moves packets, over loopback: the test plays the switch, or the slot model does."""
+
+import ctypes
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
+from kofn.host.engine.pacing_rate import BURST_PACKETS, PacingRate, pacing_rate
+from kofn.host.errors import ProtocolError
+from kofn.host.native import FOLDERS
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, PackedBlocks
+from kofn.host.protocol.results import Result
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.udp import socket_pair
+from kofn.host.wire.packet import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    PACKET_BYTES_MAX,
+    VERSION,
+    WEIGHT_UNIT,
+    WORD_BYTES,
+    Kind,
+    KofnHeader,
+    decode_header,
+    encode,
+)
+from kofn.nativebuild.library import compile_texts, load_library
+
+HERE = Path(__file__).parent
+SOON_S = 20.0
+"""What does not happen by then does not happen."""
+
+SO_TIMESTAMPNS = 35
+"""asm-generic/socket.h; Python has no name for it."""
+
+ZEROS = bytes(WORD_BYTES)
+
+FRAME = FRAME_BYTES + HEADER_BYTES + WORD_BYTES
+BURST = BURST_PACKETS * FRAME
+
+
+class Bench:
+    """A worker's engine, and the other end of its socket."""
+
+    def __init__(self, *, pace: PacingRate | None = None, batch: int = 1, blocks: int = 16, **given: Any) -> None:
+        layout = BlockLayout(blocks=blocks, words=1, widest=32)
+        options = {"rank": 0, "slots": 64, "window": 32, "rto_s": SOON_S} | given
+        self.protocol = SharedProtocol(job=1, layout=layout, **options)
+        self.ours, self.switch = socket_pair()
+        self.switch.settimeout(SOON_S)
+        self.engine = WorkerEngine(self.protocol, self.ours, pace, batch=batch)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.ours.close()
+        self.switch.close()
+
+    def begin(self, blocks: Iterable[int], iteration: int = 1) -> None:
+        """An iteration, and contributions of zeros to some of its blocks."""
+        now = time.monotonic()
+        self.protocol.begin(iteration, now)
+        self.protocol.contribute_all([(block, Packed(ZEROS, 3, 0, WEIGHT_UNIT)) for block in blocks], now=now)
+
+    def arrived(self) -> KofnHeader:
+        """The next packet at the switch."""
+        return decode_header(self.switch.recv(1 << 16))
+
+    def answer(self, block: int, **fields: Any) -> None:
+        self.switch.send(encode(result(block, **fields), ZEROS))
+
+    def readable(self, within_s: float = 0.0) -> bool:
+        return bool(select.select([self.engine], [], [], within_s)[0])
+
+    def silent(self) -> bool:
+        """Whether nothing that was received by now is news."""
+        self.engine.call("next_results", 0)  # the thread is done with what it has received before
+        return not self.readable()
+
+    def news(self) -> list[Instruction]:
+        """As soon as there is some."""
+        assert self.readable(SOON_S)
+        return self.protocol.news()
+
+    def closed(self, blocks: int) -> list[int]:
+        """So many, as they are told."""
+        found = list[int]()
+        while len(found) < blocks:
+            found += [block for one in self.news() if isinstance(one, Deliver) for block in one.results.blocks.tolist()]
+        return found
+
+
+def result(block: int, **fields: Any) -> KofnHeader:
+    told = {"kind": Kind.RESULT, "job": 1, "iteration": 1, "words": 1, "scale": 3, "k": 1, "count": 1, "members": 1}
+    return KofnHeader(block=block, **told | {"weight": WEIGHT_UNIT} | fields)
+
+
+@contextmanager
+def bench(**given: Any) -> Iterator[Bench]:
+    made = Bench(**given)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + SOON_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+# -- many
+
+
+class Switch(threading.Thread):
+    """The slot model behind the other ends of the workers' sockets, until they are closed."""
+
+    def __init__(self, benches: list[Bench], slots: int) -> None:
+        super().__init__(daemon=True)
+        self.model = SlotModel(workers=len(benches), k=len(benches), slots=slots)
+        self.ends = [one.switch for one in benches]
+        self.over = False
+
+    def run(self) -> None:
+        while not self.over:
+            for end in select.select(self.ends, [], [], 0.01)[0]:
+                datagram = end.recv(1 << 16)
+                for rank, header, values in self.model.handle(decode_header(datagram), datagram[HEADER_BYTES:]):
+                    self.ends[rank].send(encode(header, values))
+
+
+def test_many_packets_both_ways() -> None:
+    """Two workers' sums of 500 blocks, three times; what went over the sockets is what was counted."""
+    blocks, iterations = 500, 3
+    benches = [Bench(blocks=blocks, rank=rank, slots=256, window=64) for rank in range(2)]
+    switch, random = Switch(benches, 256), np.random.default_rng(1)
+    switch.start()
+    for iteration in range(1, iterations + 1):
+        lanes = random.integers(-(2**20), 2**20, (2, blocks, 64))
+        for one, own in zip(benches, lanes, strict=True):
+            now = time.monotonic()
+            one.protocol.begin(iteration, now)
+            packed = [(block, Packed(own[block].astype(">i4").tobytes(), 3, 0, WEIGHT_UNIT)) for block in range(blocks)]
+            one.protocol.contribute_all(PackedBlocks.of(packed), now=now)
+        for one in benches:
+            sums = np.zeros((blocks, 64), np.int64)
+            for each in told_of(one, iteration):
+                assert not sums[each.id.block].any(), "once"
+                sums[each.id.block] = np.frombuffer(each.values, ">i4")
+            assert np.array_equal(sums, lanes.sum(axis=0))
+    switch.over = True
+    switch.join()
+    for one in benches:
+        one.engine.close()
+        traffic, counted = one.engine.traffic, one.protocol.statistics
+        assert traffic.packets_sent == blocks * iterations + counted.retransmissions
+        assert traffic.packets_received >= blocks * iterations
+        packet_bytes = HEADER_BYTES + WORD_BYTES
+        assert (traffic.bytes_sent, traffic.bytes_received) == (
+            packet_bytes * traffic.packets_sent,
+            packet_bytes * traffic.packets_received,
+        )
+        assert counted.wire_bytes == WORD_BYTES * traffic.packets_sent
+        one.close()
+
+
+def told_of(one: Bench, iteration: int) -> list[Result]:
+    """All results of an iteration, as they are told before its end."""
+    found = list[Result]()
+    while True:
+        for instruction in one.news():
+            if isinstance(instruction, Deliver):
+                found += instruction.results
+            if isinstance(instruction, Complete):
+                assert instruction.iteration == iteration
+                return found
+
+
+# -- what is no packet
+
+
+def test_what_is_no_packet_is_counted_by_kind_and_told_to_nobody() -> None:
+    with bench() as one:
+        one.begin([0])
+        one.arrived()
+        good = encode(result(0), ZEROS)
+        damaged = bytearray(good)
+        damaged[-1] ^= 1
+        other_version = bytes([(VERSION + 1) << 4 | good[0] & 15]) + good[1:]
+        longest = encode(result(0, words=32), bytes(PACKET_BYTES_MAX - HEADER_BYTES))
+        for datagram in (
+            b"",
+            b"x" * (HEADER_BYTES - 1),
+            other_version,
+            good[:-2],
+            good + b"x",
+            longest + b"x",
+            damaged,
+        ):
+            one.switch.send(datagram)
+        until(lambda: one.engine.traffic.packets_received == 7)
+        kinds = ("short_packets", "other_version", "wrong_length", "damaged")
+        assert [asdict(one.engine.traffic)[kind] for kind in kinds] == [2, 1, 3, 1]
+        assert one.silent()
+        assert one.protocol.missing == list(range(16))
+        one.switch.send(good)
+        assert one.closed(1) == [0]
+
+
+# -- whom nobody hears
+
+
+def test_an_engine_survives_that_nobody_hears_it() -> None:
+    """Packets are refused until the switch is there; then they are sent again."""
+    with bench(rto_s=0.02) as one:
+        place = one.switch.getsockname()
+        one.switch.close()
+        one.begin(range(4))
+        until(lambda: one.engine.traffic.packets_sent + one.engine.traffic.send_failures >= 8)
+        one.switch = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.switch.settimeout(SOON_S)
+        one.switch.bind(place)
+        one.switch.connect(one.ours.getsockname())
+        missing = {0, 1, 2, 3}
+        while missing:
+            block = one.arrived().block
+            one.answer(block)
+            missing.discard(block)
+        assert sorted(one.closed(4)) == [0, 1, 2, 3]
+        assert one.engine.error is None
+
+
+# -- the end
+
+
+def flood(to: socket.socket, over: threading.Event) -> None:
+    datagrams = [encode(result(block), ZEROS) for block in range(16)] + [b"garbage"]
+    while not over.is_set():
+        for datagram in datagrams:
+            try:
+                to.send(datagram)
+            except ConnectionRefusedError:
+                return
+
+
+@pytest.mark.parametrize("pace", [None, pacing_rate(1.0, 1)], ids=["as-they-come", "paced"])
+def test_an_engine_may_be_closed_while_it_is_busy(pace: PacingRate | None) -> None:
+    """Packets come, leave and wait, and nobody has taken the news."""
+    for _ in range(20):
+        one, over = Bench(pace=pace), threading.Event()
+        busy = threading.Thread(target=flood, args=(one.switch, over))
+        busy.start()
+        one.begin(range(16))
+        until(lambda one=one: one.engine.traffic.packets_received > 40)
+        one.engine.close()
+        traffic, news = one.engine.traffic, one.protocol.news()
+        one.engine.close()
+        over.set()
+        busy.join()
+        assert one.engine.traffic == traffic != Traffic()
+        assert (news, one.protocol.share) == ([], 1.0), "its core is still there"
+        assert one.ours.send(b"x") == 1, "and the socket"
+        one.close()
+
+
+def test_what_waits_at_the_end_never_leaves() -> None:
+    with bench(pace=PacingRate(mbps=0.01, burst_bytes=BURST)) as one:
+        one.begin(range(16))
+        until(lambda: one.engine.traffic.packets_sent == BURST_PACKETS)
+        assert one.engine.queued == 16 - BURST_PACKETS
+        one.engine.close()
+        assert [one.arrived().block for _ in range(BURST_PACKETS)] == [0, 1, 2, 3]
+        one.switch.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            one.switch.recv(1 << 16)
+        assert one.engine.traffic.packets_sent == BURST_PACKETS
+
+
+def test_an_engine_that_has_stopped_says_why() -> None:
+    """The protocol's own words, to everybody who asks; and it can be closed."""
+    with bench() as one:
+        one.begin([0])
+        one.answer(3, iteration=2)
+        one.answer(3, iteration=2, weight=1)
+        with pytest.raises(ProtocolError, match="replicas have parted"):
+            while True:
+                one.news()
+        with pytest.raises(ProtocolError, match="replicas have parted"):
+            one.protocol.news()
+
+
+# -- news
+
+
+def test_there_is_news_only_when_there_is_some() -> None:
+    with bench() as one:
+        one.begin([0, 1])
+        assert [one.arrived().block for _ in range(2)] == [0, 1]
+        one.answer(0, job=2)
+        until(lambda: one.engine.traffic.packets_received == 1)
+        assert one.silent(), "sending is the engine's, and a foreign packet nobody's"
+        assert one.protocol.news() == []
+        one.answer(0)
+        assert one.closed(1) == [0]
+        assert one.silent()
+        assert one.protocol.news() == []
+        one.answer(0)
+        until(lambda: one.engine.traffic.packets_received == 3)
+        assert one.silent(), "it is closed already"
+
+
+def test_fewer_than_a_batch_are_told_of_as_well() -> None:
+    with bench(batch=8) as one:
+        one.begin(range(16))
+        for block in range(16):
+            assert one.arrived().block == block
+        for block in (3, 5):
+            one.answer(block)
+            assert one.closed(1) == [block]
+
+
+def test_that_the_others_are_further_is_news_once() -> None:
+    with bench() as one:
+        one.begin([0])
+        one.arrived()
+        one.answer(5, iteration=2)
+        assert not [told for told in one.news() if isinstance(told, Deliver)]
+        assert one.protocol.left_behind
+        one.answer(6, iteration=2)
+        until(lambda: one.engine.traffic.packets_received == 2)
+        assert one.silent()
+
+
+def test_who_wants_to_know_of_room_is_told_once() -> None:
+    """Four packets leave at once, the others one by one; nothing is answered."""
+    with bench(pace=PacingRate(mbps=1.0, burst_bytes=BURST)) as one:
+        one.begin(range(16))
+        one.engine.want(4)
+        assert not one.readable() or one.engine.queued < 4
+        assert one.readable(SOON_S)
+        assert one.engine.queued < 4
+        assert one.protocol.news() == []
+        until(lambda: one.engine.queued == 0)
+        assert not one.readable(), "nobody asked again"
+        one.engine.want(1)
+        assert one.readable(SOON_S), "there is room already"
+
+
+def test_what_waits_for_the_window_waits_as_well() -> None:
+    """Of four two are on their way."""
+    with bench(window=2) as one:
+        one.begin(range(4))
+        assert [one.arrived().block for _ in range(2)] == [0, 1]
+        one.engine.want(2)
+        assert not one.readable(0.05)
+        one.engine.want(3)
+        assert one.readable(SOON_S)
+        assert one.protocol.news() == []
+
+
+# -- pacing and timers
+
+
+def test_packets_leave_at_their_pace() -> None:
+    """As the kernel has stamped them: 56 of 60 packets wait for their turn, 1.5 ms each."""
+    with bench(pace=PacingRate(mbps=2.0, burst_bytes=BURST), blocks=60, slots=256, window=64) as one:
+        one.switch.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        one.begin(range(60))
+        stamps, blocks = list[float](), list[int]()
+        for _ in range(60):
+            datagram, ((_, _, stamp),), _, _ = one.switch.recvmsg(1 << 16, 64)
+            seconds, nanoseconds = np.frombuffer(stamp, np.int64).tolist()
+            stamps.append(seconds + 1e-9 * nanoseconds)
+            blocks.append(decode_header(datagram).block)
+    assert blocks == list(range(60))
+    frame_s = FRAME * 8e-6 / 2.0
+    for first in range(60):
+        for last in range(first, 60):
+            late_s = 0.016 + 0.002
+            assert stamps[last] - stamps[first] >= (last - first + 1 - BURST_PACKETS) * frame_s - late_s
+    assert stamps[-1] - stamps[0] < 10 * 56 * frame_s
+
+
+def test_what_comes_while_packets_wait_is_told_at_once() -> None:
+    """At 10 kbit/s a packet leaves every quarter of a second."""
+    with bench(pace=PacingRate(mbps=0.01, burst_bytes=BURST)) as one:
+        one.begin(range(16))
+        one.answer(one.arrived().block)
+        assert one.closed(1) == [0]
+        assert one.engine.queued > 0
+
+
+def test_no_answer_is_waited_for_before_a_packet_has_left() -> None:
+    """All that have left are answered; the fifth leaves in half a second, and answers took milliseconds."""
+    frame_s, rto_s = 0.5, 0.01
+    with bench(pace=PacingRate(mbps=FRAME * 8e-6 / frame_s, burst_bytes=BURST), rto_s=rto_s) as one:
+        begun_s = time.monotonic()
+        one.begin(range(5))
+        for _ in range(4):
+            one.answer(one.arrived().block)
+        one.closed(4)
+        deadline_s = one.protocol.deadline
+        assert deadline_s is not None
+        assert deadline_s >= begun_s + frame_s
+        assert one.arrived().block == 4
+
+
+@cache
+def holder() -> ctypes.CDLL:
+    """The function of hold.c."""
+    texts = {path.name: path.read_text() for folder in (*FOLDERS, HERE) for path in sorted(folder.glob("*.[ch]"))}
+    sources = [name for name in texts if name.endswith(".c") and name != "engine.c"]
+    return load_library(compile_texts(texts, sources), {"engine_hold": (None, [ctypes.c_void_p, ctypes.c_double])})
+
+
+def test_what_has_come_is_read_before_a_timer_is_believed() -> None:
+    """Whoever keeps the thread from its core until the deadline has passed has caused no loss."""
+    hold = holder().engine_hold
+    with bench(rto_s=0.3) as one:
+        one.begin([0])
+        one.arrived()
+        deadline_s = one.protocol.deadline
+        assert deadline_s is not None
+        held = threading.Thread(target=hold, args=(one.engine._engine, deadline_s + 0.01))
+        held.start()
+        time.sleep(0.05)
+        one.answer(0)
+        held.join()
+        assert one.closed(1) == [0]
+        assert one.protocol.statistics.retransmissions == 0

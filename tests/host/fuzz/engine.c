@@ -1,0 +1,143 @@
+/* An engine whose peer answers, garbles, repeats and loses, while its caller begins, contributes and regroups: under
+ * sanitizers, ThreadSanitizer among them. Iterations must go on.
+ */
+#include <arpa/inet.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+enum { BLOCKS = 40, WORDS = 4, BYTES = WORDS * KOFN_WORD_BYTES };
+
+static uint64_t draw(uint64_t *random, uint64_t below) {
+    *random ^= *random << 13, *random ^= *random >> 7, *random ^= *random << 17;
+    return *random % below;
+}
+
+static uint16_t folded(const uint8_t *data, size_t size) {
+    uint64_t sum = 0;
+    for (size_t at = 0; at < size; at += 2)
+        sum += (uint64_t)data[at] | (uint64_t)data[at + 1] << 8;
+    return (uint16_t)(sum % 0xFFFF);
+}
+
+struct peer {
+    int socket;
+    uint64_t random;
+    atomic_int closing;
+};
+
+static void answer(struct peer *peer, uint8_t *packet, size_t size) {
+    struct header header = header_read(packet);
+    header.kind = KOFN_RESULT;
+    header.members[0] = 1, header.k = 1, header.count = 1, header.weight = 256, header.scale = 0, header.checksum = 0;
+    header.flags = 0;
+    header_write(&header, packet);
+    const uint16_t sum = folded(packet, size), field = (uint16_t)(sum ? 0xFFFF - sum : 0);
+    memcpy(packet + KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES, &field, 2);
+    if (!draw(&peer->random, 50))
+        packet[draw(&peer->random, size)] ^= 1;
+    for (int copies = 1 + !draw(&peer->random, 20); copies; copies--)
+        send(peer->socket, packet, draw(&peer->random, 100) ? size : draw(&peer->random, size), 0);
+}
+
+static void *peer_run(void *argument) {
+    struct peer *peer = argument;
+    uint8_t packet[KOFN_HEADER_BYTES + BYTES + 1];
+    while (!atomic_load(&peer->closing)) {
+        struct pollfd waits = {.fd = peer->socket, .events = POLLIN};
+        if (poll(&waits, 1, 20) <= 0)
+            continue;
+        const ssize_t size = recv(peer->socket, packet, sizeof packet, MSG_DONTWAIT);
+        if (size == KOFN_HEADER_BYTES + BYTES && draw(&peer->random, 30))
+            answer(peer, packet, (size_t)size);
+    }
+    return NULL;
+}
+
+static int udp(struct sockaddr_in *place) {
+    socklen_t size = sizeof *place;
+    const int opened = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    *place = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (opened < 0 || bind(opened, (struct sockaddr *)place, size) || getsockname(opened, (struct sockaddr *)place, &size))
+        abort();
+    return opened;
+}
+
+static int iterate(struct engine *engine, struct core *core, uint8_t (*values)[BYTES], uint64_t *random) {
+    int32_t blocks[BLOCKS];
+    struct packed ready[BLOCKS];
+    int64_t delivered = 0;
+    for (int32_t at = 0; at < BLOCKS; at++) {
+        blocks[at] = at;
+        ready[at] = (struct packed){values[(core->iteration % 2) * BLOCKS + at], BYTES, at, 0, 0, 256};
+        memset(values[(core->iteration % 2) * BLOCKS + at], (int)core->iteration, BYTES);
+    }
+    int failed = engine_begin(engine, core->iteration + 1, engine_now_s(), blocks, BLOCKS, core->iteration * BLOCKS, 0);
+    for (int32_t at = 0; !failed && at < BLOCKS; at += 8) {
+        failed = engine_contribute(engine, ready + at, 8, engine_now_s(), 0, 1, -1);
+        if (!draw(random, 200)) {
+            engine_regroup(engine, (uint32_t)core->generation + 1);
+            failed |= engine_resume(engine, engine_now_s());
+        }
+        engine_want(engine, 4);
+    }
+    const double begin_s = engine_now_s();
+    while (!failed && delivered < BLOCKS) {
+        struct pollfd waits = {.fd = engine_news_fd(engine), .events = POLLIN};
+        poll(&waits, 1, 1000);
+        struct instruction news[7];
+        struct result results[7];
+        int64_t count = 7;
+        while (count == 7) {
+            count = engine_take(engine, news, results, 7);
+            for (int64_t at = 0; at < count; at++)
+                delivered += news[at].kind == DELIVER;
+        }
+        failed = count < 0;
+        if (failed)
+            fprintf(stderr, "%s\n", engine_error(engine));
+        if (engine_now_s() - begin_s > 20) {
+            fprintf(stderr, "iteration %ld: %ld of %d blocks after 20 s\n", (long)core->iteration, (long)delivered, BLOCKS);
+            return 1;
+        }
+    }
+    return failed;
+}
+
+int main(int count, char **arguments) {
+    uint64_t random = 88172645463325252u + (count > 2 ? strtoull(arguments[2], NULL, 10) : 1);
+    struct sockaddr_in here, there;
+    const int one = udp(&here), other = udp(&there);
+    if (connect(one, (struct sockaddr *)&there, sizeof there) || connect(other, (struct sockaddr *)&here, sizeof here))
+        return 2;
+    struct peer peer = {.socket = other, .random = random + 1};
+    pthread_t thread;
+    pthread_create(&thread, NULL, peer_run, &peer);
+    static uint8_t values[2 * BLOCKS][BYTES];
+    const double end_s = engine_now_s() + (count > 1 ? atof(arguments[1]) : 1);
+    int failed = 0;
+    long iterations = 0, engines = 0;
+    while (!failed && engine_now_s() < end_s) {
+        const struct layout layout = {BLOCKS, WORDS, 32, 0};
+        struct core *core = core_open(1, 0, &layout, 64, 16, 0.005, 2, 4);
+        const double mbps = draw(&random, 2) ? 200 : 0;
+        struct engine *engine = engine_open(core, one, 8, mbps, 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES), 0.016);
+        core_enter(core, 1);
+        for (int at = 0; at < 20 && !failed; at++, iterations++)
+            failed = iterate(engine, core, values, &random);
+        engine_close(engine);
+        core_close(core);
+        engines++;
+    }
+    atomic_store(&peer.closing, 1);
+    pthread_join(thread, NULL);
+    printf("%ld engines, %ld iterations\n", engines, iterations);
+    return failed || iterations < 20;
+}

@@ -1,0 +1,153 @@
+"""The specification and the native core side by side: every event goes to both, and both want the same done.
+
+The specification (core.py, in this folder) is the protocol in plain Python; it says what the core has to do, to the
+last bit of every time.
+"""
+
+import ctypes
+import math
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kofn.host.errors import ProtocolError
+from kofn.host.native import FOLDERS
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.instructions import Deliver, Instruction, PackedBlocks, Send
+from kofn.nativebuild.library import Signatures, compile_texts, load_library
+from tests.host.protocol.specification.core import Protocol as Specification
+
+HERE = Path(__file__).parent
+STATE = (
+    "iteration",
+    "generation",
+    "regrouping",
+    "k",
+    "deadline",
+    "left_behind",
+    "over",
+    "missing",
+    "share",
+    "waiting_count",
+)
+EVENTS = (
+    *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),
+    *("enter", "others_reached", "regroup", "resume", "withdraw"),
+)
+
+
+@cache
+def explorer() -> ctypes.CDLL:
+    """The functions of explore.c."""
+    texts = {path.name: path.read_text() for folder in (*FOLDERS, HERE) for path in sorted(folder.glob("*.[ch]"))}
+    signatures: Signatures = {
+        "core_copy": (ctypes.c_void_p, [ctypes.c_void_p]),
+        "core_ring": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_double]),
+    }
+    return load_library(compile_texts(texts, [name for name in texts if name.endswith(".c")]), signatures)
+
+
+class Native(Protocol):
+    """A Protocol that can be copied."""
+
+    def clone(self) -> "Native":
+        other = copy(self)
+        other._own, other._kept = copy(self._own), list(self._kept)
+        other._attach(explorer().core_copy(self.address))
+        return other
+
+
+class Both:
+    """A Protocol; attributes that this class does not have are the specification's."""
+
+    def __init__(self, **options: Any) -> None:
+        self.specification, self.native = Specification(**options), Native(**options)
+        self._sent: dict[int, Send] = {}  # the native one, by its header's identity
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "specification":
+            raise AttributeError(name)
+        return getattr(self.specification, name)
+
+    def clone(self, specification: Specification) -> "Both":
+        """A copy, with a specification that is a copy already."""
+        other: Both = Both.__new__(Both)
+        other.specification, other.native, other._sent = specification, self.native.clone(), dict(self._sent)
+        return other
+
+    def leaves(self, sent: Send, at: float) -> None:
+        self.specification.leaves(sent, at)
+        self.native.leaves(self._sent[id(sent.header)], at)
+        self._same_state()
+
+    def ring(self, request: int, now: float) -> None:
+        """One request's time is up now, and no other's."""
+        in_flight = self.specification._in_flight
+        in_flight.probe_at = math.inf
+        for other, flight in in_flight.by_request.items():
+            flight.deadline = now if other == request else math.inf
+        explorer().core_ring(self.native.address, request, now)
+
+    def _same_state(self) -> None:
+        for name in STATE:
+            expected, found = getattr(self.specification, name), getattr(self.native, name)
+            assert found == (None if expected == math.inf else expected), f"{name} is {found}: {expected} is right"
+        assert asdict(self.native.statistics) == asdict(self.specification.statistics)
+        assert list(self.native.blocks) == list(self.specification.blocks)
+        assert sorted(self.native.waiting) == sorted(self.specification.waiting)
+
+    def _same(self, expected: Any, found: Any) -> None:
+        if isinstance(expected, list) and expected and isinstance(expected[0], Instruction):
+            self._remember(expected, found)
+            expected, found = plain(expected), plain(found)
+        assert found == expected
+
+    def _remember(self, expected: Sequence[Instruction], found: Sequence[Instruction]) -> None:
+        sends = ([one for one in of if isinstance(one, Send)] for of in (expected, found))
+        self._sent |= {id(one.header): other for one, other in zip(*sends, strict=True)}
+
+
+def _event(name: str) -> Callable[..., Any]:
+    def event(self: Both, *arguments: Any, **options: Any) -> Any:
+        given = [
+            [*argument]
+            if isinstance(argument, Iterable) and not isinstance(argument, tuple | bytes | PackedBlocks)
+            else argument
+            for argument in arguments
+        ]
+        try:
+            expected = getattr(self.specification, name)(*given, **options)
+        except ProtocolError as error:
+            try:
+                getattr(self.native, name)(*given, **options)
+            except ProtocolError as other:
+                assert _start(str(other)) == _start(str(error))
+                raise error from None
+            raise AssertionError(f"the native core takes what is refused: {error}") from error
+        self._same(expected, getattr(self.native, name)(*given, **options))
+        self._same_state()
+        return expected
+
+    return event
+
+
+for _name in EVENTS:
+    setattr(Both, _name, _event(_name))
+
+
+def _start(error: str) -> str:
+    return error[:25]
+
+
+def plain(instructions: Sequence[Instruction]) -> list[Any]:
+    """Instructions as they can be compared: results one by one."""
+    found: list[Any] = []
+    for one in instructions:
+        if isinstance(one, Deliver):
+            found += zip(one.results, one.hints.tolist(), one.times.tolist(), strict=True)
+        else:
+            found.append((one.header, one.values) if isinstance(one, Send) else one)
+    return found

@@ -1,0 +1,548 @@
+"""The worker's side of the protocol, without I/O.
+
+Events go in (an iteration begins, a block is ready, a packet came, time passed, a peer answered); instructions come out
+(send a packet, deliver a result, encode again, ask the peers, the iteration is complete).  No sockets, no clock, no
+threads: time is whatever the caller passes as `now`, in seconds.  The agent, the tests and the simulator drive the
+same object.
+
+    begin(i) --> block open --contribute--> waiting --window--> in flight --RESULT / LATE--> closed
+                     |                                              | timer: send again
+                     +---------------- RESULT / LATE ---------------+ FORMAT_MISMATCH: encode again; STALE: ask peers
+
+A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not
+(a late gradient that is merged).  A block closes by its result, whoever is in it.  Results of later iterations that
+arrive early are kept until their iteration begins; then everything that others have already finished closes at once.
+An iteration has the blocks that begin() is told, the same for every worker.
+
+What a slot sums at, scale and lanes, its first contribution decides; it stays so as long as the slot has its block.
+So a FORMAT_MISMATCH, which tells it, is always true, however late it comes and whichever attempt it answers: a request
+that is as the slot wants it is left alone, any other one is made anew.
+
+When the switch has lost its slots a new generation of them begins: after regroup() nothing is sent and no answer of an
+earlier generation is taken; after resume(), when every worker has heard of it and has fetched what the others hold,
+everything that is still open is sent again.  Without that, a block that one worker has a result of could be summed
+again for the others.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.core import Statistics, check_window
+from kofn.host.protocol.instructions import (
+    AskPeers,
+    Complete,
+    Deliver,
+    EncodeAgain,
+    Instruction,
+    Packed,
+    Send,
+    request_of,
+)
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.wire.packet import PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
+from tests.host.protocol.specification.history import History, check_same
+from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
+from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
+from tests.host.protocol.specification.slot_query import SlotQuery
+
+_RESULT = int(Kind.RESULT)
+_RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
+
+PULLS_BEFORE_PEERS = 3
+"""Unanswered requests for a closed block after which its slot is taken to be lost."""
+
+
+class _Waiting(NamedTuple):
+    """A contribution that waits for the window."""
+
+    values: bytes
+    scale: int
+    lanes: int
+    weight: int
+    flags: int
+    counts: bool
+
+
+class Protocol:
+    """One worker's blocks of one job, iteration after iteration.
+
+    Blocks have the job's `layout`; `slots` of the job (a power of two); of an iteration's blocks at most `window` from
+    the first open one on are in flight; results of the last `keep` iterations stay available for peers, and who was in
+    them for `keep_members` iterations.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: int,
+        rank: int,
+        layout: BlockLayout,
+        slots: int,
+        window: int,
+        rto_s: float,
+        keep: int = 64,
+        keep_members: int = 100_000,
+    ) -> None:
+        check_window(window, slots)
+        self.rank = rank
+        self.statistics = Statistics()
+        self._template = KofnHeader(job=job, worker=rank)
+        self._slots = slots
+        self._window = window
+        self._history = History(keep=keep, keep_members=keep_members)
+        self._in_flight = InFlight(rto_s)
+        self._waiting: dict[int, _Waiting] = {}  # by request
+        self._launched: set[int] = set()  # requests that were sent in this iteration
+        self._blocks = IterationBlocks(layout=layout)
+        self._newest = 0  # latest iteration of which any result was seen
+        self.k = 0
+        """In force when that was made; 0: not known."""
+        self.regrouping = False
+        """Between regroup() and resume()."""
+        self.query = SlotQuery()
+        """Who is in a block that does not close, if that was asked in this iteration."""
+
+    # -- events
+
+    def begin(
+        self,
+        iteration: int,
+        now: float,
+        blocks: Sequence[int] | None = None,
+        lanes: int = Lanes.BITS_32,
+        first: int | None = None,
+    ) -> list[Instruction]:
+        """Start the next iteration; closes what others have already closed and pulls the rest of it.
+
+        `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
+        of those planned for them, but for the summary block.  Both must be the same for every worker.
+        """
+        if self._blocks.open:
+            raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")
+        if iteration <= self.iteration:
+            raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
+        begun = iteration_blocks(self.layout, iteration, blocks, lanes, first)
+        self.query.forget()
+        self._history.forget(iteration)
+        known = self._history.of(iteration)
+        begun.check_known(known)
+        begun.open -= known.keys()
+        self._blocks = begun
+        self._launched.clear()
+        self._in_flight.begin(now if known else None)
+        delivered: list[tuple[Result, int | None]] = [(known[block], None) for block in sorted(known)]
+        instructions: list[Instruction] = [_deliver(delivered, now)] if known else []
+        if not begun.open:
+            instructions.append(Complete(iteration=iteration))
+        return instructions + self._pull(now)
+
+    def contribute(
+        self,
+        block: int,
+        packed: Packed,
+        *,
+        now: float,
+        part: int = 0,
+        counts: bool = True,
+        uses: int | None = None,
+    ) -> list[Instruction]:
+        """As contribute_all() with one block."""
+        return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
+
+    def contribute_all(
+        self,
+        ready: Iterable[tuple[int, Packed]],
+        *,
+        now: float,
+        part: int = 0,
+        counts: bool = True,
+        uses: int | None = None,
+    ) -> list[Instruction]:
+        """This part of the worker's contribution to some blocks is ready; nothing happens where they have closed.
+
+        `counts`: whether it is one of the k.  `uses`: the lanes that the worker sends in by now, where a slot wanted
+        others for a block (None: its lanes); the others are told when they are narrower than planned.
+        """
+        if self.left_behind:
+            return []
+        instructions: list[Instruction] = []
+        for block, (values, scale, lanes, weight) in ready:
+            if block in self._blocks.open:
+                self.layout.words_of(block, lanes)  # refuses lanes that it cannot be sent in
+                flags = self._blocks.flags(lanes if uses is None else uses)
+                self._waiting[request_of(block, part)] = _Waiting(values, scale, lanes, weight, flags, counts)
+                instructions += self._launch_waiting(self._blocks.place(block), now)
+        return instructions + self._pull(now)
+
+    def packet_in(self, header: KofnHeader, values: bytes, now: float) -> list[Instruction]:
+        """An answer of the switch."""
+        return self.packets_in([(header, values)], now)
+
+    def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> list[Instruction]:
+        """Answers of the switch that have come together: headers and values."""
+        instructions: list[Instruction] = []
+        news, job, generation = _News(), self._template.job, self.generation
+        for header, values in packets:
+            kind = header.kind
+            if header.job != job or kind < _RESULT:
+                self.statistics.foreign += 1
+            elif header.generation != generation:
+                self.statistics.other_generation += 1
+            elif kind in _RESULTS and request_of(header.block, header.part) not in self._in_flight.probed:
+                self._result(header, values, news)
+            else:
+                instructions += self._go_on(news, now)
+                news = _News()
+                if kind in _RESULTS:
+                    self._probed(header)
+                    self._result(header, values, news)
+                elif not self.query.hears(header):
+                    instructions += self._not_taken(header, now)
+        return instructions + self._go_on(news, now)
+
+    def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
+        """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
+
+        One without values says nothing that could be applied.  `hint`: as in Deliver.
+        """
+        news = _News()
+        self._note(result, hint, news)
+        return self._go_on(news, now)
+
+    def timer(self, now: float) -> list[Instruction]:
+        """Send again what has waited too long."""
+        return [instruction for request in self._in_flight.due(now) for instruction in self._send_again(request, now)]
+
+    def ask_slot(self) -> list[Instruction]:
+        """Ask the switch who is in the first open block; `query` has what it answers.  Nothing while regrouping."""
+        if self.regrouping or not self._blocks.open:
+            return []
+        asked = self.query.ask(self._request(self.missing[0]), self.layout)
+        return [Send(asked, bytes(asked.words * WORD_BYTES))]
+
+    def leaves(self, sent: Send, at: float) -> None:
+        """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
+        flight = self._in_flight.by_request.get(request_of(sent.header.block, sent.header.part))
+        if flight is not None and flight.header is sent.header:
+            self._in_flight.leaves(flight, at)
+
+    def withdraw(self, blocks: Iterable[int]) -> list[int]:
+        """Take back what waits of part 0 of these blocks and was never sent, to encode it anew; which these are."""
+        wanted = (block for block in blocks if request_of(block, 0) not in self._launched)
+        return [block for block in wanted if self._waiting.pop(request_of(block, 0), None) is not None]
+
+    def enter(self, generation: int) -> None:
+        """Speak of these slots, where none newer are known: before the first begin()."""
+        self._template = self._template._replace(generation=max(generation, self.generation))
+
+    def jump(
+        self,
+        iteration: int,
+        now: float,
+        blocks: Sequence[int] | None = None,
+        lanes: int = Lanes.BITS_32,
+        first: int | None = None,
+    ) -> list[Instruction]:
+        """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
+        self._blocks.open.clear()
+        self._in_flight.by_request.clear()
+        self._waiting.clear()
+        return self.begin(iteration, now, blocks, lanes, first)
+
+    def others_reached(self, iteration: int) -> None:
+        """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
+        self._newest = max(self._newest, iteration)
+
+    def regroup(self, generation: int) -> None:
+        """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
+        if generation <= self.generation:
+            return  # said before
+        self._template = self._template._replace(generation=generation)
+        self.regrouping = True
+        self.statistics.regroups += 1
+        for request, flight in self._in_flight.by_request.items():
+            if flight.header.kind == Kind.CONTRIBUTE:
+                mine = flight.header
+                self._waiting[request] = _Waiting(
+                    flight.values, mine.scale, mine.lanes, mine.weight, mine.flags, bool(mine.count)
+                )
+        self._in_flight.by_request.clear()
+        self._blocks.slot_lanes.clear()
+        self._in_flight.begin(None)
+
+    def resume(self, now: float) -> list[Instruction]:
+        """Everyone has regrouped, and the results that peers hold are in: send what is open."""
+        self.regrouping = False
+        places = sorted({self._blocks.place(request // PARTS) for request in self._waiting})
+        return [send for place in places for send in self._launch_waiting(place, now)] + self._pull(now)
+
+    # -- state that callers look at
+
+    @property
+    def layout(self) -> BlockLayout:
+        return self._blocks.layout
+
+    @property
+    def iteration(self) -> int:
+        """The current one; 0 before the first."""
+        return self._blocks.iteration
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Those of the current iteration, ascending."""
+        return self._blocks.blocks
+
+    @property
+    def generation(self) -> int:
+        """Of the slots that this worker speaks of."""
+        return self._template.generation
+
+    @property
+    def deadline(self) -> float | None:
+        """When timer() is due; None while nothing is in flight."""
+        return self._in_flight.deadline
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether the others have finished the current iteration: results of a later one were seen."""
+        return self._newest > self.iteration
+
+    @property
+    def over(self) -> bool:
+        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        return not self._blocks.open or self.left_behind
+
+    def is_over(self, iteration: int) -> bool:
+        """Whether an iteration that was begun here is over, here or elsewhere."""
+        return self.over or self.iteration > iteration
+
+    @property
+    def missing(self) -> list[int]:
+        """Open blocks of the current iteration, ascending."""
+        return sorted(self._blocks.open)
+
+    @property
+    def share(self) -> float:
+        """Of the current iteration's blocks those that are closed, 0 to 1."""
+        return 1 - len(self._blocks.open) / max(1, len(self._blocks.blocks))
+
+    @property
+    def open(self) -> Collection[int]:
+        """Open blocks of the current iteration."""
+        return self._blocks.open
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> Collection[int]:
+        """Blocks whose part 0 was contributed and waits for the window."""
+        return [request // PARTS for request in self._waiting if not request % PARTS]
+
+    def results(self, first: int, last: int) -> Iterator[Result]:
+        """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
+        return self._history.results(first, last)
+
+    def results_of(self, iteration: int) -> BlockResults:
+        known = self._history.of(iteration)
+        return BlockResults.of([known[block] for block in sorted(known)])
+
+    # -- inside
+
+    def _result(self, header: KofnHeader, values: bytes, news: "_News") -> None:
+        """The switch's result of a block."""
+        block, blocks = header.block, self._blocks
+        if block >= blocks.total:  # of another job: nothing is done about it
+            return
+        if block == blocks.layout.blocks or blocks.words.get(header.lanes) != header.words:
+            check_words(blocks.layout, header)
+        self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
+
+    def _probed(self, header: KofnHeader) -> None:
+        """A result of a block that was asked for again in a silence."""
+        if header.kind == Kind.LATE and header.iteration == self.iteration:
+            self._in_flight.late(request_of(header.block, header.part))
+
+    def _note(self, result: Result, hint: int | None, news: "_News") -> None:
+        """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
+        (iteration, block), blocks = result.id, self._blocks
+        if block >= blocks.total or iteration < blocks.iteration or not result.values:
+            return
+        known = self._history.of(iteration)
+        if block in known:
+            check_same(known[block], result)
+            return
+        if iteration == blocks.iteration and block not in blocks.open:
+            blocks.check_known([block])
+        known[block] = result
+        news.any = True
+        if iteration >= self._newest:
+            self._newest, self.k = iteration, result.k
+        if iteration == blocks.iteration:
+            blocks.open.discard(block)
+            for part in range(PARTS) if self._waiting else ():
+                self._waiting.pop(request_of(block, part), None)
+            news.delivered.append((result, hint))
+
+    def _go_on(self, news: "_News", now: float) -> list[Instruction]:
+        """Results have been noted, perhaps."""
+        if not news.any:
+            return []
+        instructions: list[Instruction] = [_deliver(news.delivered, now)] if news.delivered else []
+        if news.delivered and not self._blocks.open:
+            instructions.append(Complete(iteration=self.iteration))
+        flying = self._in_flight.by_request
+        closed = (request_of(result.id.block, part) for result, _ in news.delivered for part in range(PARTS))
+        if answered := [request for request in closed if request in flying]:
+            self._in_flight.answered(answered, now)
+        for result, _ in news.delivered:
+            instructions += self._launch_waiting(self._blocks.place(result.id.block) + self._window, now)
+        return instructions + self._pull(now)
+
+    def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
+        """STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more."""
+        request = request_of(header.block, header.part)
+        if header.iteration != self.iteration or request not in self._in_flight.by_request:
+            return []
+        if header.kind == Kind.STALE:
+            return self._stale(request, now)
+        return self._refused(request, header, now)
+
+    def _send_again(self, request: int, now: float) -> list[Instruction]:
+        """A request once more; a PULL that the switch does not answer is for the peers."""
+        flight = self._in_flight.mark_sent_again(request, now)
+        self.statistics.retransmissions += 1
+        self._count(flight.header, flight.values)
+        again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
+        if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
+            again += self._ask_peers(flight)
+        return again
+
+    def _request(self, block: int) -> KofnHeader:
+        """A contribution to an open block, as it would be sent now."""
+        return self._header(request_of(block, 0), _Waiting(b"", 0, self._blocks.lanes(block), 1, 0, True))
+
+    def _pull(self, now: float) -> list[Instruction]:
+        """Once the others are further, what is open here is closed there: ask for it without waiting for our gradient.
+
+        Every open block that nothing was sent for, as far as the window allows.
+        """
+        instructions: list[Instruction] = []
+        if not self.left_behind or self.regrouping:
+            return instructions
+        blocks, asked = self._blocks, self._in_flight.by_request.keys() | self._waiting.keys()
+        for place, block in enumerate(blocks.blocks):
+            if block not in blocks.open or not self._may_leave(place):
+                continue
+            if any(request_of(block, part) in asked for part in range(PARTS)):
+                continue
+            self.statistics.pulls += 1
+            header = self._request(block)._replace(kind=Kind.PULL)
+            instructions.append(self._launch(header, bytes(header.words * WORD_BYTES), now))
+        return instructions
+
+    def _may_leave(self, place: int) -> bool:
+        """Whether the block at this place of the iteration may be in its slot."""
+        before = place - self._window
+        return before < 0 or self._blocks.blocks[before] not in self._blocks.open
+
+    def _launch_waiting(self, place: int, now: float) -> list[Instruction]:
+        """Send what waits of the block at a place, if it may leave."""
+        if self.regrouping or place >= len(self._blocks.blocks) or not self._may_leave(place):
+            return []
+        requests = [request_of(self._blocks.blocks[place], part) for part in range(PARTS)]
+        ready = [(request, self._waiting.pop(request)) for request in requests if request in self._waiting]
+        return [self._launch(self._header(request, waits), waits.values, now) for request, waits in ready]
+
+    def _launch(self, header: KofnHeader, values: bytes, now: float) -> Send:
+        """Put a request in flight."""
+        self._in_flight.launch(request_of(header.block, header.part), header, values, now)
+        self._launched.add(request_of(header.block, header.part))
+        self._count(header, values)
+        return Send(header, values)
+
+    def _count(self, header: KofnHeader, values: bytes) -> None:
+        if header.kind == Kind.CONTRIBUTE:
+            self.statistics.wire_bytes += len(values)
+
+    def _header(self, request: int, ready: _Waiting) -> KofnHeader:
+        blocks, mine = self._blocks, self._template
+        block, part = divmod(request, PARTS)
+        return KofnHeader(
+            job=mine.job,
+            worker=mine.worker,
+            lanes=ready.lanes,
+            flags=ready.flags,
+            words=blocks.words_of(block, ready.lanes),
+            generation=mine.generation,
+            iteration=blocks.iteration,
+            block=block,
+            slot=blocks.slot(block) % self._slots,
+            scale=ready.scale,
+            count=int(ready.counts),
+            part=part,
+            weight=ready.weight,
+        )
+
+    def _stale(self, request: int, now: float) -> list[Instruction]:
+        """The slot has moved on; the request stays in flight, so that the timer repeats it."""
+        self.statistics.stale += 1
+        self._in_flight.heard(now)
+        return self._ask_peers(self._in_flight.by_request[request])
+
+    def _ask_peers(self, flight: InFlightRequest) -> list[Instruction]:
+        """At most once for each time the request is sent."""
+        if flight.asked_peers:
+            return []
+        flight.asked_peers = True
+        return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
+
+    def _refused(self, request: int, header: KofnHeader, now: float) -> list[Instruction]:
+        """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
+        self.statistics.refused += 1
+        check_words(self.layout, header)
+        mine = self._in_flight.by_request[request].header
+        pulls = mine.kind == Kind.PULL  # nobody looks at its scale
+        if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
+            return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
+        self._blocks.slot_lanes[header.block] = header.lanes
+        del self._in_flight.by_request[request]
+        if pulls or self.left_behind:
+            return self._pull(now)
+        block, part, counts = header.block, header.part, bool(mine.count)
+        return [EncodeAgain(block=block, part=part, counts=counts, scale=header.scale, lanes=header.lanes)]
+
+
+@dataclass(slots=True)
+class _News:
+    """What has been learnt from answers that came together: whether anything, and what is to be delivered."""
+
+    any: bool = False
+    delivered: list[tuple[Result, int | None]] = field(default_factory=list)
+
+
+def _deliver(delivered: list[tuple[Result, int | None]], now: float) -> Deliver:
+    results, hints = zip(*delivered, strict=True)
+    return Deliver(
+        BlockResults.of(results), np.array([-1 if hint is None else hint for hint in hints]), np.full(len(hints), now)
+    )
+
+
+def _result(header: KofnHeader, values: bytes) -> Result:
+    """The result that a RESULT or LATE packet carries."""
+    return Result(
+        BlockId(header.iteration, header.block),
+        header.scale,
+        header.lanes,
+        header.k,
+        header.count,
+        header.weight,
+        header.members,
+        values,
+    )

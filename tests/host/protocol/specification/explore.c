@@ -1,0 +1,66 @@
+/* What those need who explore every future of a core: copies of it, and timers that ring as they like. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+static void copy_flights(struct in_flight *to, const struct in_flight *from) {
+    struct flight **by_request = to->by_request;
+    uint8_t *probed = to->probed;
+    *to = *from;
+    to->by_request = by_request, to->probed = probed;
+    to->first = to->last = to->unused = NULL;
+    memcpy(probed, from->probed, (size_t)from->requests);
+    for (const struct flight *flight = from->first; flight; flight = flight->later) {
+        struct flight *copy = malloc(sizeof *copy);
+        *copy = *flight;
+        copy->earlier = to->last, copy->later = NULL;
+        *(to->last ? &to->last->later : &to->first) = copy;
+        to->last = by_request[flight->request] = copy;
+    }
+}
+
+static void copy_history(struct history *to, const struct history *from) {
+    for (int64_t at = from->first; at < from->end; at++) {
+        const struct iteration_results *of = from->whole + at;
+        struct iteration_results *copy = history_of(to, of->iteration);
+        copy->known = of->known;
+        memcpy(copy->results, of->results, (size_t)from->blocks * sizeof *of->results);
+        for (int64_t block = 0; block < from->blocks; block++)
+            if (of->results[block].values) {
+                copy->results[block].values = history_buffer(to);
+                memcpy(copy->results[block].values, of->results[block].values, (size_t)of->results[block].size);
+            }
+    }
+}
+
+struct core *core_copy(const struct core *from) {
+    const struct history *history = &from->history;
+    struct core *to = core_open(from->job, from->rank, &from->layout, from->slots, from->window,
+                                from->in_flight.waiting.initial_s, history->keep, history->keep_members);
+    struct core kept = *to;
+    const size_t blocks = (size_t)from->total, requests = blocks * KOFN_PARTS;
+    *to = *from;
+    to->blocks = kept.blocks, to->place = kept.place, to->open = kept.open, to->slot_lanes = kept.slot_lanes;
+    to->waiting = kept.waiting, to->launched = kept.launched, to->news = kept.news, to->due = kept.due;
+    to->zeros = kept.zeros, to->instructions = NULL, to->instructions_capacity = 0;
+    to->in_flight = kept.in_flight, to->history = kept.history;
+    memcpy(to->blocks, from->blocks, blocks * sizeof *to->blocks);
+    memcpy(to->place, from->place, blocks * sizeof *to->place);
+    memcpy(to->open, from->open, blocks);
+    memcpy(to->slot_lanes, from->slot_lanes, blocks);
+    memcpy(to->waiting, from->waiting, requests * sizeof *to->waiting);
+    memcpy(to->launched, from->launched, requests);
+    copy_flights(&to->in_flight, &from->in_flight);
+    copy_history(&to->history, &from->history);
+    to->results = to->iteration ? history_find(&to->history, to->iteration) : NULL;
+    return to;
+}
+
+/* One request's time is up now, and no other's. */
+void core_ring(struct core *core, int64_t request, double now) {
+    core->in_flight.probe_at_s = INFINITY;
+    for (struct flight *flight = core->in_flight.first; flight; flight = flight->later)
+        flight->deadline_s = flight->request == request ? now : INFINITY;
+}

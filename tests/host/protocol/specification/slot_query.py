@@ -1,0 +1,55 @@
+"""Who is in a block that does not close: what a worker asks the switch when it has waited for long.
+
+A PULL with a number of words that the block never has is FORMAT_MISMATCH as long as the slot has the block, open or
+closed, and a refusal tells who is in it.
+"""
+
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.wire.packet import Kind, KofnHeader, Lanes, members_of
+
+
+class SlotQuery:
+    """The latest question of one worker, and its answer."""
+
+    def __init__(self) -> None:
+        self._asked: KofnHeader | None = None
+        self._members: int | None = None
+
+    def ask(self, request: KofnHeader, layout: BlockLayout) -> KofnHeader:
+        """What to send instead of this request, for a block of this shape, to hear who is in it."""
+        known = {layout.words_of(request.block, code) for code in Lanes if layout.allows(request.block, code)}
+        other = next(words for words in range(1, len(known) + 2) if words not in known)
+        before, self._asked = self._asked, request._replace(kind=Kind.PULL, words=other)
+        if before is None or _block(before) != _block(self._asked):
+            self._members = None
+        return self._asked
+
+    def hears(self, answer: KofnHeader) -> bool:
+        """Whether this is the answer; it is nothing to the protocol then."""
+        asked = self._asked
+        if asked is None or answer.kind != Kind.FORMAT_MISMATCH or answer.words != asked.words:
+            return False
+        if _block(answer) != _block(asked):
+            return False
+        self._members = answer.members
+        return True
+
+    def forget(self) -> None:
+        """Nothing is asked any more."""
+        self._asked = None
+
+    def describe(self, workers: int) -> str:
+        """What is known by now of the slot, in a job of so many workers."""
+        if self._asked is None:
+            return "nobody was asked why"
+        if self._members is None:
+            return f"nobody answers for block {self._asked.block}"
+        missing = sorted(set(range(workers)) - set(members_of(self._members)))
+        ranks = " and ".join(map(str, missing))
+        who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
+        return f"in block {self._asked.block} the switch has {who}"
+
+
+def _block(header: KofnHeader) -> tuple[int, int, int]:
+    """Which block a packet is about."""
+    return header.generation, header.iteration, header.block

@@ -1,0 +1,118 @@
+"""When a request is sent again, by the specification: the native core does the same (specification/both.py)."""
+
+import math
+
+import pytest
+
+from kofn.host.wire.packet import KofnHeader
+from tests.host.protocol.specification.in_flight import InFlight
+from tests.host.protocol.specification.timeout import PATIENCE_MIN_S, RTO_MIN_S
+
+
+def flights(*leaves_s: float) -> InFlight:
+    """Blocks 0, 1, ... handed out at 0, each of which leaves then; their first timeout is 50 ms."""
+    made = InFlight(0.05)
+    for block, at in enumerate(leaves_s):
+        made.launch(block, KofnHeader(block=block), b"", 0.0)
+        if at:
+            made.leaves(made.by_request[block], at)
+    return made
+
+
+def test_silence_counts_from_when_the_first_packet_leaves() -> None:
+    assert flights(0.0, 0.5).deadline == pytest.approx(0.05)
+    assert flights(0.04, 0.5).deadline == pytest.approx(0.04 + 0.05)
+
+
+def test_silence_counts_from_the_next_packet_when_all_that_have_left_are_answered() -> None:
+    made = flights(0.0, 0.5, 0.6)
+    made.answered([0], 0.01)
+    assert made.deadline == pytest.approx(0.5 + 0.05)
+
+
+def test_only_what_has_left_is_repeated_in_silence() -> None:
+    made = flights(0.0, 0.5, 0.6)
+    for _ in range(2):
+        assert made.deadline is not None
+        assert made.deadline < 0.5
+        assert made.due(made.deadline) == [0]
+
+
+def test_what_has_not_left_is_not_overtaken() -> None:
+    made = flights(0.4, 0.5)
+    made.answered([1], 0.01)
+    assert made.by_request[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
+
+
+def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
+    made = flights(0.5)
+    made.answered([0], 0.01)
+    for block in (1, 2):
+        made.launch(block, KofnHeader(block=block), b"", float(block))
+    made.answered([1], 1.01)
+    made.mark_sent_again(2, 2.05)
+    made.answered([2], 2.051)
+    assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"
+
+
+def test_answers_that_come_together_are_one_wait() -> None:
+    """Eight every 10 ms: a pause of twice as much is silence, not one of a few milliseconds."""
+    made = flights(*[0.0] * 64)
+    for batch in range(6):
+        now = 0.05 + batch / 100
+        made.answered(range(8 * batch, 8 * batch + 8), now)
+    assert made.deadline is not None
+    assert made.deadline - now >= 0.02 - 1e-9
+
+
+def moving(*gaps_s: float, more: int = 4) -> tuple[InFlight, float]:
+    """Block after block was answered, with these pauses; so many are still to come. And when the last one was."""
+    made, now = flights(*[0.0] * (1 + len(gaps_s) + more)), 0.001
+    made.answered([0], now)
+    for block, gap_s in enumerate(gaps_s, 1):
+        now += gap_s
+        made.answered([block], now)
+        for other in made.by_request.values():
+            other.deadline = math.inf  # nothing was overtaken
+    return made, now
+
+
+def repeat_in_silence(made: InFlight) -> float:
+    """What a silence says is to be sent again, is; and when that was."""
+    assert made.deadline is not None
+    now = made.deadline
+    for block in made.due(now):
+        made.mark_sent_again(block, now)
+    return now
+
+
+def test_the_tail_is_asked_for_before_the_timeout() -> None:
+    made, answered = moving(*[0.004, 0.012] * 20)
+    first = repeat_in_silence(made)
+    second = repeat_in_silence(made)
+    third = repeat_in_silence(made)
+    assert 0.012 < first - answered < 0.8 * (second - first)
+    assert third - second == pytest.approx(2 * (second - first))
+
+
+@pytest.mark.parametrize(("after_s", "learns"), [(0.0005, True), (0.002, False), (0.02, True)])
+def test_what_comes_soon_after_it_was_asked_for_again_had_been_lost(after_s: float, learns: bool) -> None:
+    """Others were waited for where it comes later; or before any answer can."""
+    made, answered = moving(*[0.006] * 20)
+    assert made.deadline is not None
+    usual = made.deadline - answered
+    again = repeat_in_silence(made)
+    made.answered([21], again + after_s)
+    assert (made.deadline - (again + after_s) > 1.05 * usual) == learns
+
+
+def test_what_is_lost_again_is_not_waited_for_as_others_are() -> None:
+    """The first answer took 100 ms, because k workers had to be there; a way there and back takes 1 ms."""
+    made = flights(*[0.0] * 8)
+    made.answered([0], 0.1)
+    made.launch(8, KofnHeader(block=8), b"", 0.1)
+    made.answered([8], 0.101)
+    made.mark_sent_again(1, 0.102)
+    made.launch(9, KofnHeader(block=9), b"", 0.103)
+    made.answered([9], 0.104)
+    assert made.by_request[1].deadline == pytest.approx(0.102 + RTO_MIN_S)

@@ -1,0 +1,43 @@
+"""Who is missing in a block that does not close: the question, its answer, and what is none."""
+
+import pytest
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.instructions import Packed, Send
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from tests.host.protocol.specification.both import Both as Protocol
+
+
+def described(protocol: Protocol) -> str:
+    """By both."""
+    (found,) = {query.describe(4) for query in (protocol.specification.query, protocol.native.query)}
+    return found
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 3])
+def test_a_slot_query_hears_who_is_in_an_open_block(lanes: int) -> None:
+    """Whatever lanes the block is summed in; not what answers something else."""
+    layout = BlockLayout(blocks=4, words=8, widest=32)
+    protocol = Protocol(job=1, rank=1, layout=layout, slots=8, window=4, rto_s=0.05)
+    rules = SlotModel(workers=4, k=4, slots=8)
+    protocol.begin(3, 0.0, [2], lanes)
+    assert described(protocol) == "nobody was asked why"
+    values = bytes(WORD_BYTES * layout.words_of(2, lanes))
+    (request,) = protocol.contribute(2, Packed(values, 3, lanes, WEIGHT_UNIT), now=0.0)
+    assert isinstance(request, Send)
+    for rank in (1, 3):
+        assert rules.handle(request.header._replace(worker=rank), values) == []
+    (asked,) = protocol.ask_slot()
+    assert (asked.header.kind, described(protocol)) == (Kind.PULL, "nobody answers for block 2")
+    ((_, answer, told),) = rules.handle(asked.header, asked.values)
+    assert protocol.packet_in(answer._replace(block=1), told, 0.0) == []
+    with pytest.raises(ProtocolError, match="another number of words"):
+        protocol.packet_in(answer._replace(words=request.header.words), told, 0.0)
+    assert described(protocol) == "nobody answers for block 2"
+    assert protocol.packet_in(answer, told, 0.0) == []
+    assert described(protocol) == "in block 2 the switch has workers 0 and 2 missing"
+    protocol.jump(4, 0.0, [2], lanes)
+    protocol.packet_in(answer, told, 0.0)
+    assert described(protocol) == "nobody was asked why"
