@@ -130,6 +130,7 @@ class Zeros:
     uses = 0
     slice_blocks = 1
     waits = False
+    awaits_pieces = False
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()

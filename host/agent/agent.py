@@ -24,6 +24,7 @@ from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LateRule, Treatment
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.driver import Driver
+from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S, IterationWait
 from kofn.host.agent.peer_source import PeerSource, check_settled, settle
 from kofn.host.agent.recorder import Recorder
@@ -33,9 +34,10 @@ from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
-from kofn.host.errors import AgentError, HostError
+from kofn.host.errors import AgentError
 from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
@@ -143,6 +145,10 @@ class Agent:
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
+        self._give_up_s = give_up_s
+        self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
+        self._put = asyncio.Event()
+        """A piece was put since this was cleared."""
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
 
@@ -194,24 +200,28 @@ class Agent:
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
+        stream: GradientStream | None = None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
         """Contribute a gradient to the current iteration and wait for the iteration's end.
 
         It was begun in iteration `begun` (None: the current one), as this worker's `batch`-th one there; None where it
         is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
         that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
-        an end is waited for only if it counts.  With `stay` none is.
+        an end is waited for only if it counts.  With `stay` none is.  `stream`: where the gradient comes from, piece by
+        piece, while this waits, and where the means of the current iteration go.
 
         Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
         the iterations that have ended, in order.  A State among them replaces all before it: the results were too old
-        to be had.  GradientError for a gradient that is not finite; AgentError when no result comes for `give_up_s`.
+        to be had.  GradientError for a gradient that is not finite; AgentError when no result or no piece comes for
+        `give_up_s`.
         """
         watch = Stopwatch()
         watch.turn("wait")
+        gradient = gradient if stream is None else stream.pieces.values
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
         since = self.iteration if begun is None else begun
-        coroutine = self._exchange(gradient, since, batch, stay=stay)
+        coroutine = self._exchange(gradient, since, batch, stay=stay, stream=stream)
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         exchanged = exchange.result()
         watch.turn("decode")
@@ -284,9 +294,10 @@ class Agent:
         """The switch has lost the job's slots: be silent until resume()."""
         self.protocol.regroup(generation)
 
-    def fail(self, error: HostError) -> None:
+    def fail(self, error: Exception) -> None:
         """This worker cannot go on: the training thread is told."""
         self._iteration_wait.fail(error)
+        self._put.set()
 
     def treat(self, treatment: Treatment) -> None:
         self._driver.rule = RULES[treatment.rule]
@@ -333,26 +344,57 @@ class Agent:
         batch: int,
         *,
         stay: bool,
+        stream: GradientStream | None,
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
+        pieces = None if stream is None else stream.pieces
         try:
             await self._advance(0)
             current = self.protocol.iteration
             self.age = current - begun
             if self._ended:
                 return _Exchanged(None, self._told(), watch.times())
+            if stream is not None:
+                await self._open(stream, current=begun == current)
             if gradient is not None:
                 with watch.during("encode"):
-                    self.encoder.enter(gradient, begun, batch=batch, current=current)
+                    self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces)
             waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()
+            if pieces is not None:
+                await self._all_put(pieces)
             if waits:
                 await self._advance(current)
         finally:
             self._driver.drop_encoding()
-            self._watch = None
+            self._watch = self._stream = None
         return _Exchanged(handed_s, self._told(), watch.times())
+
+    async def _open(self, stream: GradientStream, *, current: bool) -> None:
+        """Take its pieces as they come; what is late is treated as a whole."""
+        stream.pieces.changed = lambda: self._loop.call_soon_threadsafe(self._piece_put)
+        if not current:
+            await self._all_put(stream.pieces)
+        else:
+            self._stream = stream
+            stream.follow(self._sums)
+
+    def _piece_put(self) -> None:
+        self._put.set()
+        self._feed()
+
+    async def _all_put(self, pieces: Pieces) -> None:
+        """Every piece is there; AgentError where none comes for long."""
+        while not pieces.whole:
+            self._put.clear()
+            try:
+                async with asyncio.timeout(self._give_up_s):
+                    await self._put.wait()
+            except TimeoutError as error:
+                raise AgentError(f"no piece was put in {self._give_up_s:g} s: {pieces.described}") from error
+            self._iteration_wait.check()
+        self._feed()
 
     async def _skip(self) -> list[Ended]:
         """Wait for the end of the iteration that the training thread works on."""
@@ -438,7 +480,7 @@ class Agent:
         try:
             yield
         except Exception as error:  # a codec may be anybody's
-            self._iteration_wait.fail(error)
+            self.fail(error)
 
     def _ask_slot(self) -> None:
         """Who is missing in a block that does not close?  Perhaps all that comes is no packet."""
@@ -463,6 +505,8 @@ class Agent:
         """Sum up results of the current iteration."""
         if results.iteration == self.protocol.iteration:  # else a replica has come instead
             self._sums.add(results)
+            if self._stream is not None:
+                self._stream.follow(self._sums)
 
     def completed(self) -> None:
         self._iteration_wait.put(self._sums)

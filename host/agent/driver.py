@@ -58,8 +58,13 @@ class Sender(Protocol):
     def enter_rest(self) -> None:
         """Enter what slices() have not entered of the gradient."""
 
+    @property
+    def awaits_pieces(self) -> bool:
+        """Whether the gradient that was entered last is still computed."""
+
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """Encode what the iteration sends; the blocks of each slice as soon as it is encoded."""
+        """Encode what the iteration sends; the blocks of each slice as soon as it is encoded, none while its pieces are
+        awaited."""
 
     def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
         """Encode what is pending as another part of the contribution: the part, and its blocks."""
@@ -173,12 +178,20 @@ class Driver:
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
             with self._effects.during("encode"):
-                blocks = None if self.protocol.over else next(self._slices, None)
+                blocks = self._next_slice(self._slices)
             if blocks is None:
                 self.finish_encoding()
+            elif not blocks:
+                return
             else:
                 with self._effects.during("send"):
                     self._contribute(blocks, now)
+
+    def _next_slice(self, slices: Iterator[list[int]]) -> list[int] | None:
+        """None: no more is sent; empty: its pieces are not there yet."""
+        if self.protocol.over:
+            return [] if self.encoder.awaits_pieces else None
+        return next(slices, None)
 
     def finish_encoding(self) -> None:
         """Enter the rest of the gradient that was contributed last, if there is one; it is not sent any more."""

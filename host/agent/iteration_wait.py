@@ -32,6 +32,7 @@ class IterationWait:
         self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
         self._workers = workers
         self._ended: asyncio.Queue[Sums | ReplicaState | Exception] = asyncio.Queue()
+        self._error: Exception | None = None
 
     def put(self, end: Sums | ReplicaState) -> None:
         """An iteration's results are complete, or a replica has come instead of them."""
@@ -39,7 +40,13 @@ class IterationWait:
 
     def fail(self, error: Exception) -> None:
         """There will be no end: who waits is told."""
+        self._error = error
         self._ended.put_nowait(error)
+
+    def check(self) -> None:
+        """Raise what has failed."""
+        if self._error is not None:
+            raise self._error
 
     def take(self) -> Sums | ReplicaState | None:
         """An end that has come; None: none has."""
@@ -47,7 +54,7 @@ class IterationWait:
             return None
         end = self._ended.get_nowait()
         if isinstance(end, Exception):
-            self.fail(end)
+            self._ended.put_nowait(end)
             return None
         return end
 

@@ -94,6 +94,11 @@ def check_op(op: Op, dtype: str) -> None:
         raise CollectiveError(f"op is 'mean' of {dtype}: 'sum' is allowed, or an array of {', '.join(FLOATING)}")
 
 
+def check_elements(elements: int) -> None:
+    if elements < 1:
+        raise CollectiveError(f"elements are {elements}: 1 or more are allowed")
+
+
 def check_root(root: int, workers: int) -> None:
     if not 0 <= root < workers:
         raise CollectiveError(f"root is {root}: 0 to {workers - 1} is allowed with {workers} workers")

@@ -9,27 +9,36 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from kofn.host.arrays import Floats
 from kofn.host.collectives.call import (
     Array,
     CollectiveCall,
     Given,
     Key,
     Op,
+    check_elements,
     check_op,
     check_root,
     checked_array,
     checked_out,
 )
+from kofn.host.collectives.streamed_gradient import PieceByPiece, StreamedGradient
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.errors import CollectiveError, HostError
 from kofn.host.stopwatch import Stopwatch
 
+if TYPE_CHECKING:
+    from kofn.host.agent.gradient_stream import GradientStream
+
 NAME_MOST = 200
 """Characters of a call's name."""
+
+PIECE_S = 60.0
+"""For the next piece of a gradient to be put."""
 
 LEAVE_S = 5.0
 """For the thread that carries calls out to end, once nothing holds it any more."""
@@ -39,7 +48,8 @@ LEAVE_S = 5.0
 class Task:
     """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it.
 
-    `watch` runs from the call on; until the call is carried out all of it is `wait`.
+    `stream`: where the given array comes from, piece by piece; None: it is there.  `watch` runs from the call on; until
+    the call is carried out all of it is `wait`.
     """
 
     key: Key
@@ -47,6 +57,7 @@ class Task:
     given: Array
     out: Array
     work: Work[Any]
+    stream: "GradientStream | None" = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __str__(self) -> str:
@@ -84,7 +95,7 @@ class Communicator(ABC):
             raise CollectiveError(f"rank is {rank}: 0 to {workers - 1} is allowed with {workers} workers")
         self.rank, self.workers = rank, workers
         self._lock = threading.Lock()
-        self._made = Counter[str]()
+        self._made, self._begun = Counter[str](), Counter[str]()
         self._open: dict[Key, Task] = {}
         self._failed = ""
         """Why no call is made any more."""
@@ -107,6 +118,21 @@ class Communicator(ABC):
         check_op(op, given.dtype.name)
         call = CollectiveCall(kind="all_reduce", dtype=given.dtype.name, shape=given.shape, op=op, elastic=elastic)
         return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
+
+    def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
+        """The mean of all workers' gradients of so many float32 elements, which are put while they are computed.
+
+        `name`, `elastic`: as of all_reduce().
+        """
+        check_elements(elements)
+        with self._lock:
+            self._begun[name] += 1
+        of = f"gradient {name} {self._begun[name]}"
+
+        def reduce(piece: Floats, which: str) -> Work[Array]:
+            return self.all_reduce(piece, op="mean", out=piece, name=f"{of}: {which}", elastic=elastic)
+
+        return PieceByPiece(elements, reduce, PIECE_S)
 
     def reduce_scatter(self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "") -> Work[Array]:
         """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...)."""
@@ -210,7 +236,9 @@ class Communicator(ABC):
 
     # -- within
 
-    def _begin(self, call: CollectiveCall, given: Array, out: Array, name: str) -> Work[Any]:
+    def _begin(
+        self, call: CollectiveCall, given: Array, out: Array, name: str, stream: "GradientStream | None" = None
+    ) -> Work[Any]:
         if not isinstance(name, str) or len(name) > NAME_MOST:
             raise CollectiveError(f"name is {name!r}: a string of up to {NAME_MOST} characters is allowed")
         self._check(call, given)
@@ -218,7 +246,7 @@ class Communicator(ABC):
         with self._lock:
             self._check_open()
             self._made[name] += 1
-            task = Task(key=Key(name, self._made[name]), call=call, given=given, out=out, work=work)
+            task = Task(key=Key(name, self._made[name]), call=call, given=given, out=out, work=work, stream=stream)
             self._open[task.key] = task
         self._submit(task)  # may wait for others, who may need the lock
         return work

@@ -13,12 +13,14 @@ import numpy as np
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.agent import Agent
+from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
-from kofn.host.collectives.call import Array, CollectiveCall
+from kofn.host.collectives.call import Array, CollectiveCall, check_elements
 from kofn.host.collectives.communicator import Communicator, Task
-from kofn.host.collectives.work import WorkOutcome
+from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
+from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
 from kofn.host.compression.job_coding import JobCoding
@@ -85,17 +87,38 @@ class InNetwork(Communicator):
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
 
+    def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
+        """As Communicator.begin(); an elastic one is one all-reduce, so each worker may put other pieces, or call
+        all_reduce() with the whole.
+
+        What is put first should have the first elements.  A block may wait for the one a window before it, whichever
+        was put first (docs/explanation/protocol.md); where less than every block is sent, all pieces are awaited.
+        """
+        if not elastic:
+            return super().begin(elements, name=name)
+        check_elements(elements)
+        self._check_size(elements)
+        call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
+        stream = GradientStream(self._coding.elements, self._coding.layout.elements)
+        if rest := self._coding.elements - elements:
+            stream.pieces.put(elements, np.zeros(rest, np.float32))
+        out = np.empty(elements, np.float32)
+        return ElasticGradient(stream, self._begin(call, stream.pieces.values[:elements], out, name, stream))
+
     def _check(self, call: CollectiveCall, given: Array) -> None:
         if not call.elastic or call.op != "mean":
             raise CollectiveError(f"{call} is not to be had through the switch yet: an elastic all_reduce(mean) is")
         if call.dtype != "float32":
             raise CollectiveError(f"array is of {call.dtype}: float32 is allowed through the switch")
-        if given.size > self._coding.elements:
-            raise CollectiveError(f"array has {given.size:,} elements: this job has room for {self._coding.elements:,}")
+        self._check_size(given.size)
         try:
             check(np.ascontiguousarray(given).reshape(-1))
         except GradientError as error:
             raise CollectiveError(f"worker {self.rank}: {error}") from error
+
+    def _check_size(self, elements: int) -> None:
+        if elements > self._coding.elements:
+            raise CollectiveError(f"array has {elements:,} elements: this job has room for {self._coding.elements:,}")
 
     def _submit(self, task: Task) -> None:
         self._agreed(task.key)
@@ -104,15 +127,16 @@ class InNetwork(Communicator):
         """One iteration, and those that the others have finished meanwhile."""
         watch = task.watch
         watch.turn("encode")
-        gradient = np.zeros(self._coding.elements, np.float32)
-        gradient[: task.given.size] = task.given.reshape(-1)
+        gradient = None if task.stream is not None else self._padded(task.given)
         self.agent.encoder.note = note = _note(task)
         before = self.agent.traffic
         watch.turn("wait")
         call, handed_s, updates = self.agent.iteration, None, list[Aggregate | ReplicaState]()
         while handed_s is None:  # late: what has ended meanwhile is told first
-            handed_s, ended = self.agent.all_reduce(gradient, begun=call)
+            handed_s, ended = self.agent.all_reduce(gradient, begun=call, stream=task.stream)
             updates += ended
+            if task.stream is not None and isinstance(updates[0], Aggregate):
+                task.stream.finish(updates[0].mean)
         watch.turn("decode")
         first, *later = [self._checked(update, note, task) for update in updates]
         task.out[...] = _part(first, task.call)
@@ -124,6 +148,12 @@ class InNetwork(Communicator):
             received_bytes=self.agent.traffic.bytes_received - before.bytes_received,
             skipped=[_part(update, task.call) for update in later],
         )
+
+    def _padded(self, given: Array) -> Floats:
+        """A gradient of the job's size."""
+        gradient = np.zeros(self._coding.elements, np.float32)
+        gradient[: given.size] = given.reshape(-1)
+        return gradient
 
     def _checked(self, update: Aggregate | ReplicaState, note: SideValues, task: Task) -> Aggregate:
         """An iteration whose workers have all made the same call."""
@@ -147,6 +177,27 @@ class InNetwork(Communicator):
     def _release(self) -> None:
         self._loop.run(self.agent.close())
         self._loop.close()
+
+
+class ElasticGradient(StreamedGradient):
+    """An elastic all-reduce whose array comes in pieces; it fails as its work does."""
+
+    def __init__(self, stream: GradientStream, work: Work[Floats]) -> None:
+        super().__init__(stream.pieces)
+        self._stream, self._work = stream, work
+        work.add_done_callback(lambda done: stream.fail(done.exception()))
+
+    def put(self, begin: int, values: Floats) -> None:
+        if self._work.done():
+            self._work.result()
+        super().put(begin, values)
+
+    def wait(self, begin: int, end: int, timeout: float | None = None) -> Floats:
+        with collective():
+            return self._stream.wait(begin, end, timeout)
+
+    def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
+        return self._work.wait(timeout)
 
 
 def _note(task: Task) -> SideValues:

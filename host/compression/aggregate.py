@@ -74,7 +74,8 @@ def held(results: BlockResults) -> tuple[float, float]:
 class Sums:
     """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
-    `checksums`, `mean`: as an Aggregate's, the mean in blocks; they lack what has come last until finish().
+    `checksums`, `mean`: as an Aggregate's, the mean in blocks; `closed`, (blocks,): which of these are in them, or were
+    not sent.  They lack what has come last until finish().
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
@@ -82,6 +83,8 @@ class Sums:
         new = np.empty if plan.blocks.size == coding.layout.blocks else np.zeros
         self.checksums: Integers = np.zeros(coding.layout.blocks, np.int64)
         self.mean: npt.NDArray[np.float32] = new(shape, np.float32)
+        self.closed = np.ones(coding.layout.blocks, np.bool_)
+        self.closed[plan.blocks] = False
         self._coding, self._gap, self._average = coding, plan.gap, average
         self._new: list[BlockResults] = []
         self._new_count, self._to_come = 0, plan.blocks.size
@@ -117,6 +120,7 @@ class Sums:
         self.checksums[rows] = checksums(total)
         if not isinstance(rows, slice):
             self.mean[rows] = mean
+        self.closed[rows] = True
 
     def _weights(self, results: BlockResults) -> npt.NDArray[np.float64]:
         """What the totals of these are multiplied by, shape (results,).

@@ -41,11 +41,11 @@ def to_fixed(gradient: Floats) -> Fixed:
     return kernel().fix(gradient, 1 / UNIT)
 
 
-def check(gradient: Floats) -> None:
-    """GradientError where an element is not finite or too large."""
+def check(gradient: Floats, first: int = 0) -> None:
+    """GradientError where an element is not finite or too large; `first`: the first one's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
-            f"gradient element {bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
+            f"gradient element {first + bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
         )
 
 

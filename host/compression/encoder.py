@@ -18,6 +18,7 @@ from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.compression.side_values import NUMBERS, SideValues
@@ -73,12 +74,14 @@ class Finished(NamedTuple):
 
 
 class _Gradient(NamedTuple):
-    """As Ledger.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one."""
+    """As Ledger.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one; `pieces`:
+    what there is of it, None: everything."""
 
     values: Floats
     iteration: int
     batch: int
     current: int
+    pieces: Pieces | None
 
 
 class Encoder:
@@ -145,25 +148,41 @@ class Encoder:
         """Whether one is that was begun before this iteration."""
         return self.ledger.oldest_before(iteration)
 
-    def enter(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> None:
+    def enter(
+        self,
+        gradient: Floats,
+        iteration: int,
+        *,
+        batch: int = 0,
+        current: int | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
         """Take a gradient, shape (elements,), for the ledger; GradientError when it is not finite.
 
         It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
         the same).  It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not
-        change.
+        change.  `pieces`: what there is of it, as it comes; None: everything.
         """
-        check(gradient)
-        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current)
+        if pieces is None:
+            check(gradient)
+        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current, pieces)
+
+    @property
+    def awaits_pieces(self) -> bool:
+        """Whether something of the gradient that was taken is still to be put."""
+        taken = self._entering
+        return taken is not None and taken.pieces is not None and not taken.pieces.whole
 
     def enter_rest(self) -> None:
         """What slices() have not entered of the gradient, because nobody asked for them any more."""
-        self._enter(None)
+        self._enter(np.arange(self._layout.blocks))
         self._entering = None
 
-    def _enter(self, blocks: Integers | None) -> None:
-        """Of the gradient that was taken; None: all that is left."""
+    def _enter(self, blocks: Integers) -> None:
+        """Of the gradient that was taken, as far as it is there."""
         if (taken := self._entering) is not None:
-            self.ledger.add(taken.values, taken.iteration, blocks, batch=taken.batch, current=taken.current)
+            there = blocks if taken.pieces is None else blocks[taken.pieces.choose(blocks, blocks.size)]
+            self.ledger.add(taken.values, taken.iteration, there, batch=taken.batch, current=taken.current)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the ledger."""
@@ -171,13 +190,16 @@ class Encoder:
             pass
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """The same, a slice at a time: the blocks of each as soon as it is encoded, ascending.
+        """The same, a slice at a time: the blocks of each as soon as it is encoded, ascending; none where the next
+        piece is not there yet.
 
         Meanwhile those before it may leave, and be settled.
         """
-        self.uses = self._wanted
         if self._summarised or self.plan.blocks.size < self._layout.blocks:
+            while self.awaits_pieces:
+                yield []
             self.enter_rest()
+        self.uses = self._wanted
         if self._summarised:
             mean, largest = statistics(self.ledger.pending)
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
@@ -185,10 +207,13 @@ class Encoder:
             self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
         self._error = 0.0
         lanes, scale = self.uses, self._scale(self.uses)
-        first, size = 0, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
-        while first < self.plan.blocks.size:
-            blocks = self.plan.blocks[first : first + size]
-            first, size = first + size, min(2 * size, self.slice_blocks)
+        left, size = self.plan.blocks, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
+        while left.size:
+            blocks, left = self._next_blocks(left, size)
+            if not blocks.size:
+                yield []
+                continue
+            size = min(2 * size, self.slice_blocks)
             if lanes != self.uses:
                 lanes, scale = self.uses, self._scale(self.uses)
             self._enter(blocks)
@@ -199,6 +224,13 @@ class Encoder:
             self._pack_summary()
             self._fresh.add(summary_block)
             yield [summary_block]
+
+    def _next_blocks(self, left: Integers, most: int) -> tuple[Integers, Integers]:
+        """Up to so many that may leave next, ascending, and what is left then."""
+        if self._entering is None or self._entering.pieces is None:
+            return left[:most], left[most:]
+        chosen = self._entering.pieces.choose(left, most)
+        return left[chosen], np.delete(left, chosen)
 
     def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
         """What waits in those of the plan's blocks that are `open`, as another part of the contribution.

@@ -1,0 +1,94 @@
+"""Which pieces of a gradient are there while the rest is still computed, and which blocks leave first."""
+
+import threading
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+import numpy as np
+
+from kofn.host.arrays import Floats, Integers
+from kofn.host.compression.codec import check
+from kofn.host.errors import GradientError
+
+SHOWN = 4
+"""Ranges that an error lists."""
+
+
+class Pieces:
+    """Of a gradient `values`, float32 (elements,), in blocks of so many elements; any thread may put a piece.
+
+    `changed` is called after each piece, by the thread that has put it.
+    """
+
+    def __init__(self, values: Floats, block_elements: int) -> None:
+        self.values = values
+        self.changed: Callable[[], object] = lambda: None
+        self.put_s = time.monotonic()
+        """When the latest one was put."""
+        self._size = block_elements
+        self._lock = threading.Lock()
+        self._there: list[tuple[int, int]] = []  # ascending ranges, apart from each other
+        starts = np.arange(0, values.size, block_elements)
+        self._missing = np.minimum(block_elements, values.size - starts)  # elements, by block
+        self._level = np.zeros(starts.size, np.int64)
+
+    def put(self, begin: int, values: Floats) -> None:
+        """Copy elements from `begin` on, of any shape; GradientError where they are no float32, not finite, or put
+        before.
+        """
+        if not isinstance(values, np.ndarray) or values.dtype != np.float32:
+            found = f"of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
+            raise GradientError(f"a piece of a gradient is {found}: a NumPy array of float32 is allowed")
+        values, end = np.ascontiguousarray(values).reshape(-1), begin + values.size
+        self.check_range(begin, end)
+        check(values, begin)
+        with self._lock:
+            self._join(begin, end)
+        self.values[begin:end] = values
+        with self._lock:
+            self.put_s = time.monotonic()
+            first, last = begin // self._size, (end - 1) // self._size + 1
+            edges = np.clip(np.arange(first, last + 1) * self._size, begin, end)
+            self._missing[first:last] -= np.diff(edges)
+        self.changed()
+
+    def prioritise(self, begin: int, end: int, level: int) -> None:
+        """Of blocks that have not left, those of a higher level leave first; all begin at level 0."""
+        self.check_range(begin, end)
+        self._level[begin // self._size : (end - 1) // self._size + 1] = level
+
+    @property
+    def whole(self) -> bool:
+        """Whether every piece was put."""
+        return not self._missing.any()
+
+    @property
+    def described(self) -> str:
+        """Which elements are missing, the first few."""
+        with self._lock:
+            edges = [0, *(edge for there in self._there for edge in there), self.values.size]
+        missing = [f"{begin} to {end}" for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
+        return f"elements {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''} are missing"
+
+    def choose(self, blocks: Integers, most: int) -> Integers:
+        """Places, ascending, of up to `most` of these blocks that may leave next: whole ones, by their level."""
+        whole = np.flatnonzero(self._missing[blocks] == 0)
+        first = whole[np.argsort(-self._level[blocks[whole]], kind="stable")[:most]]
+        return np.sort(first)
+
+    def check_range(self, begin: int, end: int) -> None:
+        if not 0 <= begin < end <= self.values.size:
+            allowed = f"0 <= begin < end <= {self.values.size} is allowed"
+            raise GradientError(f"elements {begin} to {end} are no piece of this gradient: {allowed}")
+
+    def _join(self, begin: int, end: int) -> None:
+        """To the ranges that are there."""
+        at = bisect_left(self._there, (begin, end))
+        touching = [there for there in self._there[max(0, at - 1) : at + 1] if there[0] <= end and begin <= there[1]]
+        if any(first < end and begin < last for first, last in touching):
+            raise GradientError(f"elements {begin} to {end} were put before, or some of them: once is allowed")
+        for there in touching:
+            self._there.remove(there)
+        edges = [begin, end, *(edge for there in touching for edge in there)]
+        insort(self._there, (min(edges), max(edges)))

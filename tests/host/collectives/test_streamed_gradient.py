@@ -1,0 +1,280 @@
+"""Gradients in pieces: over every kind of communicator, and what an elastic one has more."""
+
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.compress import CompressSection
+from kofn.host.arrays import Floats
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.collectives.streamed_gradient import StreamedGradient
+from kofn.host.collectives.work import WorkOutcome
+from kofn.host.compression.pieces import Pieces
+from kofn.host.errors import CollectiveError, GradientError
+from kofn.host.wire.packet import PORT
+from tests.host.collectives.crews import crew
+from tests.host.teams import Summed
+
+LIMIT_S = 60.0
+SHORT_S = 1.0
+ELEMENTS = 3800
+"""In fewer blocks than there are in a window."""
+
+EDGES = (0, 7, 1024, 1024 + 256, 3000, ELEMENTS)
+"""Of pieces, some of which are less than a block."""
+
+
+@pytest.fixture(scope="module")
+def switch() -> Summed:
+    return Summed("in-network", PORT)
+
+
+def given(rank: int, number: int = 0) -> Floats:
+    return np.asarray(np.random.default_rng([rank, number]).integers(-60, 61, ELEMENTS), np.float32)
+
+
+def mean(workers: int, number: int = 0) -> Floats:
+    exact: Floats = np.mean([given(rank, number) for rank in range(workers)], axis=0, dtype=np.float64)
+    return exact.astype(np.float32)
+
+
+def pieces(edges: tuple[int, ...] = EDGES) -> list[tuple[int, int]]:
+    return list(pairwise(edges))
+
+
+def put_all(gradient: StreamedGradient, values: Floats, ranges: list[tuple[int, int]]) -> None:
+    for begin, end in ranges:
+        gradient.put(begin, values[begin:end])
+
+
+def by_pieces(communicator: Any) -> None:
+    """Last to first, each mean is waited for before the next piece, of two gradients at a time."""
+    gradients = [communicator.begin(ELEMENTS, name="layers") for _ in range(2)]
+    for number, gradient in enumerate(gradients):
+        values = given(communicator.rank, number)
+        for begin, end in reversed(pieces()):
+            gradient.put(begin, values[begin:end])
+            assert np.array_equal(gradient.wait(begin, end, LIMIT_S), mean(communicator.workers, number)[begin:end])
+        outcome = gradient.result(LIMIT_S)
+        assert np.array_equal(outcome.value, mean(communicator.workers, number))
+        assert outcome.count == communicator.workers
+        assert outcome.sent_bytes >= 2 * 4 * ELEMENTS // 3
+
+
+def what_is_wrong(communicator: Any) -> list[str]:
+    gradient, errors = communicator.begin(ELEMENTS), []
+    bad = np.zeros(10, np.float32)
+    bad[3] = np.inf
+    gradient.put(10, np.zeros(10, np.float32))
+    wrong: list[tuple[int, Any]] = [
+        (15, np.zeros(10, np.float32)),
+        (-1, np.zeros(10, np.float32)),
+        (ELEMENTS - 1, np.zeros(2, np.float32)),
+        (20, np.zeros(0, np.float32)),
+        (20, np.zeros(10)),
+        (20, [1.0]),
+        (20, bad),
+    ]
+    for begin, values in wrong:
+        with pytest.raises(CollectiveError) as raised:
+            gradient.put(begin, values)
+        errors.append(str(raised.value))
+    gradient.put(0, np.zeros(10, np.float32))
+    gradient.put(20, np.zeros(ELEMENTS - 20, np.float32))
+    assert not gradient.result(LIMIT_S).value.any()
+    with pytest.raises(CollectiveError, match="were put before"):
+        gradient.put(0, np.zeros(1, np.float32))
+    return errors
+
+
+@pytest.mark.parametrize("kind", ["ring", "gloo", "mpi"])
+def test_pieces_by_any_kind(kind: str) -> None:
+    with crew(kind, 3) as team:
+        team.run(by_pieces)
+        assert len({tuple(errors) for errors in team.run(what_is_wrong)}) == 1
+
+
+def test_no_piece_for_long() -> None:
+    with crew("ring", 1) as team:
+        (gradient,) = team.run(lambda communicator: communicator.begin(ELEMENTS))
+        gradient.put(0, given(0)[:100])
+        with pytest.raises(TimeoutError, match="elements 100 to 3800 are missing"):
+            gradient.wait(0, 101, 0.01)
+        assert np.array_equal(gradient.wait(0, 100, LIMIT_S), given(0)[:100])
+
+
+# -- through the switch
+
+
+@pytest.fixture
+def team(switch: Summed) -> Iterator[Any]:
+    with switch.team(3, elements=ELEMENTS + 100, words=1) as found:
+        yield found
+
+
+def test_elastic_pieces(team: Any) -> None:
+    """Others than the others', in any order; the means of the first are there before the last are put."""
+
+    def work(worker: InNetwork) -> WorkOutcome[Floats]:
+        gradient, values = worker.begin(ELEMENTS, elastic=True), given(worker.rank)
+        edges = (0, 64, 333 * (1 + worker.rank), 3200, ELEMENTS)
+        put_all(gradient, values, pieces(edges)[-1::-2])
+        gradient.put(0, values[:64])
+        assert np.array_equal(gradient.wait(0, 64, LIMIT_S), mean(3)[:64])
+        assert np.array_equal(gradient.wait(3776, ELEMENTS, LIMIT_S), mean(3)[3776:])
+        with pytest.raises(TimeoutError, match=r"elements 3100 to 3201 is not there after 0\.05 s"):
+            gradient.wait(3100, 3201, 0.05)
+        put_all(gradient, values, pieces(edges)[2:3])
+        return gradient.result(LIMIT_S)
+
+    for outcome in team.all(work):
+        assert np.array_equal(outcome.value, mean(3))
+        assert (outcome.count, list(outcome.skipped)) == (3, [])
+
+
+def test_the_next_one_while_the_first_is_open(team: Any) -> None:
+    def work(worker: InNetwork) -> list[Floats]:
+        gradients = [worker.begin(ELEMENTS, elastic=True) for _ in range(3)]
+        for piece in pieces():
+            for number, gradient in enumerate(gradients):
+                put_all(gradient, given(worker.rank, number), [piece])
+        return [gradient.result(LIMIT_S).value for gradient in gradients]
+
+    for values in team.all(work):
+        assert [np.array_equal(value, mean(3, number)) for number, value in enumerate(values)] == [True] * 3
+
+
+def test_from_many_threads_beside_one_that_has_the_whole(team: Any) -> None:
+    def work(worker: InNetwork) -> Floats:
+        values = given(worker.rank)
+        if worker.rank == 0:
+            return worker.all_reduce(values, op="mean", elastic=True).result(LIMIT_S)
+        gradient = worker.begin(ELEMENTS, elastic=True)
+        threads = [threading.Thread(target=put_all, args=(gradient, values, [piece])) for piece in pieces()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return gradient.wait(0, ELEMENTS, LIMIT_S)
+
+    for value in team.all(work):
+        assert np.array_equal(value, mean(3))
+
+
+def test_what_is_wrong_is_said(team: Any) -> None:
+    errors = team.all(what_is_wrong_elastic)
+    assert errors == [errors[0]] * 3
+    for error, words in zip(
+        errors[0],
+        [
+            "elements 15 to 25 were put before, or some of them: once is allowed",
+            f"elements -1 to 9 are no piece of this gradient: 0 <= begin < end <= {ELEMENTS + 100} is allowed",
+            "were put before",
+            "elements 20 to 20 are no piece of this gradient",
+            "a piece of a gradient is of float64: a NumPy array of float32 is allowed",
+            "a piece of a gradient is a list: a NumPy array of float32 is allowed",
+            "gradient element 23 is inf: finite, at most 2**20 in magnitude is allowed",
+        ],
+        strict=True,
+    ):
+        assert words in error
+
+
+def what_is_wrong_elastic(worker: InNetwork) -> list[str]:
+    begin = worker.begin
+    worker.begin = lambda elements: begin(elements, elastic=True)  # type: ignore[method-assign, assignment]
+    return what_is_wrong(worker)
+
+
+def test_too_many_elements(team: Any) -> None:
+    with pytest.raises(CollectiveError, match="array has 3,901 elements: this job has room for 3,900"):
+        team.communicators[0].begin(ELEMENTS + 101, elastic=True)
+    with pytest.raises(CollectiveError, match="elements are 0: 1 or more are allowed"):
+        team.communicators[0].begin(0, elastic=True)
+
+
+def test_a_piece_that_never_comes_ends_the_call(switch: Summed) -> None:
+    with switch.team(1, elements=ELEMENTS, timeout_s=SHORT_S) as team:
+        gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
+        gradient.put(0, given(0)[:10])
+        with pytest.raises(CollectiveError, match="no piece was put in 1 s: elements 10 to 3800 are missing"):
+            gradient.result(LIMIT_S)
+        with pytest.raises(CollectiveError, match="no piece was put in 1 s"):
+            gradient.wait(10, 20, LIMIT_S)
+        with pytest.raises(CollectiveError, match="no piece was put in 1 s"):
+            gradient.put(10, given(0)[:10])
+
+
+def test_closing_ends_those_who_wait(team: Any) -> None:
+    worker = team.communicators[0]
+    gradient = worker.begin(ELEMENTS, elastic=True)
+    gradient.put(0, given(0)[:10])
+    closing = threading.Timer(0.1, worker.close)
+    closing.start()
+    with pytest.raises(CollectiveError, match="worker 0 has closed its communicator"):
+        gradient.wait(0, 10, LIMIT_S)
+    closing.join()
+
+
+def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
+    """The means of two iterations; worker 2 has only begun when the others have finished both."""
+    gradient = worker.begin(ELEMENTS, elastic=True)
+    if worker.rank == 2:
+        gradient.put(0, given(2)[:1000])
+        together.wait(LIMIT_S)
+        gradient.put(1000, given(2)[1000:])
+        outcome = gradient.result(LIMIT_S)
+        return [outcome.value, *outcome.skipped]
+    put_all(gradient, given(worker.rank), pieces())
+    found = [gradient.result(LIMIT_S).value]
+    found.append(worker.all_reduce(given(worker.rank, 1), op="mean", elastic=True).result(LIMIT_S))
+    together.wait(LIMIT_S)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["int32", "int8"])
+def test_who_is_late_hears_of_all_and_nothing_of_its_own_is_lost(switch: Summed, codec: Any) -> None:
+    together = threading.Barrier(3)
+    with switch.team(3, k=2, elements=ELEMENTS, words=1, compress=CompressSection(codec=codec)) as team:
+        heard = team.all(lambda worker: late(worker, together))
+        account = team.communicators[2].agent.account()
+    for number in range(2):
+        assert all(np.array_equal(means[number], heard[0][number]) for means in heard)
+    assert account.entered == 1
+    assert account.entered == account.summed + account.waiting + account.discarded
+
+
+# -- pieces
+
+
+def test_blocks_leave_once_they_are_whole_the_urgent_ones_first() -> None:
+    pieces = Pieces(np.zeros(100, np.float32), 16)
+    blocks = np.arange(7)
+    pieces.put(16, np.ones(24, np.float32))
+    assert pieces.choose(blocks, 9).tolist() == [1]
+    pieces.put(90, np.ones(10, np.float32))
+    pieces.put(40, np.ones(50, np.float32))
+    assert pieces.choose(blocks, 9).tolist() == [1, 2, 3, 4, 5, 6]
+    pieces.prioritise(64, 90, 2)
+    pieces.prioritise(99, 100, 3)
+    assert pieces.choose(blocks, 1).tolist() == [6]
+    assert pieces.choose(blocks, 3).tolist() == [4, 5, 6]
+    assert pieces.choose(np.array([1, 3, 5]), 2).tolist() == [0, 2]
+    assert (pieces.whole, pieces.described) == (False, "elements 0 to 16 are missing")
+    pieces.put(0, np.ones(16, np.float32))
+    assert pieces.whole
+    assert pieces.values.all()
+
+
+def test_a_piece_that_is_refused_changes_nothing() -> None:
+    pieces = Pieces(np.zeros(100, np.float32), 16)
+    pieces.put(0, np.ones(50, np.float32))
+    for begin in (49, 20, 0):
+        with pytest.raises(GradientError, match="put before"):
+            pieces.put(begin, np.full(20, 5, np.float32))
+    assert pieces.described == "elements 50 to 100 are missing"
+    assert pieces.values.max() == 1
