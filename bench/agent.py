@@ -29,6 +29,7 @@ from kofn.config.schema import JobSection
 from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.collectives.streamed_gradient import StreamedGradient
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import HostError
 from kofn.host.transport.transport import Transport
@@ -79,9 +80,15 @@ class Worker:
     def close(self) -> None:
         self._communicator.close()
 
+    def begin(self) -> StreamedGradient:
+        return self._communicator.begin(self._gradient.size, elastic=True)
+
+    def reduce(self) -> None:
+        self._communicator.all_reduce(self._gradient, op="mean", elastic=True).result()
+
     def cpu_s(self) -> float:
         begin = time.process_time()
-        self._communicator.all_reduce(self._gradient, op="mean", elastic=True).result()
+        self.reduce()
         return time.process_time() - begin
 
 
