@@ -9,6 +9,7 @@ from typing import Any
 
 import kofn
 from kofn.cli.reference_tables import comments, table
+from kofn.host.collectives.streamed_gradient import StreamedGradient
 from kofn.report.frames import TABLES, Column
 from kofn.run import RunPackage
 
@@ -29,8 +30,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Config.parse": kofn.Config.parse,
 }
 
-CALLS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "close")
+CALLS = ("all_reduce", "begin", "reduce_scatter", "all_gather", "broadcast", "barrier", "close")
 """Of a Communicator."""
+
+PIECES = ("put", "priority", "wait", "result")
+"""Of a StreamedGradient."""
 
 
 def python() -> str:
@@ -38,10 +42,11 @@ def python() -> str:
     for name, function in FUNCTIONS.items():
         lines += [f"## kofn.{name}", f"```text\nkofn.{name}{signature(function)}\n```", inspect.getdoc(function) or ""]
     lines += ["## kofn.Run", inspect.getdoc(kofn.Run) or "", table(["member", ""], list(_members(kofn.Run)))]
-    lines += ["## kofn.Communicator", _text(kofn.Communicator)]
-    for name in CALLS:
-        call = getattr(kofn.Communicator, name)
-        lines += [f"### {name}", f"```text\n{name}{signature(call)}\n```", inspect.getdoc(call) or ""]
+    for kind, names in ((kofn.Communicator, CALLS), (StreamedGradient, PIECES)):
+        lines += [f"## {'kofn.' * hasattr(kofn, kind.__name__)}{kind.__name__}", _text(kind)]
+        for name in names:
+            call = getattr(kind, name)
+            lines += [f"### {name}", f"```text\n{name}{signature(call)}\n```", inspect.getdoc(call) or ""]
     lines += [
         "## Data frames",
         "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",

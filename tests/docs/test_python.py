@@ -63,12 +63,15 @@ def test_the_how_to_works(latest: Path) -> None:
     assert (spread["min"] <= spread["max"]).all() and spread.index.tolist() == ["all", "fixed-2"]
 
 
-def test_three_workers_print_what_the_how_to_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("worker", "output"), [("a worker", "its output"), ("a worker that streams", "what it prints")]
+)
+def test_three_workers_print_what_the_how_to_says(tmp_path: Path, worker: str, output: str) -> None:
     texts = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "communicator.md")}
-    (tmp_path / "worker.py").write_text(texts["a worker"])
+    (tmp_path / "worker.py").write_text(texts[worker])
     commands = [[sys.executable, "worker.py", str(rank)] for rank in range(3)]
     workers = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for command in commands]
-    assert [worker.communicate(timeout=60)[0] for worker in workers] == [texts["its output"]] * 3
+    assert [worker.communicate(timeout=60)[0] for worker in workers] == [texts[output]] * 3
 
 
 @pytest.mark.slow
