@@ -13,9 +13,10 @@
 #include "datagrams.h"
 
 enum { AT_ONCE = 64, LEAVING = 256 };
+enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many in flight answers gather so long, to be taken together */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
-#define TELL_S 1e-3        /* so long a block that has closed waits for others at most, to be told together */
+#define TELL_S 5e-3        /* so long a block that has closed waits for others at most, to be told together */
 
 /* A packet on its way out: what is needed to send it if its request is still in flight. */
 struct outgoing {
@@ -186,10 +187,11 @@ static void tell(struct engine *engine, const struct instruction *news) {
         engine->tell_by_s = 0;
 }
 
-/* Whether blocks that have closed are told now: fewer at a time as fewer are open. */
+/* Whether blocks that have closed are told now: fewer at a time as fewer are open, and at once where no more can close. */
 static int enough(const struct engine *engine, double now) {
     const int64_t open = engine->core->open_count / 2;
-    return engine->news_count >= (open < engine->batch ? open : engine->batch) || engine->tell_by_s <= now;
+    return engine->news_count >= (open < engine->batch ? open : engine->batch) || engine->tell_by_s <= now ||
+           !engine->core->in_flight.count;
 }
 
 /* Make news_fd readable where there is something to say. */
@@ -308,6 +310,7 @@ static struct timespec until(double due_s) {
 
 static void *run(void *argument) {
     struct engine *engine = argument;
+    pthread_setname_np(pthread_self(), "kofn-engine");
     struct pollfd waited[] = {{.fd = engine->socket, .events = POLLIN}, {.fd = engine->wake_fd, .events = POLLIN}};
     for (;;) {
         while (receive(engine)) /* all that has come is read before a timeout fires */
@@ -315,10 +318,13 @@ static void *run(void *argument) {
         pthread_mutex_lock(&engine->lock);
         const double due_s = look(engine);
         const int closing = engine->closing || engine->error[0];
+        const int many = engine->core->in_flight.count >= GATHER_FROM;
         pthread_mutex_unlock(&engine->lock);
         flush(engine);
         if (closing)
             return NULL;
+        if (many)
+            nanosleep(&(struct timespec){.tv_nsec = GATHER_NS}, NULL);
         const struct timespec wait = until(due_s);
         ppoll(waited, 2, &wait, NULL);
         if (waited[1].revents)
