@@ -134,7 +134,7 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=max(2, KEEP_BYTES // self._iteration_bytes),
+            keep=max(1, KEEP_BYTES // self._iteration_bytes),
         )
         self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers)
         self.treat(treatment)

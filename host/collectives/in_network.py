@@ -150,7 +150,9 @@ class InNetwork(Communicator):
         )
 
     def _padded(self, given: Array) -> Floats:
-        """A gradient of the job's size."""
+        """A gradient of the job's size, which may be the given one."""
+        if given.size == self._coding.elements:
+            return np.ascontiguousarray(given).reshape(-1)
         gradient = np.zeros(self._coding.elements, np.float32)
         gradient[: given.size] = given.reshape(-1)
         return gradient
