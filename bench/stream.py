@@ -19,6 +19,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import threadpoolctl
 
 from bench.agent import Worker, served
 from bench.tables import Row, say, show
@@ -74,6 +75,7 @@ def measured(options: argparse.Namespace) -> Row:
     """A row of the table."""
     gradient = np.random.default_rng(1).normal(size=options.elements).astype(np.float32)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(threadpoolctl.threadpool_limits(1))  # as a worker of a run
         stack.enter_context(served())
         worker = Worker(gradient, options.words, "int32", options.mbps)
         stack.callback(worker.close)
