@@ -131,7 +131,7 @@ def trees() -> st.SearchStrategy[Tree]:
 
 @pytest.mark.slow
 # Every example is a compilation: what fails is shown as found, not shrunk.
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(st.tuples(st.sampled_from(WIDE), trees()), min_size=12, max_size=12), st.data())
 def test_nested_expressions(results: list[tuple[int, Tree]], data: st.DataObject) -> None:
     inputs = [(f"f{width}", width, False) for width in WIDE]
