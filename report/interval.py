@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 
@@ -32,7 +32,7 @@ class Interval:
         logs = np.log(values)
         mean, low, high = float(np.mean(logs)), None, None
         if len(logs) > 1:
-            half = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
+            half = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
             low, high = math.exp(mean - half), math.exp(mean + half)
         return cls(n=len(values), mean=math.exp(mean), low=low, high=high, values=tuple(values))
 

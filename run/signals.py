@@ -75,8 +75,13 @@ def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
             task.cancel()
 
     loop, thread = asyncio.get_running_loop(), threading.current_thread()
+
+    def cancel_soon(number: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed since: there is nothing to cancel
+            loop.call_soon_threadsafe(cancel_once, number)
+
     if thread is not threading.main_thread():
-        _LOOPS[thread] = lambda number: loop.call_soon_threadsafe(cancel_once, number)
+        _LOOPS[thread] = cancel_soon
         task.add_done_callback(lambda _: _LOOPS.pop(thread))
         return received
     for number in SIGNALS:

@@ -1,5 +1,7 @@
 """Hypothesis profiles: `check` draws the same examples every time; `nightly` (KOFN_NIGHTLY=1) many, and new ones.
 
+How fast examples are drawn depends on the machine's load: that is no finding.
+
 And the order of files: those with a slow test come first, so that no core is left with a long one at the end.
 """
 
@@ -8,7 +10,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("check", deadline=None, derandomize=True)
+settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     "nightly",
     deadline=None,

@@ -140,7 +140,9 @@ class World:
             assert np.isfinite(forecast.predicted_s).all()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(steps, max_size=40),
     st.sampled_from(["throughput", "progress", "all", "fixed:2"]),

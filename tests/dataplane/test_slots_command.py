@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,14 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
     assert "0 open, 0 closed, 8 empty" in kofn_slots(plane.switch.address).output
 
 
+LOOKS = 20
+"""On a busy machine a look may fall between two blocks, or before the first one."""
+
+
+def open_slots(look: dict[str, Any]) -> list[dict[str, Any]]:
+    return [slot for slot in look["slots"] if slot["state"] == "open"]
+
+
 def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
     """Each block is closed soon after it was opened; there is one open at almost every moment."""
     plane.install(k=2, slots=1024)
@@ -108,12 +117,12 @@ def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> Non
     training = threading.Thread(target=train)
     training.start()
     try:
-        looks = [json.loads(kofn_slots(plane.switch.address, "--json").output)[0] for _ in range(2)]
+        looks = (json.loads(kofn_slots(plane.switch.address, "--json").output)[0] for _ in range(LOOKS))
+        seen = next(filter(None, map(open_slots, looks)), [])
     finally:
         over.set()
         training.join()
-    seen = [slot for look in looks for slot in look["slots"] if slot["state"] == "open"]
-    assert seen
+    assert seen, f"no open slot in {LOOKS} looks"
     assert {tuple(slot["missing"]) for slot in seen} == {(1, 2, 3)}
 
 

@@ -185,7 +185,8 @@ def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
         result = subprocess.run(inside, env=run.environment, capture_output=True, text=True, timeout=30, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
         answer = json.loads(result.stdout)
-        assert states(answer) == dict.fromkeys(["run", "controller", "switch", "workers", "progress"], "ok")
+        expected = dict.fromkeys(["run", "controller", "switch", "workers", "progress"], "ok")
+        assert states(answer) == expected, result.stdout + run.text()
         assert "CLOSED" in detail_of(answer, "switch")
         assert "certificate and token" in detail_of(answer, "controller")
         os.kill(run.pid("--no-p4"), 19)  # SIGSTOP: the switch is there and does nothing

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.run.real_run import NEVER, RealRun
-from tests.targets import TARGETS
 
 pytestmark = [
     pytest.mark.root,
@@ -52,8 +51,7 @@ def iterations(path: Path) -> list[int]:
     return [line["iteration"] for line in lines if "summary" not in line]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path, target: str) -> None:
+def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path) -> None:
     events = story(
         "at_iteration = 10\nstart = 'worker-1'",
         "at_iteration = 20\nkill = 'worker-2'",
@@ -61,7 +59,7 @@ def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path
         job="start_workers = 2",
         compute_ms=20,
     )
-    with RealRun(tmp_path, "--target", target, config=events) as run:
+    with RealRun(tmp_path, *TARGET, config=events) as run:
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []
         assert "event: worker-1 started at iteration" in run.text()
@@ -78,10 +76,9 @@ def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path
     assert max(later - earlier for earlier, later in pairwise(killed)) > 1, "and it was away before"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_two_jobs(tmp_path: Path, target: str) -> None:
+def test_two_jobs(tmp_path: Path) -> None:
     other = "[job]\nid = 7\nworkers = 2\nwords = 2\nslots = 128\n[model]\nhidden = [16]\nlearning_rate = 0.02"
-    with RealRun(tmp_path, "--target", target, "--json", config=story(target=0.85), others=[other]) as run:
+    with RealRun(tmp_path, *TARGET, "--json", config=story(target=0.85), others=[other]) as run:
         run.until(lambda: run.lines(1, "all/job-7") > 3, "training of the other job")
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []

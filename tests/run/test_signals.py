@@ -4,14 +4,16 @@ import asyncio
 import os
 import pty
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kofn.run.errors import InterruptedRun
 from kofn.run.network import Network
-from kofn.run.signals import deferred, interruptible
+from kofn.run.signals import _LOOPS, cancel_on_signal, deferred, interruptible
 from kofn.run.terminal import watched
 
 BOOT = """
@@ -42,6 +44,22 @@ def test_complete_results_are_compared_in_spite_of_a_signal() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(InterruptedRun):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_passed_on_as_the_loop_is_closed_is_too_late() -> None:
+    """Who passes it on has found the thread's loop just before."""
+    listeners: list[Callable[[int], object]] = []
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancel_on_signal(task)
+        listeners.append(_LOOPS[threading.current_thread()])
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    thread.join()
+    listeners[0](signal.SIGINT)
 
 
 @pytest.mark.parametrize("close", [True, False])

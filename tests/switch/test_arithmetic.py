@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kofn.switch.engine.engine import Engine
@@ -12,7 +12,7 @@ from tests.switch.build import Arithmetic, Tree, const, field, op
 WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048)
 WITHOUT_CARRIES = int("7fffffffffffffff" * 32, 16)
 """Leaves sums of limbs that fit a limb."""
-NEAR = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NEAR = settings(max_examples=60, deadline=None)
 
 
 def cut(tree: Tree, width: int) -> Tree:
@@ -131,7 +131,7 @@ def trees() -> st.SearchStrategy[Tree]:
 
 @pytest.mark.slow
 # Every example is a compilation: what fails is shown as found, not shrunk.
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(st.tuples(st.sampled_from(WIDE), trees()), min_size=12, max_size=12), st.data())
 def test_nested_expressions(results: list[tuple[int, Tree]], data: st.DataObject) -> None:
     inputs = [(f"f{width}", width, False) for width in WIDE]

@@ -296,8 +296,7 @@ def small(setting: Setting) -> Small:
     [
         (Setting(k=(3,), losses=1, slots=4), 4848),
         (Setting(k=(2,)), 7952),
-        (Setting(k=(2,), restarts=1, blocks=1), 12442),
-        (Setting(k=(2,), blocks=1, lanes=(0, 1, 0)), 4905),
+        (Setting(k=(3,), restarts=1, blocks=1), 2372),
         (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 4945),
         (Setting(k=(2,), blocks=1, rule="merge"), 2480),
         (Setting(k=(2,), blocks=1, rule="async"), 1634),

@@ -189,7 +189,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_whatever_the_network_does():
     STEPS.clear()
-    ProtocolMachine.TestCase.settings = settings(max_examples=max(250, settings().max_examples))
+    ProtocolMachine.TestCase.settings = settings(max_examples=max(120, settings().max_examples))
     ProtocolMachine.TestCase("runTest").runTest()
     print(dict(STEPS))
     wanted = (

@@ -16,7 +16,7 @@ from tests.ports import own_port
 from tests.switch.p4runtime.harness import DEVICE_ID, PROGRAM, Target, primary
 from tests.targets import COMMANDS
 
-END_S = 1.0
+END_S = 5.0
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import ctypes
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ class Both:
         for name in STATE:
             expected, found = getattr(self.specification, name), getattr(self.native, name)
             assert found == (None if expected == math.inf else expected), f"{name} is {found}: {expected} is right"
-        assert asdict(self.native.statistics) == asdict(self.specification.statistics)
+        assert self.native.statistics == self.specification.statistics
         assert list(self.native.blocks) == list(self.specification.blocks)
         assert sorted(self.native.waiting) == sorted(self.specification.waiting)
 
