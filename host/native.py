@@ -10,7 +10,7 @@ from kofn.nativebuild.library import Signatures, compile_texts, load_library
 HERE = Path(__file__).parent
 FOLDERS = [HERE / name for name in ("wire", "protocol", "engine")]
 
-_CORE = _ENGINE = c_void_p
+_CORE = _ENGINE = _PORT = c_void_p
 _OWN: Signatures = {
     "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64]),
     "core_close": (None, [_CORE]),
@@ -35,15 +35,16 @@ _OWN: Signatures = {
     "core_done": (None, [_CORE]),
     "core_next_results": (c_int64, [_CORE, c_int64]),
     "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
-    "engine_open": (_ENGINE, [_CORE, c_int32, c_int64, c_double, c_int64, c_double]),
+    "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double]),
     "engine_close": (None, [_ENGINE]),
-    "engine_news_fd": (c_int32, [_ENGINE]),
-    "engine_take": (c_int64, [_ENGINE, c_void_p, c_void_p, c_int64]),
+    "engine_port": (_PORT, [_ENGINE, c_int64]),
     "engine_error_is_cores": (c_int32, [_ENGINE]),
     "engine_error": (c_char_p, [_ENGINE]),
     "engine_traffic": (c_void_p, [_ENGINE]),
-    "engine_want": (None, [_ENGINE, c_int64]),
-    "engine_queued": (c_int64, [_ENGINE]),
+    "port_news_fd": (c_int32, [_PORT]),
+    "port_take": (c_int64, [_PORT, c_void_p, c_void_p, c_int64]),
+    "port_want": (None, [_PORT, c_int64]),
+    "port_queued": (c_int64, [_PORT]),
     "pacer_open": (None, [c_void_p, c_double, c_int64, c_double]),
     "pacer_close": (None, [c_void_p]),
     "pacer_send": (c_double, [c_void_p, c_int64, c_int64, c_double]),
@@ -65,9 +66,9 @@ SHARED = (
     *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
     *("regroup", "resume", "deadline_s", "next_results", "results"),
 )
-"""Functions of the core that the engine has as well: core_begin() and engine_begin()."""
+"""Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
 
-SIGNATURES: Signatures = {**_OWN, **{f"engine_{name}": _OWN[f"core_{name}"] for name in SHARED}}
+SIGNATURES: Signatures = {**_OWN, **{f"port_{name}": _OWN[f"core_{name}"] for name in SHARED}}
 
 
 @cache

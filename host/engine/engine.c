@@ -12,46 +12,57 @@
 
 #include "datagrams.h"
 
-enum { AT_ONCE = 64, LEAVING = 256 };
+enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
 enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many in flight answers gather so long, to be taken together */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
 #define TELL_S 5e-3        /* so long a block that has closed waits for others at most, to be told together */
 
+/* A core, and what its caller is told. */
+struct port {
+    struct engine *engine;
+    struct core *core;
+    int news_fd;
+    struct instruction *news;
+    int64_t news_count, news_capacity;
+    int told;         /* news_fd is readable */
+    int64_t batch;    /* so many blocks that have closed are told together, where more are open; 0: none are told */
+    double tell_by_s; /* when they are told in any case; INFINITY: there are none */
+    int64_t wanted;   /* that fewer contributions than that wait; 0: nobody asks */
+    int64_t behind;   /* the iteration in which it was said that the others are further */
+
+    struct packet packets[AT_ONCE]; /* that have come together */
+    int64_t places[AT_ONCE], count;
+};
+
 /* A packet on its way out: what is needed to send it if its request is still in flight. */
 struct outgoing {
+    const struct port *port;
     int64_t request, launch, size;
     uint8_t head[KOFN_HEADER_BYTES];
     int64_t next; /* unused one */
 };
 
 struct engine {
-    struct core *core;
-    int socket, wake_fd, news_fd;
+    struct port ports[PORTS];
+    int64_t ports_count, room; /* bytes of the longest result, the same for all */
+    int socket, wake_fd;
+    int running;
     pthread_t thread;
     pthread_mutex_t lock;
     int closing;
     char error[ERROR_BYTES];
     struct traffic traffic;
 
-    struct instruction *news;
-    int64_t news_count, news_capacity;
-    int told; /* news_fd is readable */
-    int64_t batch;     /* so many blocks that have closed are told together, where more are open */
-    double tell_by_s;  /* when they are told in any case; INFINITY: there are none */
-    int64_t wanted; /* that fewer contributions than that wait; 0: nobody asks */
-    int64_t behind; /* the iteration in which it was said that the others are further */
-
     struct pacer pacer;
     struct outgoing *outgoing; /* that wait for the pacer */
     int64_t outgoing_capacity, unused;
 
     double read_s; /* what had come by then is read */
-    struct packet packets[AT_ONCE];
     uint8_t *bodies[AT_ONCE];
     uint8_t heads[AT_ONCE * KOFN_HEADER_BYTES];
 
-    struct leaving { /* as soon as the core is free for others */
+    struct leaving { /* as soon as the cores are free for others */
         int64_t count;
         uint8_t heads[LEAVING * KOFN_HEADER_BYTES];
         const uint8_t *bodies[LEAVING];
@@ -107,16 +118,16 @@ static const uint8_t *values_of(const struct core *core, int64_t request, int64_
     return flight && flight->launch == launch ? flight->values : NULL;
 }
 
-static void leave(struct engine *engine, int64_t request, int64_t launch, const uint8_t *head, int64_t size) {
-    const uint8_t *values = values_of(engine->core, request, launch);
-    struct leaving *leaving = &engine->leaving;
+static void leave(const struct port *port, int64_t request, int64_t launch, const uint8_t *head, int64_t size) {
+    const uint8_t *values = values_of(port->core, request, launch);
+    struct leaving *leaving = &port->engine->leaving;
     if (!values)
         return;
     memcpy(leaving->heads + leaving->count * KOFN_HEADER_BYTES, head, KOFN_HEADER_BYTES);
     leaving->bodies[leaving->count] = values;
     leaving->sizes[leaving->count] = size;
     if (++leaving->count == LEAVING)
-        flush(engine);
+        flush(port->engine);
 }
 
 /* A place for a packet that waits, -1 without memory. */
@@ -142,7 +153,8 @@ static void give_back(struct engine *engine, int64_t place) {
     engine->unused = place;
 }
 
-static void send_paced(struct engine *engine, const struct instruction *send, double now) {
+static void send_paced(const struct port *port, const struct instruction *send, double now) {
+    struct engine *engine = port->engine;
     const int64_t request = send->block * KOFN_PARTS + send->part, place = place_for(engine);
     const int64_t bytes = KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + send->size;
     const double leaves_s = place < 0 ? -1 : pacer_send(&engine->pacer, place, bytes, now);
@@ -152,82 +164,88 @@ static void send_paced(struct engine *engine, const struct instruction *send, do
     }
     if (leaves_s == 0) {
         give_back(engine, place);
-        leave(engine, request, send->launch, send->header, send->size);
+        leave(port, request, send->launch, send->header, send->size);
         return;
     }
     struct outgoing *waits = engine->outgoing + place;
-    waits->request = request, waits->launch = send->launch, waits->size = send->size;
+    waits->port = port, waits->request = request, waits->launch = send->launch, waits->size = send->size;
     memcpy(waits->head, send->header, sizeof waits->head);
-    core_leaves(engine->core, request, send->launch, leaves_s);
+    core_leaves(port->core, request, send->launch, leaves_s);
 }
 
 static void release(struct engine *engine, double now) {
     for (int64_t place; (place = pacer_release(&engine->pacer, now)) >= 0; give_back(engine, place)) {
         const struct outgoing *waits = engine->outgoing + place;
-        leave(engine, waits->request, waits->launch, waits->head, waits->size);
+        leave(waits->port, waits->request, waits->launch, waits->head, waits->size);
     }
     engine->pacer.rings_s = INFINITY;
 }
 
 /* -- what the core wants done */
 
-static void tell(struct engine *engine, const struct instruction *news) {
-    if (engine->news_count == engine->news_capacity) {
-        const int64_t capacity = engine->news_capacity ? 2 * engine->news_capacity : AT_ONCE;
-        void *larger = realloc(engine->news, (size_t)capacity * sizeof *news);
+static void tell(struct port *port, const struct instruction *news) {
+    if (port->news_count == port->news_capacity) {
+        const int64_t capacity = port->news_capacity ? 2 * port->news_capacity : AT_ONCE;
+        void *larger = realloc(port->news, (size_t)capacity * sizeof *news);
         if (!larger) {
-            fail(engine, "no memory for what is to be done");
+            fail(port->engine, "no memory for what is to be done");
             return;
         }
-        engine->news = larger;
-        engine->news_capacity = capacity;
+        port->news = larger;
+        port->news_capacity = capacity;
     }
-    engine->news[engine->news_count++] = *news;
+    port->news[port->news_count++] = *news;
     if (news->kind != DELIVER)
-        engine->tell_by_s = 0;
+        port->tell_by_s = 0;
 }
 
 /* Whether blocks that have closed are told now: fewer at a time as fewer are open, and at once where no more can close. */
-static int enough(const struct engine *engine, double now) {
-    const int64_t open = engine->core->open_count / 2;
-    return engine->news_count >= (open < engine->batch ? open : engine->batch) || engine->tell_by_s <= now ||
-           !engine->core->in_flight.count;
+static int enough(const struct port *port, double now) {
+    const int64_t open = port->core->open_count / 2;
+    return port->news_count >= (open < port->batch ? open : port->batch) || port->tell_by_s <= now ||
+           !port->core->in_flight.count;
 }
 
 /* Make news_fd readable where there is something to say. */
-static void say(struct engine *engine, double now) {
-    const struct core *core = engine->core;
-    const int behind = core_left_behind(core) && engine->behind != core->iteration;
-    const int fewer = core->waiting_count + engine->pacer.count < engine->wanted;
-    if (engine->news_count && engine->tell_by_s == INFINITY)
-        engine->tell_by_s = now + TELL_S;
-    if (!(engine->news_count && enough(engine, now)) && !engine->error[0] && !behind && !fewer)
+static void say(struct port *port, double now) {
+    const struct core *core = port->core;
+    const int behind = core_left_behind(core) && port->behind != core->iteration;
+    const int fewer = core->waiting_count + port->engine->pacer.count < port->wanted;
+    if (port->news_count && port->tell_by_s == INFINITY)
+        port->tell_by_s = now + TELL_S;
+    if (!(port->news_count && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
         return;
     if (behind)
-        engine->behind = core->iteration;
-    engine->wanted = fewer ? 0 : engine->wanted;
-    if (!engine->told) {
-        engine->told = 1;
-        signal_fd(engine->news_fd);
+        port->behind = core->iteration;
+    port->wanted = fewer ? 0 : port->wanted;
+    if (!port->told) {
+        port->told = 1;
+        signal_fd(port->news_fd);
     }
 }
 
-static void follow(struct engine *engine, double now) {
-    struct core *core = engine->core;
-    const int64_t count = core->instructions_count;
-    const struct instruction *instructions = core->instructions;
-    for (int64_t at = 0; at < count; at++)
-        if (instructions[at].kind != SEND)
-            tell(engine, instructions + at);
-        else if (engine->pacer.byte_s > 0)
-            send_paced(engine, instructions + at, now);
-        else
-            leave(engine, instructions[at].block * KOFN_PARTS + instructions[at].part, instructions[at].launch,
-                  instructions[at].header, instructions[at].size);
-    core_done(core);
+static void follow(struct port *port, const struct instruction *one, double now) {
+    if (one->kind == DELIVER && !port->batch)
+        return;
+    if (one->kind != SEND)
+        tell(port, one);
+    else if (port->engine->pacer.byte_s > 0)
+        send_paced(port, one, now);
+    else
+        leave(port, one->block * KOFN_PARTS + one->part, one->launch, one->header, one->size);
+}
+
+static void follow_all(struct engine *engine, double now) {
+    for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++) {
+        const struct core *core = port->core;
+        for (int64_t at = 0; at < core->instructions_count; at++)
+            follow(port, core->instructions + at, now);
+        core_done(port->core);
+    }
     if (engine->pacer.byte_s > 0)
         pacer_set(&engine->pacer, now);
-    say(engine, now);
+    for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
+        say(port, now);
 }
 
 /* -- in */
@@ -243,47 +261,62 @@ static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, u
     const int64_t values = size - KOFN_HEADER_BYTES;
     if (values != header->words * KOFN_WORD_BYTES)
         return traffic->wrong_length++, 0;
-    if (values > engine->core->history.room)
+    if (values > engine->room)
         return traffic->wrong_length++, 0; /* of another job; where it is ours, the slot says so when it is asked */
     return sum ? (traffic->damaged++, 0) : 1;
 }
 
+/* Whose job it is; what is nobody's is counted by the first. */
+static struct port *port_of(struct engine *engine, const struct header *header) {
+    for (int64_t at = 1; at < engine->ports_count; at++)
+        if (engine->ports[at].core->job == header->job)
+            return engine->ports + at;
+    return engine->ports;
+}
+
 /* A buffer for each body; whether there was memory. */
-static int with_buffers(struct engine *engine) {
+static int with_buffers(struct engine *engine, struct core *core) {
     for (int at = 0; at < AT_ONCE; at++)
-        if (!engine->bodies[at] && !(engine->bodies[at] = core_buffer(engine->core)))
+        if (!engine->bodies[at] && !(engine->bodies[at] = core_buffer(core)))
             return 0;
     return 1;
 }
 
+/* What has come for a core, which gives a buffer for each that it has kept. */
+static void packets_in(struct port *port, double now) {
+    struct engine *engine = port->engine;
+    if (port->count && core_packets_in(port->core, port->packets, port->count, now))
+        fail(engine, core_error(port->core));
+    for (int64_t at = 0; at < port->count; at++)
+        if (port->packets[at].taken)
+            engine->bodies[port->places[at]] = NULL;
+    port->count = 0;
+    if (!with_buffers(engine, port->core))
+        fail(engine, "no memory for packets that come");
+}
+
 /* All that has come; whether there may be more. */
 static int receive(struct engine *engine) {
-    int64_t sizes[AT_ONCE], places[AT_ONCE], good = 0;
+    int64_t sizes[AT_ONCE];
     uint16_t sums[AT_ONCE];
     engine->read_s = engine_now_s();
-    const int64_t came = datagrams_receive(engine->socket, engine->heads, KOFN_HEADER_BYTES, engine->bodies,
-                                           engine->core->history.room, AT_ONCE, sizes, sums, NULL);
+    const int64_t came = datagrams_receive(engine->socket, engine->heads, KOFN_HEADER_BYTES, engine->bodies, engine->room,
+                                           AT_ONCE, sizes, sums, NULL);
     pthread_mutex_lock(&engine->lock);
     const double now = engine_now_s();
     for (int64_t at = 0; at < came; at++) {
+        struct header header;
         engine->traffic.packets_received++;
         engine->traffic.bytes_received += sizes[at];
-        struct packet *packet = engine->packets + good;
-        if (is_packet(engine, engine->heads + at * KOFN_HEADER_BYTES, sizes[at], sums[at], &packet->header)) {
-            packet->values = engine->bodies[at];
-            packet->size = (int32_t)(sizes[at] - KOFN_HEADER_BYTES);
-            packet->taken = 0;
-            places[good++] = at;
+        if (is_packet(engine, engine->heads + at * KOFN_HEADER_BYTES, sizes[at], sums[at], &header)) {
+            struct port *port = port_of(engine, &header);
+            port->packets[port->count] = (struct packet){header, engine->bodies[at], (int32_t)(sizes[at] - KOFN_HEADER_BYTES), 0};
+            port->places[port->count++] = at;
         }
     }
-    if (good && core_packets_in(engine->core, engine->packets, good, now))
-        fail(engine, core_error(engine->core));
-    for (int64_t at = 0; at < good; at++)
-        if (engine->packets[at].taken)
-            engine->bodies[places[at]] = NULL;
-    follow(engine, now);
-    if (!with_buffers(engine))
-        fail(engine, "no memory for packets that come");
+    for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
+        packets_in(port, now);
+    follow_all(engine, now);
     pthread_mutex_unlock(&engine->lock);
     flush(engine);
     return came == AT_ONCE && !engine->error[0];
@@ -293,14 +326,24 @@ static int receive(struct engine *engine) {
 
 /* What is due by now, and what callers have left; when something is due next. */
 static double look(struct engine *engine) {
-    struct core *core = engine->core;
     const double now = engine_now_s();
     if (engine->pacer.rings_s <= now)
         release(engine, now);
-    if (core_deadline_s(core) <= engine->read_s && core_timer(core, now)) /* by now more may have come */
-        fail(engine, core_error(core));
-    follow(engine, now);
-    return fmin(fmin(core_deadline_s(core), engine->pacer.rings_s), engine->told ? INFINITY : engine->tell_by_s);
+    for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
+        if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* by now more may have come */
+            fail(engine, core_error(port->core));
+    follow_all(engine, now);
+    double due_s = engine->pacer.rings_s;
+    for (const struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
+        due_s = fmin(due_s, fmin(core_deadline_s(port->core), port->told ? INFINITY : port->tell_by_s));
+    return due_s;
+}
+
+static int64_t in_flight(const struct engine *engine) {
+    int64_t count = 0;
+    for (int64_t at = 0; at < engine->ports_count; at++)
+        count += engine->ports[at].core->in_flight.count;
+    return count;
 }
 
 static struct timespec until(double due_s) {
@@ -318,7 +361,7 @@ static void *run(void *argument) {
         pthread_mutex_lock(&engine->lock);
         const double due_s = look(engine);
         const int closing = engine->closing || engine->error[0];
-        const int many = engine->core->in_flight.count >= GATHER_FROM;
+        const int many = in_flight(engine) >= GATHER_FROM;
         pthread_mutex_unlock(&engine->lock);
         flush(engine);
         if (closing)
@@ -334,30 +377,39 @@ static void *run(void *argument) {
 
 /* -- for callers */
 
-struct engine *engine_open(struct core *core, int socket, int64_t batch, double mbps, int64_t burst_bytes, double late_s) {
-    struct engine *engine = calloc(1, sizeof *engine);
+static int port_open(struct port *port, struct engine *engine, struct core *core, int64_t batch) {
+    *port = (struct port){.engine = engine, .core = core, .batch = batch, .tell_by_s = INFINITY};
+    port->news_fd = eventfd(0, EFD_CLOEXEC);
+    return port->news_fd >= 0 && core->history.room == engine->room;
+}
+
+static void port_close(struct port *port) {
+    close(port->news_fd);
+    free(port->news);
+}
+
+struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
+                           int64_t burst_bytes, double late_s) {
+    struct engine *engine = count <= PORTS ? calloc(1, sizeof *engine) : NULL;
     if (!engine)
         return NULL;
-    engine->core = core;
     engine->socket = socket;
-    pacer_open(&engine->pacer, mbps, burst_bytes, late_s);
+    engine->room = cores[0]->history.room;
     engine->unused = -1;
-    engine->batch = batch;
-    engine->tell_by_s = INFINITY;
     engine->wake_fd = eventfd(0, EFD_CLOEXEC);
-    engine->news_fd = eventfd(0, EFD_CLOEXEC);
+    pacer_open(&engine->pacer, mbps, burst_bytes, late_s);
     pthread_mutex_init(&engine->lock, NULL);
-    if (engine->wake_fd < 0 || engine->news_fd < 0 || !with_buffers(engine) ||
-        pthread_create(&engine->thread, NULL, run, engine)) {
-        engine->core = NULL;
-        engine_close(engine);
-        return NULL;
+    int opened = engine->wake_fd >= 0;
+    while (opened && engine->ports_count < count) {
+        const int64_t at = engine->ports_count++;
+        opened = port_open(engine->ports + at, engine, cores[at], batches[at]);
     }
-    return engine;
+    engine->running = opened && with_buffers(engine, cores[0]) && !pthread_create(&engine->thread, NULL, run, engine);
+    return engine->running ? engine : (engine_close(engine), NULL);
 }
 
 void engine_close(struct engine *engine) {
-    if (engine->core) {
+    if (engine->running) {
         pthread_mutex_lock(&engine->lock);
         engine->closing = 1;
         pthread_mutex_unlock(&engine->lock);
@@ -366,33 +418,17 @@ void engine_close(struct engine *engine) {
     }
     for (int at = 0; at < AT_ONCE; at++)
         free(engine->bodies[at]);
+    for (int64_t at = 0; at < engine->ports_count; at++)
+        port_close(engine->ports + at);
     close(engine->wake_fd);
-    close(engine->news_fd);
     pthread_mutex_destroy(&engine->lock);
     pacer_close(&engine->pacer);
     free(engine->outgoing);
-    free(engine->news);
     free(engine);
 }
 
-int engine_news_fd(const struct engine *engine) {
-    return engine->news_fd;
-}
-
-static int64_t take(struct engine *engine, struct instruction *into, struct result *results, int64_t room) {
-    const int64_t count = engine->news_count < room ? engine->news_count : room, left = engine->news_count - count;
-    if (engine->told)
-        drain_fd(engine->news_fd);
-    engine->told = 0;
-    engine->tell_by_s = INFINITY;
-    for (int64_t at = 0; at < count; at++) {
-        into[at] = engine->news[at];
-        if (into[at].kind == DELIVER)
-            results[at] = history_one(&engine->core->history, into[at].iteration, into[at].block);
-    }
-    memmove(engine->news, engine->news + count, (size_t)left * sizeof *engine->news);
-    engine->news_count = left;
-    return engine->error[0] ? -1 : count;
+struct port *engine_port(struct engine *engine, int64_t at) {
+    return engine->ports + at;
 }
 
 const char *engine_error(const struct engine *engine) {
@@ -400,101 +436,125 @@ const char *engine_error(const struct engine *engine) {
 }
 
 int engine_error_is_cores(const struct engine *engine) {
-    return !strcmp(engine->error, core_error(engine->core));
+    int found = 0;
+    for (int64_t at = 0; at < engine->ports_count; at++)
+        found |= !strcmp(engine->error, core_error(engine->ports[at].core));
+    return found;
 }
 
 const struct traffic *engine_traffic(const struct engine *engine) {
     return &engine->traffic;
 }
 
-int64_t engine_queued(const struct engine *engine) {
-    return engine->pacer.byte_s > 0 ? engine->pacer.count + engine->core->urgent_count : 0;
+int port_news_fd(const struct port *port) {
+    return port->news_fd;
+}
+
+static int64_t take(struct port *port, struct instruction *into, struct result *results, int64_t room) {
+    const int64_t count = port->news_count < room ? port->news_count : room, left = port->news_count - count;
+    if (port->told)
+        drain_fd(port->news_fd);
+    port->told = 0;
+    port->tell_by_s = INFINITY;
+    for (int64_t at = 0; at < count; at++) {
+        into[at] = port->news[at];
+        if (into[at].kind == DELIVER)
+            results[at] = history_one(&port->core->history, into[at].iteration, into[at].block);
+    }
+    if (left)
+        memmove(port->news, port->news + count, (size_t)left * sizeof *port->news);
+    port->news_count = left;
+    return port->engine->error[0] ? -1 : count;
+}
+
+int64_t port_queued(const struct port *port) {
+    return port->engine->pacer.byte_s > 0 ? port->engine->pacer.count + port->core->urgent_count : 0;
 }
 
 /* -- one at a time */
 
 /* Let the thread go on, which may have something to do. */
-static void leave_core(struct engine *engine) {
-    const int wake = engine->core->instructions_count > 0 || engine->wanted;
-    pthread_mutex_unlock(&engine->lock);
+static void leave_core(struct port *port) {
+    const int wake = port->core->instructions_count > 0 || port->wanted;
+    pthread_mutex_unlock(&port->engine->lock);
     if (wake)
-        signal_fd(engine->wake_fd);
+        signal_fd(port->engine->wake_fd);
 }
 
 #define ALONE(type, call) \
     do { \
-        pthread_mutex_lock(&engine->lock); \
+        pthread_mutex_lock(&port->engine->lock); \
         const type returned = call; \
-        leave_core(engine); \
+        leave_core(port); \
         return returned; \
     } while (0)
 
 #define ALONE_VOID(call) \
     do { \
-        pthread_mutex_lock(&engine->lock); \
+        pthread_mutex_lock(&port->engine->lock); \
         call; \
-        leave_core(engine); \
+        leave_core(port); \
     } while (0)
 
-int64_t engine_take(struct engine *engine, struct instruction *into, struct result *results, int64_t room) {
-    ALONE(int64_t, take(engine, into, results, room));
+int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room) {
+    ALONE(int64_t, take(port, into, results, room));
 }
 
-void engine_want(struct engine *engine, int64_t fewer) {
-    ALONE_VOID(engine->wanted = fewer);
+void port_want(struct port *port, int64_t fewer) {
+    ALONE_VOID(port->wanted = fewer);
 }
 
-int engine_begin(struct engine *engine, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
-                 int32_t lanes) {
-    ALONE(int, core_begin(engine->core, iteration, now, blocks, count, first, lanes));
+int port_begin(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+               int32_t lanes) {
+    ALONE(int, core_begin(port->core, iteration, now, blocks, count, first, lanes));
 }
 
-int engine_jump(struct engine *engine, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
-                int32_t lanes) {
-    ALONE(int, core_jump(engine->core, iteration, now, blocks, count, first, lanes));
+int port_jump(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+              int32_t lanes) {
+    ALONE(int, core_jump(port->core, iteration, now, blocks, count, first, lanes));
 }
 
-int engine_contribute(struct engine *engine, const struct packed *ready, int64_t count, double now, int32_t part,
-                      int32_t counts, int32_t uses) {
-    ALONE(int, core_contribute(engine->core, ready, count, now, part, counts, uses));
+int port_contribute(struct port *port, const struct packed *ready, int64_t count, double now, int32_t part,
+                    int32_t counts, int32_t uses) {
+    ALONE(int, core_contribute(port->core, ready, count, now, part, counts, uses));
 }
 
-int engine_result_in(struct engine *engine, int64_t iteration, int64_t block, const struct result *result, double now) {
-    ALONE(int, core_result_in(engine->core, iteration, block, result, now));
+int port_result_in(struct port *port, int64_t iteration, int64_t block, const struct result *result, double now) {
+    ALONE(int, core_result_in(port->core, iteration, block, result, now));
 }
 
-int engine_ask_slot(struct engine *engine) {
-    ALONE(int, core_ask_slot(engine->core));
+int port_ask_slot(struct port *port) {
+    ALONE(int, core_ask_slot(port->core));
 }
 
-void engine_withdraw(struct engine *engine, int64_t *requests, int64_t count) {
-    ALONE_VOID(core_withdraw(engine->core, requests, count));
+void port_withdraw(struct port *port, int64_t *requests, int64_t count) {
+    ALONE_VOID(core_withdraw(port->core, requests, count));
 }
 
-void engine_enter(struct engine *engine, uint32_t generation) {
-    ALONE_VOID(core_enter(engine->core, generation));
+void port_enter(struct port *port, uint32_t generation) {
+    ALONE_VOID(core_enter(port->core, generation));
 }
 
-void engine_others_reached(struct engine *engine, int64_t iteration) {
-    ALONE_VOID(core_others_reached(engine->core, iteration));
+void port_others_reached(struct port *port, int64_t iteration) {
+    ALONE_VOID(core_others_reached(port->core, iteration));
 }
 
-void engine_regroup(struct engine *engine, uint32_t generation) {
-    ALONE_VOID(core_regroup(engine->core, generation));
+void port_regroup(struct port *port, uint32_t generation) {
+    ALONE_VOID(core_regroup(port->core, generation));
 }
 
-int engine_resume(struct engine *engine, double now) {
-    ALONE(int, core_resume(engine->core, now));
+int port_resume(struct port *port, double now) {
+    ALONE(int, core_resume(port->core, now));
 }
 
-double engine_deadline_s(struct engine *engine) {
-    ALONE(double, core_deadline_s(engine->core));
+double port_deadline_s(struct port *port) {
+    ALONE(double, core_deadline_s(port->core));
 }
 
-int64_t engine_next_results(struct engine *engine, int64_t iteration) {
-    ALONE(int64_t, core_next_results(engine->core, iteration));
+int64_t port_next_results(struct port *port, int64_t iteration) {
+    ALONE(int64_t, core_next_results(port->core, iteration));
 }
 
-int64_t engine_results(struct engine *engine, int64_t iteration, uint32_t *blocks, struct result *results) {
-    ALONE(int64_t, core_results(engine->core, iteration, blocks, results));
+int64_t port_results(struct port *port, int64_t iteration, uint32_t *blocks, struct result *results) {
+    ALONE(int64_t, core_results(port->core, iteration, blocks, results));
 }

@@ -1,12 +1,12 @@
 /* The engine: one thread that moves a worker's packets, and nobody else's business.
  *
- *     socket --> core --> pacer --> socket          (thread, without Python)
- *                 |
- *                 '--> instructions, news_fd readable --> whoever encodes and decodes
+ *     socket --> cores --> pacer --> socket         (thread, without Python)
+ *                  |
+ *                  '--> instructions, news_fd readable --> whoever encodes and decodes
  *
- * The core is the thread's and its callers', one at a time: callers call the functions below, which are the core's while the
- * thread does not. What the core wants sent, the thread sends; everything else it wants is for the caller, who reads `news_fd`
- * and takes it.
+ * A core is the thread's and its callers', one at a time: callers call the functions of its port below, which are the core's
+ * while the thread does not. What the core wants sent, the thread sends; everything else it wants is for the caller, who
+ * reads `news_fd` and takes it.
  * A packet's values are read when it leaves, and only if its request was in flight as it was when the core was last looked
  * at. So they may change once the core has let go of the request and has heard of something that was received after that.
  */
@@ -22,44 +22,51 @@ struct traffic {
 };
 
 struct engine;
+struct port;
 
-/* On a socket that is connected to the switch; NULL without memory, threads or descriptors. Up to `batch` closed blocks are
- * told together. Not paced where `mbps` is 0. The core stays its opener's, who closes it after the engine. */
-struct engine *engine_open(struct core *core, int socket, int64_t batch, double mbps, int64_t burst_bytes, double late_s);
+/* On a socket that is connected to the switch; NULL without memory, threads or descriptors. Of one core or two, of different
+ * jobs and with results of the same length; each packet is its job's. Up to `batches` closed blocks of each are told
+ * together, 0: none of them are. Not paced where `mbps` is 0. The cores stay their opener's, who closes them after the
+ * engine. */
+struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
+                           int64_t burst_bytes, double late_s);
 /* Stop, and join the thread; what waits is lost. The socket stays open. */
 void engine_close(struct engine *engine);
-
-/* Readable when there are instructions, or an error; when the others have left this worker behind; and when fewer packets
- * wait than was asked for. */
-int engine_news_fd(const struct engine *engine);
-/* As core_take(), SEND not among it: since the last time. -1: the thread has ended, engine_error() says why. */
-int64_t engine_take(struct engine *engine, struct instruction *into, struct result *results, int64_t room);
+/* Of a core: in it one calls it, and hears of it. */
+struct port *engine_port(struct engine *engine, int64_t at);
+/* Why the thread has ended; empty: it has not. */
 const char *engine_error(const struct engine *engine);
-/* Whether that is what the core said. */
+/* Whether that is what a core said. */
 int engine_error_is_cores(const struct engine *engine);
 const struct traffic *engine_traffic(const struct engine *engine);
-/* Packets that wait in this host for their turn to leave. */
-int64_t engine_queued(const struct engine *engine);
-/* Say so once, when fewer than so many contributions wait, for the pacer or the window. */
-void engine_want(struct engine *engine, int64_t fewer);
 /* Seconds on the clock of all times given and taken: CLOCK_MONOTONIC. */
 double engine_now_s(void);
 
+/* Readable when there are instructions, or an error; when the others have left this worker behind; and when fewer packets
+ * wait than was asked for. */
+int port_news_fd(const struct port *port);
+/* As core_take(), SEND not among it: since the last time. -1: the thread has ended, engine_error() says why. */
+int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room);
+/* Packets that wait in this host for their turn to leave. */
+int64_t port_queued(const struct port *port);
+/* Say so once, when fewer than so many contributions wait, for the pacer or the window. */
+void port_want(struct port *port, int64_t fewer);
+
 /* -- the core's, while the thread does not call it */
 
-int engine_begin(struct engine *engine, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
-                 int32_t lanes);
-int engine_jump(struct engine *engine, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
-                int32_t lanes);
-int engine_contribute(struct engine *engine, const struct packed *ready, int64_t count, double now, int32_t part,
-                      int32_t counts, int32_t uses);
-int engine_result_in(struct engine *engine, int64_t iteration, int64_t block, const struct result *result, double now);
-int engine_ask_slot(struct engine *engine);
-void engine_withdraw(struct engine *engine, int64_t *requests, int64_t count);
-void engine_enter(struct engine *engine, uint32_t generation);
-void engine_others_reached(struct engine *engine, int64_t iteration);
-void engine_regroup(struct engine *engine, uint32_t generation);
-int engine_resume(struct engine *engine, double now);
-double engine_deadline_s(struct engine *engine);
-int64_t engine_next_results(struct engine *engine, int64_t iteration);
-int64_t engine_results(struct engine *engine, int64_t iteration, uint32_t *blocks, struct result *results);
+int port_begin(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+               int32_t lanes);
+int port_jump(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
+              int32_t lanes);
+int port_contribute(struct port *port, const struct packed *ready, int64_t count, double now, int32_t part,
+                    int32_t counts, int32_t uses);
+int port_result_in(struct port *port, int64_t iteration, int64_t block, const struct result *result, double now);
+int port_ask_slot(struct port *port);
+void port_withdraw(struct port *port, int64_t *requests, int64_t count);
+void port_enter(struct port *port, uint32_t generation);
+void port_others_reached(struct port *port, int64_t iteration);
+void port_regroup(struct port *port, uint32_t generation);
+int port_resume(struct port *port, double now);
+double port_deadline_s(struct port *port);
+int64_t port_next_results(struct port *port, int64_t iteration);
+int64_t port_results(struct port *port, int64_t iteration, uint32_t *blocks, struct result *results);

@@ -11,6 +11,7 @@ What the protocol wants sent, the engine sends; anything else is the protocol's 
 import ctypes
 import socket
 import weakref
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, NoReturn
 
@@ -39,16 +40,22 @@ class SharedProtocol(Protocol):
     """A Protocol that an engine drives as well; what it wants done is told by news() alone."""
 
     engine: "WorkerEngine | None" = None
+    port: ctypes.c_void_p | None = None
+
+    def fileno(self) -> int:
+        """Readable when there is news."""
+        found: int = self._call("news_fd")
+        return found
 
     def news(self) -> list[Instruction]:
         """What is to be done since the last time; AgentError, ProtocolError when the engine has stopped."""
         return [] if self.engine is None else self._taken("take")
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The engine's function of this name, which calls the core while the thread does not."""
+        """The port's function of this name, which calls the core while the engine's thread does not."""
         if self.engine is None:
             return super()._call(name, *arguments)
-        return self.engine.call(name, *arguments)
+        return getattr(self.library, f"port_{name}")(self.port, *arguments)
 
     def _take(self) -> list[Instruction]:
         """The engine takes it."""
@@ -63,50 +70,62 @@ class SharedProtocol(Protocol):
 class WorkerEngine:
     """Runs until close(); the socket is connected to the switch, and stays the caller's.
 
-    Up to `batch` blocks that have closed are told together.
+    Up to `batch` blocks that have closed are told together.  `beside`: of another job, whose blocks are as long; when
+    an iteration of it is complete, that is told, and its closed blocks are not.
 
     AgentError where there are no threads, memory or descriptors left.
     """
 
     def __init__(
-        self, protocol: SharedProtocol, opened: socket.socket, pace: PacingRate | None = None, *, batch: int = 1
+        self,
+        protocol: SharedProtocol,
+        opened: socket.socket,
+        pace: PacingRate | None = None,
+        *,
+        batch: int = 1,
+        beside: SharedProtocol | None = None,
     ) -> None:
-        self._library, self._protocol = protocol.library, protocol
-        mbps, burst_bytes, late_s = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
-        found = self._library.engine_open(protocol.address, opened.fileno(), batch, mbps, burst_bytes, late_s)
+        self._library = protocol.library
+        self._protocols = [protocol] if beside is None else [protocol, beside]
+        check_lengths(self._protocols)
+        cores = (ctypes.c_void_p * 2)(*[each.address for each in self._protocols])
+        batches = (ctypes.c_int64 * 2)(batch, 0)
+        rate = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
+        found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate)
         if not found:
             raise AgentError("no thread, memory or file descriptors for the engine")
         self._engine = ctypes.c_void_p(found)
         self._end = weakref.finalize(self, self._library.engine_close, self._engine)
-        self._news_fd: int = self.call("news_fd")
-        self._traffic = (ctypes.c_int64 * len(fields(Traffic))).from_address(self.call("traffic"))
-        protocol.engine = self
+        self._traffic = (ctypes.c_int64 * len(fields(Traffic))).from_address(self._call("traffic"))
+        for at, each in enumerate(self._protocols):
+            each.engine, each.port = self, ctypes.c_void_p(self._call("port", at))
+        self._news_fd = protocol.fileno()
 
     def fileno(self) -> int:
-        """Readable when there is news."""
+        """Readable when there is news of the protocol."""
         return self._news_fd
 
-    def call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: Any) -> Any:
         """The function of engine.h of this name."""
         return getattr(self._library, f"engine_{name}")(self._engine, *arguments)
 
     @property
     def error(self) -> HostError | None:
         """Why the thread has ended; None: it has not."""
-        said: str = self.call("error").decode()
+        said: str = self._call("error").decode()
         if not said:
             return None
-        return (ProtocolError if self.call("error_is_cores") else AgentError)(said)
+        return (ProtocolError if self._call("error_is_cores") else AgentError)(said)
 
     @property
     def queued(self) -> int:
         """Packets that wait in this host for their turn to leave."""
-        queued: int = self.call("queued")
+        queued: int = self._protocols[0]._call("queued")
         return queued
 
     def want(self, fewer: int) -> None:
         """Be readable once, when fewer than so many contributions wait for the pacer or the window."""
-        self.call("want", fewer)
+        self._protocols[0]._call("want", fewer)
 
     @property
     def traffic(self) -> Traffic:
@@ -115,7 +134,15 @@ class WorkerEngine:
     def close(self) -> None:
         """End the thread; what waits is lost.  A second time it does nothing."""
         if self._end.alive:
-            self._protocol.engine = None
+            for each in self._protocols:
+                each.engine = None
             last, kind = astuple(self.traffic), type(self._traffic)
             self._end()
             self._traffic = kind(*last)
+
+
+def check_lengths(protocols: Sequence[Protocol]) -> None:
+    """ProtocolError unless the longest results of all are of one length: a buffer takes any of them."""
+    words = [each.layout.words_most for each in protocols]
+    if len(set(words)) != 1:
+        raise ProtocolError(f"results of two jobs have {words[0]} and {words[1]} words: as many are allowed")

@@ -85,7 +85,7 @@ class Bench:
 
     def silent(self) -> bool:
         """Whether nothing that was received by now is news."""
-        self.engine.call("next_results", 0)  # the thread is done with what it has received before
+        self.protocol._call("next_results", 0)  # the thread is done with what it has received before
         return not self.readable()
 
     def news(self) -> list[Instruction]:

@@ -70,45 +70,72 @@ static int udp(struct sockaddr_in *place) {
     return opened;
 }
 
-static int iterate(struct engine *engine, struct core *core, uint8_t (*values)[BYTES], uint64_t *random) {
+/* A caller of one port. */
+struct caller {
+    struct engine *engine;
+    struct port *port;
+    struct core *core;
+    int64_t told; /* blocks of an iteration that it hears of */
+    uint64_t random;
+    long iterations;
+    uint8_t values[2 * BLOCKS][BYTES];
+};
+
+static int contribute(struct caller *caller) {
+    struct port *port = caller->port;
+    const int64_t iteration = caller->core->iteration;
     int32_t blocks[BLOCKS];
     struct packed ready[BLOCKS];
-    int64_t delivered = 0;
     for (int32_t at = 0; at < BLOCKS; at++) {
+        uint8_t *values = caller->values[(iteration % 2) * BLOCKS + at];
         blocks[at] = at;
-        ready[at] = (struct packed){values[(core->iteration % 2) * BLOCKS + at], BYTES, at, 0, 0, 256};
-        memset(values[(core->iteration % 2) * BLOCKS + at], (int)core->iteration, BYTES);
+        ready[at] = (struct packed){values, BYTES, at, 0, 0, 256};
+        memset(values, (int)iteration, BYTES);
     }
-    int failed = engine_begin(engine, core->iteration + 1, engine_now_s(), blocks, BLOCKS, core->iteration * BLOCKS, 0);
+    int failed = port_begin(port, iteration + 1, engine_now_s(), blocks, BLOCKS, iteration * BLOCKS, 0);
     for (int32_t at = 0; !failed && at < BLOCKS; at += 8) {
-        failed = engine_contribute(engine, ready + at, 8, engine_now_s(), 0, 1, -1);
-        if (!draw(random, 200)) {
-            engine_regroup(engine, (uint32_t)core->generation + 1);
-            failed |= engine_resume(engine, engine_now_s());
+        failed = port_contribute(port, ready + at, 8, engine_now_s(), 0, 1, -1);
+        if (!draw(&caller->random, 200)) {
+            port_regroup(port, (uint32_t)caller->core->generation + 1);
+            failed |= port_resume(port, engine_now_s());
         }
-        engine_want(engine, 4);
+        port_want(port, 4);
     }
+    return failed;
+}
+
+static int wait_for_all(struct caller *caller) {
     const double begin_s = engine_now_s();
-    while (!failed && delivered < BLOCKS) {
-        struct pollfd waits = {.fd = engine_news_fd(engine), .events = POLLIN};
+    int64_t delivered = 0;
+    for (int complete = 0; !complete;) {
+        struct pollfd waits = {.fd = port_news_fd(caller->port), .events = POLLIN};
         poll(&waits, 1, 1000);
         struct instruction news[7];
         struct result results[7];
         int64_t count = 7;
         while (count == 7) {
-            count = engine_take(engine, news, results, 7);
-            for (int64_t at = 0; at < count; at++)
+            count = port_take(caller->port, news, results, 7);
+            for (int64_t at = 0; at < count; at++) {
                 delivered += news[at].kind == DELIVER;
+                complete |= news[at].kind == COMPLETE;
+            }
         }
-        failed = count < 0;
-        if (failed)
-            fprintf(stderr, "%s\n", engine_error(engine));
+        if (count < 0)
+            return fprintf(stderr, "%s\n", engine_error(caller->engine)), 1;
         if (engine_now_s() - begin_s > 20) {
-            fprintf(stderr, "iteration %ld: %ld of %d blocks after 20 s\n", (long)core->iteration, (long)delivered, BLOCKS);
+            fprintf(stderr, "iteration %ld is not complete after 20 s\n", (long)caller->core->iteration);
             return 1;
         }
     }
-    return failed;
+    return delivered != caller->told;
+}
+
+static void *iterate(void *argument) {
+    struct caller *caller = argument;
+    int failed = 0;
+    for (int at = 0; at < 20 && !failed; at++, caller->iterations++)
+        failed = contribute(caller) || wait_for_all(caller);
+    return failed ? caller : NULL;
 }
 
 int main(int count, char **arguments) {
@@ -120,24 +147,39 @@ int main(int count, char **arguments) {
     struct peer peer = {.socket = other, .random = random + 1};
     pthread_t thread;
     pthread_create(&thread, NULL, peer_run, &peer);
-    static uint8_t values[2 * BLOCKS][BYTES];
+    static struct caller callers[2];
     const double end_s = engine_now_s() + (count > 1 ? atof(arguments[1]) : 1);
     int failed = 0;
-    long iterations = 0, engines = 0;
-    while (!failed && engine_now_s() < end_s) {
+    long engines = 0;
+    for (; !failed && engine_now_s() < end_s; engines++) {
         const struct layout layout = {BLOCKS, WORDS, 32, 0};
-        struct core *core = core_open(1, 0, &layout, 64, 16, 0.005, 2, 4);
+        const int64_t batches[] = {8, 0};
+        struct core *cores[2];
+        for (int at = 0; at < 2; at++) {
+            cores[at] = core_open(1 + at, 0, &layout, 64, 16, 0.005, 2, 4);
+            core_enter(cores[at], 1);
+        }
         const double mbps = draw(&random, 2) ? 200 : 0;
-        struct engine *engine = engine_open(core, one, 8, mbps, 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES), 0.016);
-        core_enter(core, 1);
-        for (int at = 0; at < 20 && !failed; at++, iterations++)
-            failed = iterate(engine, core, values, &random);
+        const int64_t burst = 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES);
+        struct engine *engine = engine_open(cores, batches, 2, one, mbps, burst, 0.016);
+        pthread_t threads[2];
+        for (int at = 0; at < 2; at++) {
+            struct caller *caller = callers + at;
+            caller->engine = engine, caller->port = engine_port(engine, at), caller->core = cores[at];
+            caller->told = at ? 0 : BLOCKS, caller->random = 1 + draw(&random, 1u << 30);
+            pthread_create(threads + at, NULL, iterate, caller);
+        }
+        for (int at = 0; at < 2; at++) {
+            void *wrong;
+            pthread_join(threads[at], &wrong);
+            failed |= wrong != NULL;
+        }
         engine_close(engine);
-        core_close(core);
-        engines++;
+        core_close(cores[0]);
+        core_close(cores[1]);
     }
     atomic_store(&peer.closing, 1);
     pthread_join(thread, NULL);
-    printf("%ld engines, %ld iterations\n", engines, iterations);
-    return failed || iterations < 20;
+    printf("%ld engines, %ld and %ld iterations\n", engines, callers[0].iterations, callers[1].iterations);
+    return failed || callers[0].iterations < 20 || callers[1].iterations < 20;
 }
