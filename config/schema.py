@@ -37,6 +37,9 @@ WORDS_MAX = 32
 SLOTS = 4096
 """Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
 
+JOB_MOST = 127
+"""The highest id of a job: with its top bit set it is that of the job's exact sums."""
+
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A run's name is part of a folder's name."""
 
@@ -89,13 +92,16 @@ class NetworkSection(Section, frozen=True):
 class JobSection(Section, frozen=True):
     """What is aggregated: who takes part, in which packets, through which slots."""
 
-    id: Annotated[int, Meta(ge=1, le=255)] = 1  # also its multicast group
+    id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
     collective: str = SWITCH  # what sums the gradients: server, ring, gloo, mpi, or module:Name for one of your own
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
     window: PositiveInt = 64  # blocks in flight; a power of two, at most slots / 2
+    exact_slots: Annotated[int, Meta(ge=0, le=SLOTS // 2)] = (
+        0  # more slots, for exact sums (kofn.Communicator); a power of two; 0: there are no exact sums
+    )
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
     modules: str | None = (
@@ -104,6 +110,11 @@ class JobSection(Section, frozen=True):
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
         64.0  # largest magnitude of one addend; more is clipped into the residual
     )
+
+    @property
+    def exact_id(self) -> int:
+        """Of the job that its exact sums are for the switch."""
+        return JOB_MOST + 1 + self.id
 
 
 class PolicySection(Section, frozen=True):
@@ -433,6 +444,10 @@ class Config(Section, frozen=True):
             most = self.job.slots // 2
             raise ConfigError(
                 f"job.window is {self.job.window}: a power of two from 1 to {most} (job.slots / 2) is allowed"
+            )
+        if self.job.exact_slots & (self.job.exact_slots - 1) or self.job.exact_slots == 1:
+            raise ConfigError(
+                f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
         self.compress.check(workers=self.job.workers, words=self.job.words)

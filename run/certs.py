@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kofn.config.schema import WORKERS_MAX
+from kofn.config.schema import JOB_MOST, WORKERS_MAX
 from kofn.rpc.errors import SecurityError
 
 EXIT_REFUSED = 2
@@ -19,8 +19,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
         job, _, workers = value.partition(":")
         if not (job.isdecimal() and workers.isdecimal()):
             raise click.BadParameter(f"{value!r}: two numbers are expected, 1:4 for the four workers of job 1")
-        if not (1 <= int(job) <= 255 and 1 <= int(workers) <= WORKERS_MAX):
-            raise click.BadParameter(f"{value!r}: jobs 1 to 255 with 1 to {WORKERS_MAX} workers are allowed")
+        if not (1 <= int(job) <= JOB_MOST and 1 <= int(workers) <= WORKERS_MAX):
+            raise click.BadParameter(f"{value!r}: jobs 1 to {JOB_MOST} with 1 to {WORKERS_MAX} workers are allowed")
         if int(job) in sizes:
             raise click.BadParameter(f"{value!r}: job {int(job)} is there already, each job is given once")
         sizes[int(job)] = int(workers)

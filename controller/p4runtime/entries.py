@@ -9,14 +9,14 @@ from typing import Any
 
 import finsy as fy
 
-from kofn.config.schema import SLOTS, JobSection
+from kofn.config.schema import JOB_MOST, SLOTS, JobSection
 from kofn.controller.errors import LayoutError
 from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.protocol.block_layout import WORD_BITS
 
 FLOOD_GROUP = 0x100
-"""Multicast group of all ports; a job's own group is its id, 1 to 255."""
+"""Multicast group of all ports; a job's own group is its id, 1 to 127."""
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
@@ -39,15 +39,21 @@ class SlotLayout:
 
     def __post_init__(self) -> None:
         """LayoutError where the job does not fit the topology or the switch."""
-        if not 1 <= self.job.id <= 255:
-            raise LayoutError(f"job.id is {self.job.id}: 1 to 255 is allowed (it is the job's multicast group)")
+        if not 1 <= self.job.id <= JOB_MOST:
+            raise LayoutError(f"job.id is {self.job.id}: 1 to {JOB_MOST} is allowed (higher ones are those of exact sums)")
         if self.job.workers > len(self.hosts) - self.first:
             earlier = f", {self.first} of them are earlier jobs'" if self.first else ""
             raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")
-        if self.base + self.job.slots > SLOTS:
+        if self.end > SLOTS:
+            exact = f" and job.exact_slots {self.job.exact_slots}" if self.job.exact_slots else ""
             raise LayoutError(
-                f"job.slots is {self.job.slots}: the switch has {SLOTS}, {self.base} of them are earlier jobs'"
+                f"job.slots is {self.job.slots}{exact}: the switch has {SLOTS}, {self.base} of them are earlier jobs'"
             )
+
+    @property
+    def end(self) -> int:
+        """After its last slot: those of exact sums follow its own."""
+        return self.base + self.job.slots + self.job.exact_slots
 
     @property
     def members(self) -> tuple[TopologyHost, ...]:
@@ -64,7 +70,7 @@ def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tupl
             raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
         base = -(-end // job.slots) * job.slots
         layouts.append(SlotLayout(job=job, hosts=hosts, first=first, base=base))
-        first, end = first + job.workers, base + job.slots
+        first, end = first + job.workers, layouts[-1].end
     return tuple(layouts)
 
 
@@ -79,10 +85,16 @@ def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4T
 
     Workers scale their values so that one contribution of each fits a lane's sum: that is its room.
     """
-    action = fy.P4TableAction(
-        SET_JOB, k=k, group=job.id, base=base, mask=job.slots - 1, generation=generation, room=job.workers
-    )
+    slots = {"base": base, "mask": job.slots - 1, "generation": generation}
+    action = fy.P4TableAction(SET_JOB, k=k, group=job.id, room=job.workers, **slots)
     return _entry(JOBS, {"hdr.kofn.job": job.id}, action)
+
+
+def exact_entries(job: JobSection, generation: int, base: int = 0) -> list[fy.P4TableEntry]:
+    """That of the job's exact sums, which need all workers, in the slots behind its own; none without such slots."""
+    slots = {"base": base + job.slots, "mask": job.exact_slots - 1, "generation": generation}
+    action = fy.P4TableAction(SET_JOB, k=job.workers, group=job.id, room=job.workers, **slots)
+    return [_entry(JOBS, {"hdr.kofn.job": job.exact_id}, action)] if job.exact_slots else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,23 +167,28 @@ def _lanes() -> Iterator[fy.P4TableEntry]:
 
 def _workers(layout: SlotLayout) -> Iterator[fy.P4TableEntry]:
     """Who may speak from which port, who may own a block, and how a packet to it is addressed."""
-    job = layout.job.id
-    for rank, host in enumerate(layout.members):
-        yield _entry(
-            MEMBERS,
-            {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
-            fy.P4TableAction("ingress.admission.admit", most=1),
-        )
-        yield _entry(
-            "ingress.admission.recipients",
-            {"hdr.kofn.job": job, "hdr.kofn.recipient": rank},
-            fy.P4TableAction("ingress.admission.send_to", port=host.port),
-        )
-        yield _entry(
-            "egress.deliver.hosts",
-            {"standard_metadata.egress_port": host.port, "hdr.kofn.job": job},
-            fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=rank),
-        )
+    job = layout.job
+    for number in (job.id, job.exact_id) if job.exact_slots else (job.id,):
+        for rank, host in enumerate(layout.members):
+            yield from _worker(number, rank, host)
+
+
+def _worker(job: int, rank: int, host: TopologyHost) -> Iterator[fy.P4TableEntry]:
+    yield _entry(
+        MEMBERS,
+        {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
+        fy.P4TableAction("ingress.admission.admit", most=1),
+    )
+    yield _entry(
+        "ingress.admission.recipients",
+        {"hdr.kofn.job": job, "hdr.kofn.recipient": rank},
+        fy.P4TableAction("ingress.admission.send_to", port=host.port),
+    )
+    yield _entry(
+        "egress.deliver.hosts",
+        {"standard_metadata.egress_port": host.port, "hdr.kofn.job": job},
+        fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=rank),
+    )
 
 
 def _entry(table: str, match: dict[str, int], action: fy.P4TableAction) -> fy.P4TableEntry:

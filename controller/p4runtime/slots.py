@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import finsy as fy
 
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import Found, SlotLayout, job_entry
+from kofn.controller.p4runtime.entries import Found, SlotLayout, exact_entries, job_entry
 
 
 async def unwritten(slots: "Slots") -> None:
@@ -89,12 +89,16 @@ class Slots:
             self.generation = self.in_force = 0
         if self.generation:
             self.tried = True  # from here on it may be there, even if the answer to the write is lost
-            return [self.entry()]
-        return [] if found is None else [job_entry(self.layout.job, found.k, found.generation, self.layout.base)]
+            return self.entries()
+        return [] if found is None else self._entries(found.k, found.generation)
 
-    def entry(self) -> fy.P4TableEntry:
-        """The entry of the admitted generation."""
-        return job_entry(self.layout.job, self.k, self.generation, self.layout.base)
+    def entries(self) -> list[fy.P4TableEntry]:
+        """Those of the admitted generation: the job's, the only one that has to do with k, and its exact sums'."""
+        return self._entries(self.k, self.generation)
+
+    def _entries(self, k: int, generation: int) -> list[fy.P4TableEntry]:
+        job, base = self.layout.job, self.layout.base
+        return [job_entry(job, k, generation, base), *exact_entries(job, generation, base)]
 
     def tell(self) -> None:
         """The switch is as `prepare` wanted it: the session hears what that means."""

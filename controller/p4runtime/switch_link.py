@@ -96,13 +96,13 @@ class SwitchLink:
 
     async def _put(self, switch: fy.Switch, slots: Slots) -> None:
         """Another k is one MODIFY; a new generation takes the place of whatever entry there is."""
-        entry, k = slots.entry(), slots.k  # another k may be wanted when the answer is here
+        entries, k = slots.entries(), slots.k  # another k may be wanted when the answer is here
         if slots.tried:
-            await switch.modify([entry])
+            await switch.modify(entries[:1])
         else:
             slots.tried = True  # from here on it may be there, even if the answer is lost
-            await switch.delete([entry], strict=False)
-            await switch.insert([entry])
+            await switch.delete(entries, strict=False)
+            await switch.insert(entries)
         slots.confirm(k)
 
     async def _connect(self) -> None:

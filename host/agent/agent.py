@@ -85,7 +85,7 @@ class Agent:
 
     `compress`: what becomes of what coding leaves over, and of the link's rate; `treatment`: of what is late, which is
     discarded once it is older than `age_limit` iterations; `average`: as model.average; `give_up_s`: how long no block
-    may close.
+    may close; `beside`: another job's protocol, whose packets go over the same socket.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Agent:
         age_limit: int = FOR_EVER,
         recorder: Recorder | None = None,
         give_up_s: float = GIVE_UP_AFTER_S,
+        beside: SharedProtocol | None = None,
     ) -> None:
         self._coding = coding
         self._rank, self._workers, self._average = rank, job.workers, average
@@ -139,6 +140,7 @@ class Agent:
         self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers)
         self.treat(treatment)
         self._ignored: set[str] = set()
+        self._beside = beside
         self._engine: WorkerEngine | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._iteration_wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
@@ -168,7 +170,8 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._peer_source = peer_source
         opened = self._transport.open(self._loop, self._packets)
-        self._engine = WorkerEngine(self.protocol, opened, self._transport.pace, batch=self.encoder.slice_blocks)
+        batch = self.encoder.slice_blocks
+        self._engine = WorkerEngine(self.protocol, opened, self._transport.pace, batch=batch, beside=self._beside)
         self._loop.add_reader(self._engine, self._news)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)

@@ -7,7 +7,7 @@ time, in a thread of its own.
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,7 +49,8 @@ class Task:
     """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it.
 
     `stream`: where the given array comes from, piece by piece; None: it is there.  `watch` runs from the call on; until
-    the call is carried out all of it is `wait`.
+    the call is carried out all of it is `wait`.  `note`: what the workers have agreed on beside the call itself
+    (messages.Agreed).
     """
 
     key: Key
@@ -59,6 +60,7 @@ class Task:
     work: Work[Any]
     stream: "GradientStream | None" = None
     watch: Stopwatch = field(default_factory=Stopwatch)
+    note: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.call} ({self.key})"
@@ -211,7 +213,7 @@ class Communicator(ABC):
         """What others say of others is said already."""
         return str(error) if isinstance(error, CollectiveError) else f"worker {self.rank}: {_in_words(error)}"
 
-    def _agreed(self, key: Key) -> None:
+    def _agreed(self, key: Key, note: bytes = b"") -> None:
         """All have made this call: it is next."""
         task = self._open.get(key)
         if task is None:
@@ -219,7 +221,7 @@ class Communicator(ABC):
         if task.call.kind == "barrier":
             self._finish(task, WorkOutcome(value=None, count=self.workers, times=task.watch.times()))
         else:
-            self._ready.put(task)
+            self._ready.put(replace(task, note=note))
 
     def _fail(self, reason: str) -> None:
         """End all calls; later reasons change nothing."""

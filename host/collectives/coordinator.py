@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from kofn.host.collectives.call import named
+from kofn.host.collectives.call import Key, named
+from kofn.host.collectives.exact_lanes import largest_of
 from kofn.host.collectives.matching import Matching, Mismatch
 from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
@@ -35,6 +36,7 @@ class Coordinator(threading.Thread):
         self._channels = dict(enumerate(channels))
         self._timeout_s = timeout_s
         self._matching = Matching(len(channels))
+        self._notes: dict[Key, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._silence: _End | None = None
         """What a Ping was sent for: the end, unless somebody does not answer."""
@@ -79,9 +81,11 @@ class Coordinator(threading.Thread):
 
     def _understand(self, rank: int, message: Message) -> None:
         match message:
-            case Posted(key, call):
-                if self._matching.post(rank, key, call, time.monotonic()):
-                    self._tell_all(Agreed(key=key))
+            case Posted(key, call, note):
+                agreed = self._matching.post(rank, key, call, time.monotonic())
+                self._notes[key] = largest_of(note, self._notes.get(key, note))
+                if agreed:
+                    self._tell_all(Agreed(key=key, note=self._notes.pop(key)))
             case Ping():
                 self._unheard.discard(rank)
             case Trouble(reason, silent):

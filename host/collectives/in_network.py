@@ -1,12 +1,14 @@
-"""All-reduce through the switch, or through a parameter server: both answer by the same rules, so workers are the same.
+"""Collectives through the switch; elastic means through a parameter server too, as both answer by the same rules.
 
-A call is one iteration of an Agent, whatever its array: that is the beginning of a gradient of the job's size, the rest
-of which is zeros.  What a codec leaves over, and what came too late, is in the ledger and goes with the next call.
+An elastic call is one iteration of an Agent, whatever its array: that is the beginning of a gradient of the job's size,
+the rest of which is zeros.  What a codec leaves over, and what came too late, is in the ledger and goes with the next
+call.  All other calls are those of exact_sums.py.
 """
 
 import math
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +21,20 @@ from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
 from kofn.host.collectives.call import Array, CollectiveCall, check_elements
 from kofn.host.collectives.communicator import Communicator, Task
+from kofn.host.collectives.exact_sums import ExactSums, exact_protocol
 from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
+from kofn.host.engine.engine import SharedProtocol
 from kofn.host.errors import AgentError, CollectiveError, GradientError
 from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import within_wait
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
+from kofn.host.wire.packet import PORT
 from kofn.host.workload.replica import ReplicaState
 
 
@@ -48,11 +53,16 @@ class Nobody:
 class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
 
-    It has elastic means of float32, in the order of calls: names must come in the same order everywhere.
+    Through a switch it has all calls, with the workers' `addresses` (as of a PeerCommunicator: worker 0 listens at its
+    own, for TCP) and job.exact_slots; a sum of floats is as exact as exact_lanes.FixedPoint says, and NaN and infinities
+    are refused in it.  Without addresses it has elastic means alone.
 
-    `elements`: of the largest call; every call sends as many.  `first_iteration`, `generation`: as the switch or server
-    has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`: how
-    long no block may close.  CollectiveError where the address cannot be had.
+    Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  They and
+    all others do not wait for each other; each are numbered for themselves.
+
+    `elements`: of the largest elastic call; every one sends as many.  `first_iteration`, `generation`: as the switch or
+    server has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`:
+    how long no block may close.  CollectiveError where an address cannot be had, or workers do not come.
 
     The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
     one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
@@ -65,6 +75,7 @@ class InNetwork(Communicator):
         *,
         job: JobSection,
         transport: Transport,
+        addresses: Sequence[str] = (),
         compress: CompressSection = CompressSection(),  # noqa: B008  # frozen
         average: Average = "gradients",
         peer_source: PeerSource | None = None,
@@ -73,7 +84,10 @@ class InNetwork(Communicator):
         timeout_s: float = GIVE_UP_AFTER_S,
     ) -> None:
         super().__init__(rank, job.workers)
+        self._exact: ExactSums | None = None
         self._coding = JobCoding.of(job, compress, elements, notes=True)
+        _check_addresses(addresses, job, transport)
+        exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
             rank=rank,
@@ -82,10 +96,33 @@ class InNetwork(Communicator):
             compress=compress,
             average=average,
             give_up_s=timeout_s,
+            beside=exact,
         )
         """For those who serve its results to other workers, and for its statistics."""
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
+        if exact is not None:
+            self._meet(exact, addresses, job.id, first_iteration - 1, timeout_s)
+
+    def _meet(
+        self, exact: SharedProtocol, addresses: Sequence[str], job: int, iteration: int, timeout_s: float
+    ) -> None:
+        """The other workers."""
+        exact.enter(self.agent.generation)
+        try:
+            self._exact = ExactSums(
+                self.rank, addresses, exact, job=job, iteration=iteration, timeout_s=timeout_s
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(
+        self, call: CollectiveCall, given: Array, out: Array, name: str, stream: GradientStream | None = None
+    ) -> Work[Any]:
+        if call.elastic or self._exact is None:
+            return super()._begin(call, given, out, name, stream)
+        return self._exact._begin(call, given, out, name)
 
     def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
         """As Communicator.begin(); an elastic one is one all-reduce, so each worker may put other pieces, or call
@@ -106,10 +143,15 @@ class InNetwork(Communicator):
         return ElasticGradient(stream, self._begin(call, stream.pieces.values[:elements], out, name, stream))
 
     def _check(self, call: CollectiveCall, given: Array) -> None:
-        if not call.elastic or call.op != "mean":
-            raise CollectiveError(f"{call} is not to be had through the switch yet: an elastic all_reduce(mean) is")
+        if not call.elastic:
+            raise CollectiveError(
+                f"{call} needs the workers' addresses, of which none are given: without them an elastic"
+                " all_reduce(mean) is allowed"
+            )
+        if call.op != "mean":
+            raise CollectiveError(f"{call} is not to be had: an elastic all_reduce(mean) is allowed")
         if call.dtype != "float32":
-            raise CollectiveError(f"array is of {call.dtype}: float32 is allowed through the switch")
+            raise CollectiveError(f"array is of {call.dtype}: float32 is allowed in an elastic mean")
         self._check_size(given.size)
         try:
             check(np.ascontiguousarray(given).reshape(-1))
@@ -174,6 +216,8 @@ class InNetwork(Communicator):
 
     def _leave(self, trouble: str) -> None:
         """To the others this worker is missing."""
+        if self._exact is not None:
+            self._exact.close()
         self.agent.fail(AgentError("it is closed"))
 
     def _release(self) -> None:
@@ -200,6 +244,13 @@ class ElasticGradient(StreamedGradient):
 
     def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
         return self._work.wait(timeout)
+
+
+def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Transport) -> None:
+    if addresses and transport.port != PORT:
+        raise CollectiveError("addresses are given: none are allowed with a parameter server, which has no exact sums")
+    if addresses and len(addresses) != job.workers:
+        raise CollectiveError(f"there are {len(addresses)} addresses: {job.workers} (job.workers) are allowed")
 
 
 def _note(task: Task) -> SideValues:

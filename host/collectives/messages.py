@@ -39,16 +39,21 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Posted(msgspec.Struct, frozen=True, tag=True):
-    """A worker has made a call."""
+    """A worker has made a call; `note`: numbers of a byte, as many at every worker, of which all must know the largest."""
 
     key: Key
     call: str
+    note: bytes = b""
 
 
 class Agreed(msgspec.Struct, frozen=True, tag=True):
-    """All workers have made this call; the order of these messages is that in which calls are carried out."""
+    """All workers have made this call; the order of these messages is that in which calls are carried out.
+
+    `note`: the largest numbers of all workers' notes.
+    """
 
     key: Key
+    note: bytes = b""
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):

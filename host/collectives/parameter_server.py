@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from kofn.config.schema import JOB_MOST
 from kofn.host.errors import ChecksumError, HostError, WireError
 from kofn.host.protocol.slot_model import Answer, SlotModel
 from kofn.host.transport.datagrams import Datagrams
@@ -150,7 +151,7 @@ def address_of(place: int) -> str:
 @click.option("--address", required=True, help="Its own address on the data network, which workers send to.")
 @click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once for each, by rank.")
 @click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
-@click.option("--job", type=click.IntRange(1, 255), default=1, show_default=True)
+@click.option("--job", type=click.IntRange(1, JOB_MOST), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
 @click.option(
     "--generation", type=click.IntRange(0, 2**32 - 1), help="Of the slots.  [default: that of the first packet]"

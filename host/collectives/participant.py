@@ -12,9 +12,9 @@ from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Is told which call is next, and why calls fail: all at once, or those that are not agreed on."""
+    """Is told which call is next, with all workers' note (messages.Agreed), and why calls fail: all at once, or those that are not agreed on."""
 
-    agreed: Callable[[Key], None]
+    agreed: Callable[[Key, bytes], None]
     over: Callable[[str, bool], None]
 
 
@@ -35,10 +35,10 @@ class Participant(threading.Thread):
         self._trouble, self._trouble_s = "", 0.0
         self._left = False
 
-    def post(self, key: Key, call: str) -> None:
-        """A call is made."""
+    def post(self, key: Key, call: str, note: bytes) -> None:
+        """A call is made; `note`: as of messages.Posted."""
         self._posted[key] = time.monotonic()
-        self._channel.send(Posted(key=key, call=call))
+        self._channel.send(Posted(key=key, call=call, note=note))
 
     def report(self, reason: str, *, silent: bool) -> None:
         """A call cannot be carried out: the coordinator decides what all are told; `silent` as in Trouble."""
@@ -75,9 +75,9 @@ class Participant(threading.Thread):
 
     def _understand(self, message: Message) -> None:
         match message:
-            case Agreed(key):
+            case Agreed(key, note):
                 self._posted.pop(key, None)
-                self._listener.agreed(key)
+                self._listener.agreed(key, note)
             case Ping():
                 self._channel.send(message)
             case _:

@@ -91,7 +91,11 @@ class PeerCommunicator(Communicator, JobCollective):
 
     def _submit(self, task: Task) -> None:
         assert self._participant is not None
-        self._participant.post(task.key, str(task.call))
+        self._participant.post(task.key, str(task.call), self._note(task))
+
+    def _note(self, task: Task) -> bytes:
+        """Of the call, as of messages.Posted."""
+        return b""
 
     def _end(self, reason: str, at_once: bool) -> None:
         """The coordinator's last word."""

@@ -116,7 +116,7 @@ class Protocol:
         lazy: bool = False,
     ) -> None:
         check_window(window, slots)
-        self.rank, self.layout, self._lazy = rank, layout, lazy
+        self.rank, self.layout, self.slots, self._lazy = rank, layout, slots, lazy
         self.library = library()
         shape = np.array([layout.blocks, layout.words, layout.widest, layout.summary_words], np.int64)
         opened = self.library.core_open(job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members)

@@ -32,7 +32,7 @@ class Transport:
         pace: PacingRate | None = None,
         port: int = PORT,
     ) -> None:
-        self.pace = pace
+        self.pace, self.port = pace, port
         self._sending, self._receiving = sending, receiving
         self._socket = connected_socket(service, local, port)
         self._relay: Relay | None = None

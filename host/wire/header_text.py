@@ -16,7 +16,7 @@ BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table 
 MEANINGS = {
     "version": "3 (1 had no `gradients`, 2 one contribution of each worker)",
     "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
-    "job": "job, 1..255",
+    "job": "job, 1..127; 128 more: its [exact sums](#exact-sums)",
     "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
     "recipient": "255: the result goes to all workers; else to this rank alone (reduce-scatter)",
     "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4",

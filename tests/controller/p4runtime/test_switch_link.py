@@ -11,7 +11,7 @@ import pytest
 
 from kofn.config.schema import JobSection
 from kofn.controller.errors import LayoutError, PushError
-from kofn.controller.p4runtime.entries import Found, SlotLayout, fixed_entries, job_entry, lay_out
+from kofn.controller.p4runtime.entries import Found, SlotLayout, find_jobs, fixed_entries, job_entry, lay_out
 from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -227,16 +227,23 @@ def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
 
 def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> None:
     async def scenario() -> None:
-        layouts = lay_out([JobSection(id=3, workers=2, slots=256), JobSection(id=5, workers=3, slots=1024)], star(6))
+        layouts = lay_out(
+            [JobSection(id=3, workers=2, slots=256, exact_slots=64), JobSection(id=5, workers=3, slots=1024)], star(6)
+        )
         jobs = [Slots(layout=layout, k=2) for layout in layouts]
         async with linked(switch, *jobs):
             for job in jobs:
                 await job.admit(GENERATION, 2)
+                await job.set_k(1)
             options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
             async with fy.Switch("onlooker", switch.address, options) as onlooker:
                 present = await read_all(onlooker)
-                wanted = [*fixed_entries(layouts), *(job.entry() for job in jobs)]
+                wanted = [*fixed_entries(layouts), *(entry for job in jobs for entry in job.entries())]
                 assert difference(present, wanted, onlooker.p4info) == []
+                found = find_jobs(present, onlooker.p4info)
+                assert {number: (one.k, one.generation) for number, one in found.items()} == {
+                    3: (1, GENERATION), 3 + 128: (2, GENERATION), 5: (1, GENERATION)
+                }  # fmt: skip
 
     asyncio.run(scenario())
 
@@ -279,6 +286,11 @@ def test_layouts_follow_one_another() -> None:
     assert (first.base, second.base) == (0, 1024)
 
 
+def test_slots_of_exact_sums_are_behind_a_job_s_own() -> None:
+    jobs = [JobSection(id=number, workers=2, slots=256, exact_slots=256 * number) for number in (1, 2)]
+    assert [(layout.base, layout.end) for layout in lay_out(jobs, star(4))] == [(0, 512), (512, 1280)]
+
+
 @pytest.mark.parametrize(
     ("jobs", "words"),
     [
@@ -289,6 +301,14 @@ def test_layouts_follow_one_another() -> None:
         (
             [JobSection(id=1, workers=2, slots=4096), JobSection(id=2, workers=2, slots=256)],
             "job.slots is 256: the switch has 4096, 4096 of them are earlier jobs'",
+        ),
+        (
+            [JobSection(id=1, workers=2, slots=4096, exact_slots=64)],
+            "job.slots is 4096 and job.exact_slots 64: the switch has 4096, 0 of them are earlier jobs'",
+        ),
+        (
+            [JobSection(id=128, workers=2)],
+            "job.id is 128: 1 to 127 is allowed (higher ones are those of exact sums)",
         ),
         (
             [JobSection(id=1, workers=3), JobSection(id=2, workers=2)],

@@ -1,0 +1,199 @@
+"""What a call's arrays are as 32-bit lanes that are summed modulo 2**32, and what the sums of all workers' lanes are.
+
+Knows no packets and no network.  A block has L lanes; rows are blocks.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Floats, Integers, Values
+from kofn.host.collectives.call import Array
+from kofn.host.errors import CollectiveError
+from kofn.host.kernels.kernel import PIECE, kernel
+
+LIMBS = ((0, 22), (22, 21), (43, 21))
+"""Lowest bit and bits of what an int64 is cut into: each has room for the sum of 64 workers."""
+
+EXPONENTS_MOST = 1 << 16
+"""Of a call; more blocks share them."""
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class LaneCoding(ABC):
+    """`per_block`: elements of a call's array in a block of `lanes` lanes."""
+
+    def __init__(self, lanes: int, per_block: int) -> None:
+        self.lanes, self.per_block = lanes, per_block
+
+    @abstractmethod
+    def encode(self, rows: Array, first: int) -> Values:
+        """Lanes (B, L) of elements (B, per_block), from block `first` on."""
+
+    @abstractmethod
+    def decode(self, sums: Integers, first: int) -> Array:
+        """Elements (B, per_block) of sums of lanes (B, L), as signed numbers."""
+
+
+class Bytes(LaneCoding):
+    """Of arrays of uint8 that are zeros at all workers but one: whatever they stand for, they come as they are."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes, 4 * lanes)
+
+    def encode(self, rows: Array, first: int) -> Values:
+        return rows.view(np.int32)
+
+    def decode(self, sums: Integers, first: int) -> Array:
+        return sums.astype(np.int32).view(np.uint8)
+
+
+class Int32(LaneCoding):
+    """A lane each: sums wrap around."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes, lanes)
+
+    def encode(self, rows: Array, first: int) -> Values:
+        return rows
+
+    def decode(self, sums: Integers, first: int) -> Array:
+        return sums.astype(np.int32)
+
+
+class Int64(LaneCoding):
+    """Three lanes each, LIMBS, whose sums do not overflow: put together, these wrap around."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes, lanes // len(LIMBS))
+
+    def encode(self, rows: Array, first: int) -> Values:
+        encoded = np.zeros((len(rows), self.lanes), np.int32)
+        for at, (shift, bits) in enumerate(LIMBS):
+            encoded[:, self._place(at)] = rows >> shift & (1 << bits) - 1
+        return encoded
+
+    def decode(self, sums: Integers, first: int) -> Array:
+        limbs = [sums[:, self._place(at)] << shift for at, (shift, _) in enumerate(LIMBS)]
+        return limbs[0] + limbs[1] + limbs[2]
+
+    def _place(self, limb: int) -> slice:
+        return slice(limb * self.per_block, (limb + 1) * self.per_block)
+
+
+class FixedPoint(LaneCoding):
+    """Floats in steps of a power of two that all workers of a block have in common.
+
+    With n workers and h = ceil(log2(n)) each number is rounded to within 2**(h - 31) of the largest magnitude that any
+    worker has in its block; the sum of these is exact, and divided by `divisor`, correctly rounded to float64, and from
+    that to the array's dtype.  So a sum is within n * 2**(h - 31), a mean within 2**(h - 31) of that largest magnitude
+    (4 workers: 2**-27, 2**-29), and then rounded as floats are.  `exponents`: what exponents_of() says of all workers,
+    the largest of each.
+    """
+
+    def __init__(self, lanes: int, blocks: int, exponents: bytes, workers: int, divisor: int) -> None:
+        super().__init__(lanes, lanes)
+        biased = np.repeat(np.frombuffer(exponents, np.uint8), sharing(blocks))[:blocks]
+        headroom = (workers - 1).bit_length()
+        self._steps = np.ldexp(1.0, 157 - headroom - biased.astype(np.int32))[:, None]  # of 1, below 2**31 / n in all
+        self._divisors = self._steps * divisor
+
+    def encode(self, rows: Array, first: int) -> Values:
+        scaled = np.multiply(rows, self._steps[first : first + len(rows)], dtype=np.float64)
+        return np.rint(scaled, out=scaled).astype(np.int32)
+
+    def decode(self, sums: Integers, first: int) -> Array:
+        found: Array = sums / self._divisors[first : first + len(sums)]
+        return found
+
+
+def sharing(blocks: int) -> int:
+    """How many neighbouring blocks have one exponent."""
+    return max(1, -(-blocks // EXPONENTS_MOST))
+
+
+def exponents_of(flat: Floats, per_block: int) -> bytes:
+    """IEEE 754's biased exponent of the largest magnitude of each block, or of blocks that share one.
+
+    Below 2**(exponent - 126) is what has this exponent or a lower one.
+    """
+    if not flat.size:
+        return b""
+    starts = np.arange(0, flat.size, per_block * sharing(-(-flat.size // per_block)))
+    largest = np.maximum(np.maximum.reduceat(flat, starts), -np.minimum.reduceat(flat, starts))
+    return (np.abs(largest).view(np.uint32) >> 23).astype(np.uint8).tobytes()
+
+
+def largest_of(one: bytes, other: bytes) -> bytes:
+    """Of two lists of numbers of a byte the larger of each."""
+    return np.maximum(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)).tobytes()
+
+
+def check_finite(given: Array) -> None:
+    """CollectiveError names the first element that is not."""
+    flat = floats_of(given)
+    if (bad := kernel().first_bad(flat, FLOAT32_MAX)) >= 0:
+        raise CollectiveError(f"array element {bad} is {flat[bad]}: finite numbers are allowed in a sum in the switch")
+
+
+def floats_of(given: Array) -> Floats:
+    """Flat, as float32."""
+    return np.ascontiguousarray(given, np.float32).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSum:
+    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on."""
+
+    coding: LaneCoding
+    source: Array
+    target: Array
+    begin: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.source.size // self.coding.per_block)
+
+    def encode(self, blocks: range) -> bytes:
+        """These blocks as on the wire, one after another."""
+        lanes = np.empty((len(blocks), self.coding.lanes), np.int32)
+        for some in self._groups(blocks):
+            lanes[some.start - blocks.start : some.stop - blocks.start] = self.coding.encode(self._rows(some), some.start)
+        return kernel().pack(lanes, 32)
+
+    def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
+        """The sums of these blocks' lanes are at these addresses, (B,), as on the wire."""
+        per_block, end = self.coding.per_block, self.begin + self.target.size
+        for some in self._groups(blocks):
+            at = some.start * per_block
+            low, high = max(at, self.begin), min(some.stop * per_block, end)
+            if low < high:
+                sums = _unpacked(places[some.start - blocks.start : some.stop - blocks.start], self.coding.lanes)
+                found = self.coding.decode(sums, some.start).reshape(-1)
+                self.target[low - self.begin : high - self.begin] = found[low - at : high - at]
+
+    def _groups(self, blocks: range) -> Sequence[range]:
+        """So many at a time that what is made of them stays in the cache."""
+        at_once = max(1, PIECE // self.coding.lanes)
+        return [blocks[at : at + at_once] for at in range(0, len(blocks), at_once)]
+
+    def _rows(self, blocks: range) -> Array:
+        """Elements (B, per_block), zeros behind the last one."""
+        per_block = self.coding.per_block
+        found = self.source[blocks.start * per_block : blocks.stop * per_block]
+        missing = len(blocks) * per_block - found.size
+        padded = np.concatenate([found, np.zeros(missing, found.dtype)]) if missing else found
+        return padded.reshape(len(blocks), per_block)
+
+
+def _unpacked(places: npt.NDArray[np.uint64], lanes: int) -> Integers:
+    """Lanes (B, L) of blocks at these addresses."""
+    shape, plain = (len(places), lanes), {"width": 32, "signed": True, "votes": None}
+    total, mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    shift, factor = np.zeros((len(places), 1), np.int64), np.ones((len(places), 1))
+    kernel().average(np.ascontiguousarray(places), shift, factor, **plain, total=total, mean=mean)
+    return total

@@ -1,0 +1,239 @@
+"""Exact collectives through the switch: every call is a sum of all workers' lanes (exact_lanes.py), in slots of its own.
+
+Who has nothing to give gives zeros: a broadcast is the sum of the root's array and zeros, an all-gather that of rows
+which are zeros but for a worker's own, and of a reduce-scatter each worker takes its row.  For the switch these sums are
+a job of their own, whose k is the number of workers.  Its iterations are the workers' calls in the order on which they
+have agreed, and a long call is several; their blocks are numbered on over all calls (docs/explanation/protocol.md).
+"""
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from kofn.config.schema import JobSection
+from kofn.host.collectives.call import FLOATING, Array, CollectiveCall
+from kofn.host.collectives.communicator import Task
+from kofn.host.collectives.exact_lanes import (
+    Bytes,
+    FixedPoint,
+    Int32,
+    Int64,
+    LaneCoding,
+    LaneSum,
+    check_finite,
+    exponents_of,
+    floats_of,
+)
+from kofn.host.collectives.peers import PeerCommunicator, Stalled
+from kofn.host.collectives.work import WorkOutcome
+from kofn.host.engine.engine import SharedProtocol
+from kofn.host.errors import CollectiveError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, PackedBlocks
+from kofn.host.protocol.results import BlockResults, address_of
+from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_UNIT, WORD_BYTES, WORD_LANES
+
+ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
+"""Of an iteration, at most: while one is summed, the next one is encoded, and the one before is decoded."""
+
+SUMS = ("all_reduce", "reduce_scatter")
+
+
+def exact_protocol(job: JobSection, rank: int, words: int) -> SharedProtocol:
+    """For ExactSums, in blocks of so many words; CollectiveError where the job has no slots for them."""
+    if not job.exact_slots:
+        raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
+    blocks = min(ITERATION_BLOCKS, ITERATION_BYTES // (words * WORD_BYTES))
+    return SharedProtocol(
+        job=job.exact_id,
+        rank=rank,
+        layout=BlockLayout(blocks=blocks, words=words, widest=32),
+        slots=job.exact_slots,
+        window=min(job.window, job.exact_slots // 2),
+        rto_s=job.rto_ms / 1000,
+        keep=1,
+        keep_members=1,
+    )
+
+
+class ExactSums(PeerCommunicator):
+    """A Communicator whose `protocol` an engine drives; iterations after `iteration` are new to its slots."""
+
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[str],
+        protocol: SharedProtocol,
+        *,
+        job: int,
+        iteration: int,
+        timeout_s: float,
+    ) -> None:
+        self._protocol, self._iteration = protocol, iteration
+        self._sent_blocks = 0
+        self._interrupted = False
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._readable = select.poll()
+        for readable in (protocol, self._woken):
+            self._readable.register(readable, select.POLLIN)
+        super().__init__(rank, addresses, job=job, timeout_s=timeout_s)
+
+    # -- how workers find each other
+
+    def _prepare(self, host: str) -> str:
+        layout, protocol = self._protocol.layout, self._protocol
+        return (
+            f"blocks of {layout.words} words in {protocol.slots} slots of generation {protocol.generation},"
+            f" from iteration {self._iteration + 1} on"
+        )
+
+    def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
+        """The switch connects them, where all speak of the same slots."""
+        for rank, card in enumerate(cards):
+            if card != cards[0]:
+                raise CollectiveError(f"worker {rank} sums in {card}, worker 0 in {cards[0]}: all must be the same")
+
+    # -- calls
+
+    def _check(self, call: CollectiveCall, given: Array) -> None:
+        if call.kind in SUMS and call.dtype in FLOATING:
+            check_finite(given)
+
+    def _note(self, task: Task) -> bytes:
+        """The exponents of what is summed as floats."""
+        if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
+            return b""
+        return exponents_of(floats_of(task.given), self._lanes)
+
+    def _carry(self, task: Task) -> WorkOutcome[Array]:
+        """One iteration after another: its own blocks are encoded, and the last one's decoded, while others are summed."""
+        watch, before = task.watch, self._protocol.statistics.wire_bytes
+        watch.turn("encode")
+        lane_sum = self._lane_sum(task)
+        parts, results = self._parts(lane_sum), None
+        ready = lane_sum.encode(parts[0]) if parts else b""
+        for last, part, following in zip([None, *parts], parts, [*parts[1:], None], strict=False):
+            watch.turn("send")
+            self._contribute(ready, len(part))
+            watch.turn("decode")
+            if last is not None and results is not None:
+                lane_sum.decode(last, results.addresses)
+            watch.turn("encode")
+            ready = b"" if following is None else lane_sum.encode(following)
+            watch.turn("wait")
+            results = self._results()
+        watch.turn("decode")
+        if results is not None:
+            lane_sum.decode(parts[-1], results.addresses)
+        sent = self._protocol.statistics.wire_bytes - before
+        return WorkOutcome(
+            value=task.out,
+            count=self.workers,
+            times=watch.times(),
+            sent_bytes=self._payload(sent // self._block_bytes),
+            received_bytes=self._payload(lane_sum.blocks),
+        )
+
+    def _lane_sum(self, task: Task) -> LaneSum:
+        """A call as a sum."""
+        call, given, out = task.call, task.given, task.out.reshape(-1)
+        match call.kind:
+            case "all_gather":
+                given = np.zeros(task.out.shape, given.dtype)
+                given[self.rank] = task.given
+            case "broadcast" if call.root != self.rank:
+                given = np.zeros(given.shape, given.dtype)
+        source = np.ascontiguousarray(given).reshape(-1)
+        if call.kind not in SUMS:
+            return LaneSum(coding=Bytes(self._lanes), source=source.view(np.uint8), target=out.view(np.uint8))
+        begin = self.rank * out.size if call.kind == "reduce_scatter" else 0
+        return LaneSum(coding=self._coding(task), source=source, target=out, begin=begin)
+
+    def _coding(self, task: Task) -> LaneCoding:
+        match task.call.dtype:
+            case "int32":
+                return Int32(self._lanes)
+            case "int64":
+                return Int64(self._lanes)
+        blocks, divisor = -(-task.given.size // self._lanes), self.workers if task.call.op == "mean" else 1
+        return FixedPoint(self._lanes, blocks, task.note, self.workers, divisor)
+
+    # -- iterations
+
+    @property
+    def _block_bytes(self) -> int:
+        return self._protocol.layout.words * WORD_BYTES
+
+    @property
+    def _lanes(self) -> int:
+        """Of a block."""
+        return self._protocol.layout.words * WORD_LANES
+
+    def _payload(self, packets: int) -> int:
+        return packets * (HEADER_BYTES + self._block_bytes)
+
+    def _parts(self, lane_sum: LaneSum) -> list[range]:
+        """The blocks of each iteration."""
+        blocks, most = range(lane_sum.blocks), self._protocol.layout.blocks
+        return [blocks[at : at + most] for at in range(0, len(blocks), most)]
+
+    def _contribute(self, values: bytes, blocks: int) -> None:
+        """The next iteration begins with so many blocks."""
+        now, size = time.monotonic(), self._block_bytes
+        table = np.zeros(blocks, PACKED)
+        table["block"] = np.arange(blocks)
+        table["values"] = address_of(values) + size * table["block"].astype(np.uint64)
+        table["size"], table["weight"] = size, WEIGHT_UNIT
+        self._iteration += 1
+        self._protocol.begin(self._iteration, now, range(blocks), first=self._sent_blocks)
+        self._sent_blocks += blocks
+        self._protocol.contribute_all(PackedBlocks(table, values), now=now)
+
+    def _results(self) -> BlockResults:
+        """Of the iteration, once it is complete; Stalled when no block has closed for the time-out."""
+        share, moved_s = self._protocol.share, time.monotonic()
+        while not self._is_complete():
+            self._readable.poll(250 * self._timeout_s)
+            now = time.monotonic()
+            if share != self._protocol.share:
+                share, moved_s = self._protocol.share, now
+            elif now - moved_s >= self._timeout_s:
+                raise Stalled(f"no block was summed for {self._timeout_s:g} s; {self._who_is_missing}")
+            elif now - moved_s >= self._timeout_s / 2:
+                self._protocol.ask_slot()
+        results = self._protocol.results_of(self._iteration)
+        if (results.numbers("count") != self.workers).any():
+            raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is another one")
+        return results
+
+    @property
+    def _who_is_missing(self) -> str:
+        return self._protocol.query.describe(self.workers)
+
+    def _is_complete(self) -> bool:
+        """As far as the protocol has said."""
+        if self._interrupted:
+            raise CollectiveError(f"worker {self.rank} was interrupted")
+        news = self._protocol.news()
+        if any(isinstance(one, AskPeers) for one in news):
+            raise CollectiveError(
+                f"iteration {self._iteration} is not new to the slots of generation {self._protocol.generation}:"
+                " first_iteration must be above all that were summed in them"
+            )
+        return any(isinstance(one, Complete) for one in news)
+
+    # -- the end
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
+
+    def _release(self) -> None:
+        self._wake.close()
+        self._woken.close()
