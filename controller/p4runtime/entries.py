@@ -40,7 +40,9 @@ class SlotLayout:
     def __post_init__(self) -> None:
         """LayoutError where the job does not fit the topology or the switch."""
         if not 1 <= self.job.id <= JOB_MOST:
-            raise LayoutError(f"job.id is {self.job.id}: 1 to {JOB_MOST} is allowed (higher ones are those of exact sums)")
+            raise LayoutError(
+                f"job.id is {self.job.id}: 1 to {JOB_MOST} is allowed (higher ones are those of exact sums)"
+            )
         if self.job.workers > len(self.hosts) - self.first:
             earlier = f", {self.first} of them are earlier jobs'" if self.first else ""
             raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")

@@ -162,7 +162,9 @@ class LaneSum:
         """These blocks as on the wire, one after another."""
         lanes = np.empty((len(blocks), self.coding.lanes), np.int32)
         for some in self._groups(blocks):
-            lanes[some.start - blocks.start : some.stop - blocks.start] = self.coding.encode(self._rows(some), some.start)
+            lanes[some.start - blocks.start : some.stop - blocks.start] = self.coding.encode(
+                self._rows(some), some.start
+            )
         return kernel().pack(lanes, 32)
 
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:

@@ -110,9 +110,7 @@ class InNetwork(Communicator):
         """The other workers."""
         exact.enter(self.agent.generation)
         try:
-            self._exact = ExactSums(
-                self.rank, addresses, exact, job=job, iteration=iteration, timeout_s=timeout_s
-            )
+            self._exact = ExactSums(self.rank, addresses, exact, job=job, iteration=iteration, timeout_s=timeout_s)
         except BaseException:
             self.close()
             raise

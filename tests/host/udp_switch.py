@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.udp import udp_socket
@@ -10,10 +10,18 @@ from kofn.host.wire import packet as wire
 
 
 class UdpSwitch:
-    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction."""
+    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction; `others`: by job."""
 
-    def __init__(self, model: SlotModel, own: str, address: Callable[[int], str], lose: int = 0) -> None:
+    def __init__(
+        self,
+        model: SlotModel,
+        own: str,
+        address: Callable[[int], str],
+        lose: int = 0,
+        others: Mapping[int, SlotModel] | None = None,
+    ) -> None:
         self.model, self.own, self.address, self.lose, self.count = model, own, address, lose, 0
+        self.others = others or {}
         self.kept: dict[int, list[bytes]] = {}
         """What is not sent to these workers for now."""
         self.socket = udp_socket(self.own, wire.PORT)
@@ -29,7 +37,8 @@ class UdpSwitch:
             header = wire.decode_header(datagram)
             if self.lost():
                 continue
-            for rank, answer, values in self.model.handle(header, datagram[wire.HEADER_BYTES :]):
+            model = self.others.get(header.job, self.model)
+            for rank, answer, values in model.handle(header, datagram[wire.HEADER_BYTES :]):
                 if not self.lost():
                     self.send(rank, wire.encode(answer._replace(words=len(values) // 256), values))
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from multiprocessing.connection import Connection
@@ -16,11 +17,17 @@ import pytest
 
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.job_collective import load_collective
+from tests.host.collectives.switched import SWITCHES, place
 from tests.loopback import loopback
 
 T = TypeVar("T")
 
-KINDS = ("ring", "gloo", "mpi")
+PEERS = ("ring", "gloo", "mpi")
+
+KINDS = (*PEERS, *SWITCHES)
+
+Join = Callable[[int, float], Communicator]
+"""A worker's communicator, by its rank and time-out; processes can be told it."""
 
 _ports = count(19_700)
 _processes = multiprocessing.get_context("forkserver")
@@ -32,9 +39,26 @@ def skip_where_missing(kind: str) -> None:
         pytest.skip(f"{kind}: {missing}")
 
 
-def addresses(workers: int) -> list[str]:
+def addresses(workers: int) -> tuple[str, ...]:
     port = next(_ports)
-    return [f"{loopback(88, rank + 1)}:{port}" for rank in range(workers)]
+    return tuple(f"{loopback(88, rank + 1)}:{port}" for rank in range(workers))
+
+
+@contextmanager
+def meeting(kind: str, workers: int) -> Iterator[Join]:
+    there = addresses(workers)
+    if kind in SWITCHES:
+        with place(kind, workers, there) as found:
+            yield found.join
+        return
+    skip_where_missing(kind)
+    yield partial(_peer, kind, there)
+
+
+def _peer(kind: str, there: Sequence[str], rank: int, timeout_s: float) -> Communicator:
+    make: Any = load_collective(kind)
+    made: Communicator = make(rank, there, timeout_s=timeout_s)
+    return made
 
 
 class Threads:
@@ -52,12 +76,9 @@ class Threads:
 
 @contextmanager
 def threads(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Threads]:
-    skip_where_missing(kind)
-    make: Any = load_collective(kind)
-    there = addresses(workers)
-    with ExitStack() as stack:
+    with meeting(kind, workers) as join, ExitStack() as stack:
         with ThreadPoolExecutor(workers) as pool:
-            made = list(pool.map(lambda rank: make(rank, there, timeout_s=timeout_s), range(workers)))
+            made = list(pool.map(lambda rank: join(rank, timeout_s), range(workers)))
         for communicator in made:
             stack.enter_context(communicator)
         yield Threads(made)
@@ -66,12 +87,11 @@ def threads(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Thread
 class Processes:
     """Workers as processes."""
 
-    def __init__(self, kind: str, workers: int, timeout_s: float) -> None:
-        there = addresses(workers)
+    def __init__(self, join: Join, workers: int, timeout_s: float) -> None:
         self.processes, self._lines = [], list[Connection]()
         for rank in range(workers):
             ours, theirs = _processes.Pipe()
-            process = _processes.Process(target=_work, args=(theirs, kind, rank, there, timeout_s), daemon=True)
+            process = _processes.Process(target=_work, args=(theirs, join, rank, timeout_s), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -109,10 +129,9 @@ class Processes:
         return answer
 
 
-def _work(line: Connection, kind: str, rank: int, there: Sequence[str], timeout_s: float) -> None:
+def _work(line: Connection, join: Join, rank: int, timeout_s: float) -> None:
     """A worker's process: what it is told, until nobody is there to tell it."""
-    make: Any = load_collective(kind)
-    with make(rank, there, timeout_s=timeout_s) as communicator:
+    with join(rank, timeout_s) as communicator:
         while True:
             try:
                 scenario, given = line.recv()
@@ -126,12 +145,12 @@ def _work(line: Connection, kind: str, rank: int, there: Sequence[str], timeout_
 
 @contextmanager
 def processes(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Processes]:
-    skip_where_missing(kind)
-    crew = Processes(kind, workers, timeout_s)
-    try:
-        yield crew
-    finally:
-        crew.close()
+    with meeting(kind, workers) as join:
+        crew = Processes(join, workers, timeout_s)
+        try:
+            yield crew
+        finally:
+            crew.close()
 
 
 @contextmanager

@@ -136,17 +136,37 @@ def huge(communicator: Communicator) -> None:
     taken_s = time.perf_counter() - begin
     same(outcome.value, ramp + np.float32((n - 1) / 2))
     assert outcome.count == n
-    assert outcome.sent_bytes == pytest.approx(8 * HUGE * (n - 1) / n, rel=1e-4)
-    assert outcome.received_bytes == pytest.approx(8 * HUGE * (n - 1) / n, rel=1e-4)
     assert taken_s / 2 < outcome.times.total <= taken_s
     assert min(outcome.times.encode, outcome.times.wait) > 0
     rows = np.arange(n * (HUGE // n), dtype=np.int64).reshape(n, -1)
     scattered, gathered = communicator.reduce_scatter(rows + rank), communicator.all_gather(rows[rank])
     same(scattered.result(LIMIT_S), n * rows[rank] + n * (n - 1) // 2)
     same(gathered.result(LIMIT_S), rows)
-    for half in (scattered.wait(), gathered.wait()):
-        assert half.sent_bytes == half.received_bytes == rows.nbytes * (n - 1) // n
     same(communicator.broadcast(rows + rank, root=n - 1).result(LIMIT_S), rows + n - 1)
+
+
+def bytes_are_a_ring_s(communicator: Communicator) -> None:
+    n = communicator.workers
+    rows = np.zeros((n, HUGE // 10), np.int64)
+    whole = communicator.all_reduce(rows).wait(LIMIT_S)
+    assert whole.sent_bytes == whole.received_bytes == pytest.approx(2 * rows.nbytes * (n - 1) / n, rel=1e-4)
+    for half in (communicator.reduce_scatter(rows), communicator.all_gather(rows[0])):
+        outcome = half.wait(LIMIT_S)
+        assert outcome.sent_bytes == outcome.received_bytes == rows.nbytes * (n - 1) // n
+
+
+def bytes_are_those_of_whole_blocks(communicator: Communicator) -> None:
+    """Of 32 words; three lanes for an int64 that is summed, two for one that is not."""
+    rows = np.zeros((communicator.workers, HUGE // 10), np.int64)
+    for work, blocks in (
+        (communicator.all_reduce(rows), -(-rows.size // (2048 // 3))),
+        (communicator.all_reduce(rows.astype(np.float32)), -(-rows.size // 2048)),
+        (communicator.all_gather(rows[0]), -(-rows.size // 1024)),
+        (communicator.broadcast(rows[0]), -(-rows[0].size // 1024)),
+    ):
+        outcome = work.wait(LIMIT_S)
+        assert outcome.received_bytes == blocks * (64 + 8192)
+        assert outcome.sent_bytes >= outcome.received_bytes
 
 
 def what_is_too_large_wraps_around_or_is_infinite(communicator: Communicator) -> None:
@@ -160,15 +180,40 @@ def what_is_too_large_wraps_around_or_is_infinite(communicator: Communicator) ->
 
 
 def floats_are_the_same_everywhere(communicator: Communicator) -> None:
-    """In all their bits, and what is not finite as well."""
+    """In all their bits, and near the exact sum."""
     for dtype in FLOATING:
-        own = np.random.default_rng(communicator.rank).normal(size=5001).astype(dtype)
-        own[7], own[9] = np.nan, np.inf
-        found = communicator.all_reduce(own).result(LIMIT_S)
-        assert np.isnan(found[7]) and np.isposinf(found[9])
-        numbers = found.view(np.uint8)[: 5001 * own.itemsize // 4 * 4].view(np.int32)
+        every = [np.random.default_rng(rank).normal(size=5001).astype(dtype) for rank in range(communicator.workers)]
+        found = communicator.all_reduce(every[communicator.rank]).result(LIMIT_S)
+        exact, eps = (
+            np.sum(every, axis=0, dtype=np.float64),
+            {"float32": 2e-7, "float16": 1e-3, "bfloat16": 8e-3}[dtype],
+        )
+        assert np.allclose(found.astype(np.float64), exact, rtol=communicator.workers * eps, atol=20 * eps)
+        numbers = found.view(np.uint8)[: 5001 * found.itemsize // 4 * 4].view(np.int32)
         gathered = communicator.all_gather(numbers).result(LIMIT_S)
         assert all(np.array_equal(row, numbers) for row in gathered)
+
+
+def what_is_not_finite_travels(communicator: Communicator) -> None:
+    for dtype in FLOATING:
+        own = np.zeros(20, dtype)
+        own[7], own[9] = np.nan, np.inf
+        found = communicator.all_reduce(own).result(LIMIT_S)
+        assert np.isnan(found[7]) and np.isposinf(found[9]) and not found[:7].any()
+
+
+def what_is_not_finite_is_refused_in_a_sum(communicator: Communicator) -> None:
+    """By its place; anywhere else it travels."""
+    own = np.zeros((communicator.workers, 4), np.float32)
+    own[0, 3] = -np.inf
+    own[0, 2], wrong = np.nan, "array element 2 is nan: finite numbers are allowed in a sum"
+    for dtype in FLOATING:
+        for call in (communicator.all_reduce, communicator.reduce_scatter):
+            with pytest.raises(CollectiveError, match=wrong):
+                call(own.astype(dtype))
+        gathered = communicator.all_gather(own.astype(dtype)).result(LIMIT_S)
+        assert all(each.tobytes() == own.astype(dtype).tobytes() for each in gathered)
+        assert communicator.broadcast(own.astype(dtype)).result(LIMIT_S).tobytes() == own.astype(dtype).tobytes()
 
 
 def many_are_under_way(communicator: Communicator) -> None:
@@ -283,6 +328,9 @@ EVERY: tuple[Callable[[Communicator], None], ...] = (
     what_is_refused_changes_nothing,
 )
 """Of what is right; nothing of it ends a communicator."""
+
+OF_PEERS = (bytes_are_a_ring_s, what_is_not_finite_travels)
+OF_A_SWITCH = (bytes_are_those_of_whole_blocks, what_is_not_finite_is_refused_in_a_sum)
 
 
 def error_of(call: Callable[[], Any]) -> str:

@@ -8,28 +8,47 @@ from typing import Any
 import pytest
 
 from tests.host.collectives import scenarios
-from tests.host.collectives.crews import KINDS, crew, processes
+from tests.host.collectives.crews import KINDS, PEERS, crew, processes
+from tests.host.collectives.switched import MODEL, SWITCHES, close_all
 
-SHORT_S = {"ring": 1.0, "gloo": 1.0, "mpi": 2.0}
+SHORT_S = dict.fromkeys(KINDS, 1.0) | {"mpi": 2.0}
 """Of waits that are in vain; MPI begins with waits that are not."""
 
+OWN = {**dict.fromkeys(PEERS, scenarios.OF_PEERS), **dict.fromkeys(SWITCHES, scenarios.OF_A_SWITCH)}
+"""Scenarios that not all kinds have."""
 
-@pytest.fixture(scope="module", params=[(kind, workers) for kind in KINDS for workers in (3,)], ids=lambda p: p[0])
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_switches() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@pytest.fixture(scope="class", params=KINDS)
 def team(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with crew(*request.param) as found:
+    with crew(request.param, 3) as found:
+        found.kind = request.param
         yield found
 
 
-@pytest.mark.parametrize("scenario", scenarios.EVERY, ids=lambda scenario: scenario.__name__)
-def test_scenario(team: Any, scenario: Any) -> None:
-    team.run(scenario)
+class TestScenarios:
+    """By a team that no test ends; a switch's workers have one address each, so it ends before other teams begin."""
+
+    @pytest.mark.parametrize("scenario", scenarios.EVERY, ids=lambda scenario: scenario.__name__)
+    def test_scenario(self, team: Any, scenario: Any) -> None:
+        team.run(scenario)
+
+    @pytest.mark.parametrize("number", range(2))
+    def test_what_not_all_kinds_have(self, team: Any, number: int) -> None:
+        team.run(OWN[team.kind][number])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_any_number_of_workers(workers: int) -> None:
+@pytest.mark.parametrize("kind", ["ring", MODEL])
+def test_any_number_of_workers(kind: str, workers: int) -> None:
     without = {scenarios.huge, *([scenarios.a_barrier_waits_for_all] if workers == 1 else [])}
-    with crew("ring", workers) as team:
-        for scenario in scenarios.EVERY:
+    with crew(kind, workers) as team:
+        for scenario in (*scenarios.EVERY, *OWN[kind]):
             if scenario not in without:
                 team.run(scenario)
 

@@ -1,0 +1,185 @@
+"""Workers of one job beneath a switch: the slot model on loopback, or a real switch with each worker in a namespace."""
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kofn.config.schema import JobSection
+from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.transport.event_loop import EventLoop
+from kofn.host.transport.transport import Transport
+from tests.controller.harness import star
+from tests.controller.switches import running
+from tests.dataplane.frames import SERVICE_IP, SERVICE_MAC, host_mac
+from tests.dataplane.lab import CLONE_NEWNET, MTU
+from tests.host.udp_switch import UdpSwitch
+from tests.loopback import loopback
+from tests.targets import BMV2
+
+MODEL, EMBEDDED = "slot model", "embedded"
+
+SWITCHES = (MODEL, EMBEDDED, "bmv2")
+
+HOSTS, GENERATION = 3, 1_700_000_000
+
+ELEMENTS = 100
+"""Of an elastic call."""
+
+_calls = count(1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the workers of a crew are; `namespaces`: files, none: on loopback."""
+
+    job: JobSection
+    addresses: tuple[str, ...]
+    service: str
+    locals: tuple[str, ...]
+    namespaces: tuple[str, ...] = ()
+    generation: int = 0
+    first_iteration: int = 1
+
+    def join(self, rank: int, timeout_s: float) -> InNetwork:
+        return InNetwork(
+            rank,
+            ELEMENTS,
+            job=self.job,
+            transport=self._transport(rank),
+            addresses=self.addresses,
+            generation=self.generation,
+            first_iteration=self.first_iteration,
+            timeout_s=timeout_s,
+        )
+
+    def _transport(self, rank: int) -> Transport:
+        """A socket is of the namespace that its thread was in when it opened it."""
+
+        def transport() -> Transport:
+            if self.namespaces:
+                with open(self.namespaces[rank]) as namespace:
+                    assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) == 0
+            return Transport(self.service, local=self.locals[rank])
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(transport).result()
+
+
+@contextmanager
+def place(kind: str, workers: int, addresses: tuple[str, ...], lose: int = 0) -> Iterator[Place]:
+    """For a crew of its own."""
+    if kind == MODEL:
+        with beneath_the_model(workers, addresses, lose) as found:
+            yield found
+        return
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
+    if kind == "bmv2" and subprocess.run(["which", BMV2], capture_output=True, check=False).returncode:
+        pytest.skip(f"{BMV2} is not on the PATH")
+    assert workers == HOSTS
+    yield started(kind).place(addresses)
+
+
+@contextmanager
+def beneath_the_model(workers: int, addresses: tuple[str, ...], lose: int) -> Iterator[Place]:
+    job = JobSection(workers=workers, words=32, slots=256, exact_slots=128)
+    own, locals = loopback(89, 200), tuple(loopback(89, rank + 1) for rank in range(workers))
+    elastic, exact = (SlotModel(workers=workers, k=workers, slots=slots) for slots in (job.slots, job.exact_slots))
+    switch = UdpSwitch(elastic, own, lambda rank: locals[rank], lose, {job.exact_id: exact})
+    try:
+        yield Place(job, addresses, own, locals)
+    finally:
+        switch.close()
+
+
+class RealSwitch:
+    """A switch, its controller's side and HOSTS namespaces, until close()."""
+
+    def __init__(self, target: str) -> None:
+        self.job = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
+        self._stack = ExitStack()
+        self._holders = [self._host(target, rank) for rank in range(HOSTS)]
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        interfaces = [f"{rank + 1}@{self._link(target, rank)}" for rank in range(HOSTS)]
+        self.switch = self._stack.enter_context(running(target, folder, interfaces))
+        self._slots = Slots(layout=SlotLayout(job=self.job, hosts=star(HOSTS)), k=HOSTS)
+        self._loop = EventLoop()
+        self._stack.callback(self._loop.close)
+        link = SwitchLink(address=self.switch.address, device_id=0, program=CompiledProgram(), jobs=[self._slots])
+        self._loop.run(self._connect(link))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def place(self, addresses: tuple[str, ...]) -> Place:
+        return Place(
+            job=self.job,
+            addresses=addresses,
+            service=SERVICE_IP,
+            locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS)),
+            namespaces=tuple(f"/proc/{holder.pid}/ns/net" for holder in self._holders),
+            generation=GENERATION,
+            first_iteration=1_000_000 * next(_calls),
+        )
+
+    def admit(self, generation: int) -> None:
+        """As if the slots had been lost."""
+        self._loop.run(self._slots.admit(generation, HOSTS))
+
+    @staticmethod
+    def _link(target: str, rank: int) -> str:
+        return f"kofn{target[0]}{os.getpid() % 100_000}.{rank}"
+
+    def _host(self, target: str, rank: int) -> "subprocess.Popen[bytes]":
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 3600"]
+        holder = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        self._stack.callback(holder.kill)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        pid, name, mtu = str(holder.pid), self._link(target, rank), str(MTU)
+        inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
+        for line in (
+            ["ip", "link", "add", name, "mtu", mtu, "type", "veth", "peer", "name", "host", "netns", pid],
+            [*inside, "ip", "link", "set", "host", "address", host_mac(rank + 1), "mtu", mtu, "up"],
+            [*inside, "ip", "addr", "add", f"10.0.0.{rank + 1}/24", "dev", "host"],
+            [*inside, "ip", "neigh", "add", SERVICE_IP, "lladdr", SERVICE_MAC, "dev", "host"],
+            ["ip", "link", "set", name, "up"],
+        ):
+            subprocess.run(line, check=True)
+        return holder
+
+    async def _connect(self, link: SwitchLink) -> None:
+        self._task = asyncio.create_task(link.run())
+        async with asyncio.timeout(60):
+            await link.ready.wait()
+        await self._slots.admit(GENERATION, HOSTS)
+
+
+_started = dict[str, RealSwitch]()
+
+
+def started(target: str) -> RealSwitch:
+    """One for all crews until close_all(); each begins with later iterations than those before."""
+    if target not in _started:
+        _started[target] = RealSwitch(target)
+    return _started[target]
+
+
+def close_all() -> None:
+    while _started:
+        _started.popitem()[1].close()
