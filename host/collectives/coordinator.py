@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 from kofn.host.collectives.call import Key, named
-from kofn.host.collectives.exact_lanes import largest_of
 from kofn.host.collectives.matching import Matching, Mismatch
 from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
@@ -137,6 +136,11 @@ class Coordinator(threading.Thread):
             channel.drain(deadline)
             channel.close()
         self._selector.close()
+
+
+def largest_of(one: bytes, other: bytes) -> bytes:
+    """Of two notes the larger of each number."""
+    return bytes(map(max, one, other))
 
 
 def grace_s(timeout_s: float) -> float:

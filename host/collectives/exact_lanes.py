@@ -46,7 +46,8 @@ class Bytes(LaneCoding):
         super().__init__(lanes, 4 * lanes)
 
     def encode(self, rows: Array, first: int) -> Values:
-        return rows.view(np.int32)
+        words: Values = rows.view(np.int32)
+        return words
 
     def decode(self, sums: Integers, first: int) -> Array:
         return sums.astype(np.int32).view(np.uint8)
@@ -78,8 +79,9 @@ class Int64(LaneCoding):
         return encoded
 
     def decode(self, sums: Integers, first: int) -> Array:
-        limbs = [sums[:, self._place(at)] << shift for at, (shift, _) in enumerate(LIMBS)]
-        return limbs[0] + limbs[1] + limbs[2]
+        low, middle, high = (sums[:, self._place(at)] << shift for at, (shift, _) in enumerate(LIMBS))
+        whole: Array = low + middle + high
+        return whole
 
     def _place(self, limb: int) -> slice:
         return slice(limb * self.per_block, (limb + 1) * self.per_block)
@@ -89,8 +91,8 @@ class FixedPoint(LaneCoding):
     """Floats in steps of a power of two that all workers of a block have in common.
 
     With n workers and h = ceil(log2(n)) each number is rounded to within 2**(h - 31) of the largest magnitude that any
-    worker has in its block; the sum of these is exact, and divided by `divisor`, correctly rounded to float64, and from
-    that to the array's dtype.  So a sum is within n * 2**(h - 31), a mean within 2**(h - 31) of that largest magnitude
+    worker has in its block.  The sum of these is exact; divided by `divisor` it is rounded to float64, and from that to
+    the array's dtype.  So a sum is within n * 2**(h - 31), a mean within 2**(h - 31) of that largest magnitude
     (4 workers: 2**-27, 2**-29), and then rounded as floats are.  `exponents`: what exponents_of() says of all workers,
     the largest of each.
     """
@@ -126,11 +128,6 @@ def exponents_of(flat: Floats, per_block: int) -> bytes:
     starts = np.arange(0, flat.size, per_block * sharing(-(-flat.size // per_block)))
     largest = np.maximum(np.maximum.reduceat(flat, starts), -np.minimum.reduceat(flat, starts))
     return (np.abs(largest).view(np.uint32) >> 23).astype(np.uint8).tobytes()
-
-
-def largest_of(one: bytes, other: bytes) -> bytes:
-    """Of two lists of numbers of a byte the larger of each."""
-    return np.maximum(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)).tobytes()
 
 
 def check_finite(given: Array) -> None:
@@ -194,8 +191,7 @@ class LaneSum:
 
 def _unpacked(places: npt.NDArray[np.uint64], lanes: int) -> Integers:
     """Lanes (B, L) of blocks at these addresses."""
-    shape, plain = (len(places), lanes), {"width": 32, "signed": True, "votes": None}
-    total, mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    total, mean = np.empty((len(places), lanes), np.int64), np.empty((len(places), lanes), np.float32)
     shift, factor = np.zeros((len(places), 1), np.int64), np.ones((len(places), 1))
-    kernel().average(np.ascontiguousarray(places), shift, factor, **plain, total=total, mean=mean)
+    kernel().average(places, shift, factor, 32, signed=True, votes=None, total=total, mean=mean)
     return total

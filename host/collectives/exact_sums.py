@@ -1,9 +1,10 @@
-"""Exact collectives through the switch: every call is a sum of all workers' lanes (exact_lanes.py), in slots of its own.
+"""Exact collectives through the switch: every call is a sum of all workers' lanes (exact_lanes.py).
 
 Who has nothing to give gives zeros: a broadcast is the sum of the root's array and zeros, an all-gather that of rows
-which are zeros but for a worker's own, and of a reduce-scatter each worker takes its row.  For the switch these sums are
-a job of their own, whose k is the number of workers.  Its iterations are the workers' calls in the order on which they
-have agreed, and a long call is several; their blocks are numbered on over all calls (docs/explanation/protocol.md).
+which are zeros but for a worker's own, and of a reduce-scatter each worker takes its row.  For the switch these sums
+are a job of their own, with its own slots, whose k is the number of workers.  Its iterations are the workers' calls in
+the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
+(docs/explanation/protocol.md).
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -33,9 +35,9 @@ from kofn.host.collectives.work import WorkOutcome
 from kofn.host.engine.engine import SharedProtocol
 from kofn.host.errors import CollectiveError
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, PackedBlocks
+from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAgain, PackedBlocks
 from kofn.host.protocol.results import BlockResults, address_of
-from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_UNIT, WORD_BYTES, WORD_LANES
+from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
 """Of an iteration, at most: while one is summed, the next one is encoded, and the one before is decoded."""
@@ -44,9 +46,7 @@ SUMS = ("all_reduce", "reduce_scatter")
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> SharedProtocol:
-    """For ExactSums, in blocks of so many words; CollectiveError where the job has no slots for them."""
-    if not job.exact_slots:
-        raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
+    """For ExactSums of a job that has slots for them, in blocks of so many words."""
     blocks = min(ITERATION_BLOCKS, ITERATION_BYTES // (words * WORD_BYTES))
     return SharedProtocol(
         job=job.exact_id,
@@ -72,6 +72,7 @@ class ExactSums(PeerCommunicator):
         job: int,
         iteration: int,
         timeout_s: float,
+        meet_s: float,
     ) -> None:
         self._protocol, self._iteration = protocol, iteration
         self._sent_blocks = 0
@@ -81,7 +82,7 @@ class ExactSums(PeerCommunicator):
         self._readable = select.poll()
         for readable in (protocol, self._woken):
             self._readable.register(readable, select.POLLIN)
-        super().__init__(rank, addresses, job=job, timeout_s=timeout_s)
+        super().__init__(rank, addresses, job=job, timeout_s=timeout_s, meet_s=meet_s)
 
     # -- how workers find each other
 
@@ -93,7 +94,11 @@ class ExactSums(PeerCommunicator):
         )
 
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
-        """The switch connects them, where all speak of the same slots."""
+        """The switch connects them, where all speak of the same slots.
+
+        Sums have the scale and the weight of this meeting: others' are seen, which the slots may still hold.
+        """
+        self._scale, self._weight = int(secret[:4], 16) - (1 << 15), 1 + int(secret[4:12], 16) % WEIGHT_MAX
         for rank, card in enumerate(cards):
             if card != cards[0]:
                 raise CollectiveError(f"worker {rank} sums in {card}, worker 0 in {cards[0]}: all must be the same")
@@ -111,25 +116,26 @@ class ExactSums(PeerCommunicator):
         return exponents_of(floats_of(task.given), self._lanes)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """One iteration after another: its own blocks are encoded, and the last one's decoded, while others are summed."""
+        """While an iteration is summed, the next one is encoded, and the one before is decoded."""
         watch, before = task.watch, self._protocol.statistics.wire_bytes
         watch.turn("encode")
-        lane_sum = self._lane_sum(task)
-        parts, results = self._parts(lane_sum), None
-        ready = lane_sum.encode(parts[0]) if parts else b""
-        for last, part, following in zip([None, *parts], parts, [*parts[1:], None], strict=False):
+        lane_sum, summed = self._lane_sum(task), None
+        parts = self._parts(lane_sum)
+        encoded = map(lane_sum.encode, parts)
+        ready = next(encoded, b"")
+        for part in parts:
             watch.turn("send")
             self._contribute(ready, len(part))
             watch.turn("decode")
-            if last is not None and results is not None:
-                lane_sum.decode(last, results.addresses)
+            if summed is not None:
+                lane_sum.decode(*summed)
             watch.turn("encode")
-            ready = b"" if following is None else lane_sum.encode(following)
+            ready = next(encoded, b"")
             watch.turn("wait")
-            results = self._results()
+            summed = part, self._results().addresses
         watch.turn("decode")
-        if results is not None:
-            lane_sum.decode(parts[-1], results.addresses)
+        if summed is not None:
+            lane_sum.decode(*summed)
         sent = self._protocol.statistics.wire_bytes - before
         return WorkOutcome(
             value=task.out,
@@ -188,14 +194,26 @@ class ExactSums(PeerCommunicator):
         table = np.zeros(blocks, PACKED)
         table["block"] = np.arange(blocks)
         table["values"] = address_of(values) + size * table["block"].astype(np.uint64)
-        table["size"], table["weight"] = size, WEIGHT_UNIT
+        table["size"], table["scale"], table["weight"] = size, self._scale, self._weight
         self._iteration += 1
         self._protocol.begin(self._iteration, now, range(blocks), first=self._sent_blocks)
         self._sent_blocks += blocks
         self._protocol.contribute_all(PackedBlocks(table, values), now=now)
 
     def _results(self) -> BlockResults:
-        """Of the iteration, once it is complete; Stalled when no block has closed for the time-out."""
+        """Of the iteration, once it is complete."""
+        self._wait()
+        results = self._protocol.results_of(self._iteration)
+        expected = {"count": self.workers, "scale": self._scale, "weight": self.workers * self._weight}
+        wrong = {name for name, number in expected.items() if (results.numbers(name) != number).any()}
+        if "count" in wrong:
+            raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is another one")
+        if wrong:
+            self._say_used()
+        return results
+
+    def _wait(self) -> None:
+        """Until the iteration is complete; Stalled when no block has closed for the time-out."""
         share, moved_s = self._protocol.share, time.monotonic()
         while not self._is_complete():
             self._readable.poll(250 * self._timeout_s)
@@ -206,10 +224,6 @@ class ExactSums(PeerCommunicator):
                 raise Stalled(f"no block was summed for {self._timeout_s:g} s; {self._who_is_missing}")
             elif now - moved_s >= self._timeout_s / 2:
                 self._protocol.ask_slot()
-        results = self._protocol.results_of(self._iteration)
-        if (results.numbers("count") != self.workers).any():
-            raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is another one")
-        return results
 
     @property
     def _who_is_missing(self) -> str:
@@ -220,12 +234,16 @@ class ExactSums(PeerCommunicator):
         if self._interrupted:
             raise CollectiveError(f"worker {self.rank} was interrupted")
         news = self._protocol.news()
-        if any(isinstance(one, AskPeers) for one in news):
-            raise CollectiveError(
-                f"iteration {self._iteration} is not new to the slots of generation {self._protocol.generation}:"
-                " first_iteration must be above all that were summed in them"
-            )
+        if any(isinstance(one, AskPeers | EncodeAgain) for one in news):
+            self._say_used()
         return any(isinstance(one, Complete) for one in news)
+
+    def _say_used(self) -> NoReturn:
+        """The slots hold this block, or later ones, of a communicator before."""
+        raise CollectiveError(
+            f"iteration {self._iteration} is not new to the slots of generation {self._protocol.generation}:"
+            " first_iteration must be above all that were summed in them"
+        )
 
     # -- the end
 

@@ -22,13 +22,13 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.call import Array, CollectiveCall, check_elements
 from kofn.host.collectives.communicator import Communicator, Task
 from kofn.host.collectives.exact_sums import ExactSums, exact_protocol
+from kofn.host.collectives.peers import MEET_S
 from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
-from kofn.host.engine.engine import SharedProtocol
 from kofn.host.errors import AgentError, CollectiveError, GradientError
 from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import within_wait
@@ -54,15 +54,17 @@ class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
 
     Through a switch it has all calls, with the workers' `addresses` (as of a PeerCommunicator: worker 0 listens at its
-    own, for TCP) and job.exact_slots; a sum of floats is as exact as exact_lanes.FixedPoint says, and NaN and infinities
-    are refused in it.  Without addresses it has elastic means alone.
+    own, for TCP) and job.exact_slots; it returns when all are there.  A sum of floats is as exact as
+    exact_lanes.FixedPoint says, and NaN and infinities are refused in it.  Without addresses there are elastic means
+    alone.
 
     Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  They and
     all others do not wait for each other; each are numbered for themselves.
 
     `elements`: of the largest elastic call; every one sends as many.  `first_iteration`, `generation`: as the switch or
     server has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`:
-    how long no block may close.  CollectiveError where an address cannot be had, or workers do not come.
+    how long no block may close; `meet_s`: for all to come.  CollectiveError where an address cannot be had, or workers
+    do not come.
 
     The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
     one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
@@ -82,11 +84,12 @@ class InNetwork(Communicator):
         first_iteration: int = 1,
         generation: int = 0,
         timeout_s: float = GIVE_UP_AFTER_S,
+        meet_s: float = MEET_S,
     ) -> None:
+        _check_addresses(addresses, job, transport)
         super().__init__(rank, job.workers)
         self._exact: ExactSums | None = None
         self._coding = JobCoding.of(job, compress, elements, notes=True)
-        _check_addresses(addresses, job, transport)
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
@@ -101,16 +104,12 @@ class InNetwork(Communicator):
         """For those who serve its results to other workers, and for its statistics."""
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
-        if exact is not None:
-            self._meet(exact, addresses, job.id, first_iteration - 1, timeout_s)
-
-    def _meet(
-        self, exact: SharedProtocol, addresses: Sequence[str], job: int, iteration: int, timeout_s: float
-    ) -> None:
-        """The other workers."""
-        exact.enter(self.agent.generation)
+        if exact is None:
+            return
+        exact.enter(generation)
+        times = {"timeout_s": timeout_s, "meet_s": meet_s}
         try:
-            self._exact = ExactSums(self.rank, addresses, exact, job=job, iteration=iteration, timeout_s=timeout_s)
+            self._exact = ExactSums(rank, addresses, exact, job=job.id, iteration=first_iteration - 1, **times)
         except BaseException:
             self.close()
             raise
@@ -249,6 +248,8 @@ def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Trans
         raise CollectiveError("addresses are given: none are allowed with a parameter server, which has no exact sums")
     if addresses and len(addresses) != job.workers:
         raise CollectiveError(f"there are {len(addresses)} addresses: {job.workers} (job.workers) are allowed")
+    if addresses and not job.exact_slots:
+        raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
 
 
 def _note(task: Task) -> SideValues:

@@ -39,7 +39,10 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Posted(msgspec.Struct, frozen=True, tag=True):
-    """A worker has made a call; `note`: numbers of a byte, as many at every worker, of which all must know the largest."""
+    """A worker has made a call.
+
+    `note`: numbers of a byte, as many at every worker; all are told the largest of each.
+    """
 
     key: Key
     call: str

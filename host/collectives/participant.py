@@ -12,7 +12,7 @@ from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Is told which call is next, with all workers' note (messages.Agreed), and why calls fail: all at once, or those that are not agreed on."""
+    """Is told which call is next, with its note (messages.Agreed); why calls fail, all or those not agreed on."""
 
     agreed: Callable[[Key, bytes], None]
     over: Callable[[str, bool], None]

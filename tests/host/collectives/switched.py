@@ -81,10 +81,10 @@ class Place:
 
 
 @contextmanager
-def place(kind: str, workers: int, addresses: tuple[str, ...], lose: int = 0) -> Iterator[Place]:
-    """For a crew of its own."""
+def place(kind: str, workers: int, addresses: tuple[str, ...], **given: int) -> Iterator[Place]:
+    """For a crew of its own; `given`: to the slot model."""
     if kind == MODEL:
-        with beneath_the_model(workers, addresses, lose) as found:
+        with beneath_the_model(workers, addresses, **given) as found:
             yield found
         return
     if os.geteuid() != 0:
@@ -96,10 +96,10 @@ def place(kind: str, workers: int, addresses: tuple[str, ...], lose: int = 0) ->
 
 
 @contextmanager
-def beneath_the_model(workers: int, addresses: tuple[str, ...], lose: int) -> Iterator[Place]:
+def beneath_the_model(workers: int, addresses: tuple[str, ...], lose: int = 0, k: int = 0) -> Iterator[Place]:
     job = JobSection(workers=workers, words=32, slots=256, exact_slots=128)
     own, locals = loopback(89, 200), tuple(loopback(89, rank + 1) for rank in range(workers))
-    elastic, exact = (SlotModel(workers=workers, k=workers, slots=slots) for slots in (job.slots, job.exact_slots))
+    elastic, exact = (SlotModel(workers=workers, k=k or workers, slots=slots) for slots in (job.slots, job.exact_slots))
     switch = UdpSwitch(elastic, own, lambda rank: locals[rank], lose, {job.exact_id: exact})
     try:
         yield Place(job, addresses, own, locals)
@@ -112,7 +112,7 @@ class RealSwitch:
 
     def __init__(self, target: str) -> None:
         self.job = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
-        self._stack = ExitStack()
+        self._stack, self._generation = ExitStack(), GENERATION
         self._holders = [self._host(target, rank) for rank in range(HOSTS)]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         interfaces = [f"{rank + 1}@{self._link(target, rank)}" for rank in range(HOSTS)]
@@ -133,13 +133,14 @@ class RealSwitch:
             service=SERVICE_IP,
             locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS)),
             namespaces=tuple(f"/proc/{holder.pid}/ns/net" for holder in self._holders),
-            generation=GENERATION,
+            generation=self._generation,
             first_iteration=1_000_000 * next(_calls),
         )
 
-    def admit(self, generation: int) -> None:
-        """As if the slots had been lost."""
-        self._loop.run(self._slots.admit(generation, HOSTS))
+    def begin_anew(self) -> None:
+        """All slots are lost to those who speak of them now."""
+        self._generation += 1
+        self._loop.run(self._slots.admit(self._generation, HOSTS))
 
     @staticmethod
     def _link(target: str, rank: int) -> str:
@@ -167,7 +168,7 @@ class RealSwitch:
         self._task = asyncio.create_task(link.run())
         async with asyncio.timeout(60):
             await link.ready.wait()
-        await self._slots.admit(GENERATION, HOSTS)
+        await self._slots.admit(self._generation, HOSTS)
 
 
 _started = dict[str, RealSwitch]()

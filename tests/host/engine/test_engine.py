@@ -122,6 +122,41 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
+    """Of the one beside only when all is complete."""
+    with bench(blocks=2) as one:
+        one.engine.close()
+        beside = SharedProtocol(job=129, rank=0, layout=one.protocol.layout, slots=4, window=2, rto_s=SOON_S)
+        one.engine = WorkerEngine(one.protocol, one.ours, batch=1, beside=beside)
+        one.begin([0, 1])
+        for _ in range(2):
+            assert one.arrived().job == 1
+        now = time.monotonic()
+        beside.begin(7, now)
+        beside.contribute_all([(block, Packed(ZEROS, 0, 0, WEIGHT_UNIT)) for block in (0, 1)], now=now)
+        assert {(one.arrived().job, one.arrived().iteration) for _ in range(1)} == {(129, 7)}
+        one.answer(0, job=129, iteration=7, scale=0)
+        one.answer(1)
+        assert one.closed(1) == [1]
+        until(lambda: beside.missing == [1])
+        assert not select.select([beside], [], [], 0)[0]
+        one.answer(1, job=129, iteration=7, scale=0)
+        assert select.select([beside], [], [], SOON_S)[0]
+        assert beside.news() == [Complete(iteration=7)]
+        assert one.silent()
+        assert [result.id.block for result in beside.results_of(7)] == [0, 1]
+        one.answer(0, job=3)
+        until(lambda: one.protocol.statistics.foreign == 1)
+
+
+def test_jobs_with_results_of_other_lengths_do_not_share_a_socket() -> None:
+    with bench() as one:
+        longer = BlockLayout(blocks=1, words=2, widest=32)
+        beside = SharedProtocol(job=129, rank=0, layout=longer, slots=4, window=2, rto_s=SOON_S)
+        with pytest.raises(ProtocolError, match="results of two jobs have 1 and 2 words: as many are allowed"):
+            WorkerEngine(one.protocol, one.ours, beside=beside)
+
+
 # -- many
 
 

@@ -1,0 +1,193 @@
+"""Exact calls beside elastic ones, in a network that loses packets, and what ends them."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from kofn.config.schema import JobSection
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.errors import CollectiveError
+from kofn.host.transport.transport import Transport
+from kofn.host.wire.packet import FORWARDED_PORT, PORT
+from tests.host.collectives import scenarios
+from tests.host.collectives.crews import Threads, addresses
+from tests.host.collectives.scenarios import LIMIT_S, error_of
+from tests.host.collectives.switched import MODEL, Place, close_all, place, started
+from tests.loopback import loopback
+from tests.targets import TARGETS
+
+SHORT_S = 1.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_switches() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@contextmanager
+def team(found: Place, timeout_s: float = 20.0) -> Iterator[Threads]:
+    workers = found.job.workers
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(workers) as pool:
+            made = list(pool.map(lambda rank: found.join(rank, timeout_s), range(workers)))
+        for communicator in made:
+            stack.enter_context(communicator)
+        yield Threads(made)
+
+
+@contextmanager
+def on_model(workers: int = 3, timeout_s: float = 20.0, **given: Any) -> Iterator[Threads]:
+    with place(MODEL, workers, addresses(workers), **given) as found, team(found, timeout_s) as made:
+        yield made
+
+
+def refusals(found: Place, join: Callable[[int], InNetwork]) -> list[str]:
+    """Nobody comes to a communicator: with which words, by rank."""
+
+    def refused(rank: int) -> str:
+        with pytest.raises(CollectiveError) as error:
+            join(rank)
+        return str(error.value)
+
+    with ThreadPoolExecutor(found.job.workers) as pool:
+        return list(pool.map(refused, range(found.job.workers)))
+
+
+def elastic(communicator: Any, value: float) -> Any:
+    return communicator.all_reduce(np.full(9, value, np.float32), op="mean", elastic=True)
+
+
+def exact(communicator: Any) -> None:
+    scenarios.one_call(communicator)
+
+
+def test_elastic_and_exact_calls_side_by_side() -> None:
+    def both(communicator: Any) -> None:
+        works = []
+        for at in range(20):
+            own = scenarios.given(communicator.rank, (3000,), "int64", at)
+            works.append((elastic(communicator, at + communicator.rank), communicator.all_reduce(own), own))
+        for at, (mean, work, own) in enumerate(works):
+            scenarios.same(work.result(LIMIT_S), scenarios.total(communicator, own.shape, "int64", at))
+            assert np.allclose(mean.result(LIMIT_S), at + 1)
+
+    with on_model() as made:
+        made.run(both)
+
+
+def test_neither_waits_for_the_other() -> None:
+    """One kind of call is under way, but for worker 0's, while calls of the other kind are carried out."""
+
+    def exact_meanwhile(communicator: Any) -> None:
+        early = elastic(communicator, 2) if communicator.rank else None
+        for _ in range(3):
+            exact(communicator)
+        assert np.array_equal((early or elastic(communicator, 2)).result(LIMIT_S), np.full(9, 2))
+
+    def elastic_meanwhile(communicator: Any) -> None:
+        early = communicator.all_gather(np.int32(5)) if communicator.rank else None
+        for _ in range(3):
+            assert np.array_equal(elastic(communicator, 2).result(LIMIT_S), np.full(9, 2))
+        scenarios.same((early or communicator.all_gather(np.int32(5))).result(LIMIT_S), np.full(3, 5, np.int32))
+
+    with on_model() as made:
+        made.run(exact_meanwhile)
+        made.run(elastic_meanwhile)
+
+
+def test_what_is_lost_is_sent_again() -> None:
+    with on_model(lose=10) as made:
+        for scenario in (scenarios.in_place, scenarios.results_go_where_they_are_asked_to):
+            made.run(scenario)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_after_a_restart_of_the_slots_calls_fail_at_all_workers_and_a_new_communicator_works(target: str) -> None:
+    with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:
+        made.run(exact)
+        started(target).begin_anew()
+        begin = time.monotonic()
+        errors = made.run(scenarios.calls_for_ever)
+        assert time.monotonic() - begin < 4 * SHORT_S
+        for error in errors:
+            assert f"no block was summed for {SHORT_S:g} s; nobody answers for block 0, in all_reduce(sum)" in error, (
+                errors
+            )
+    with place(target, 3, addresses(3)) as found, team(found) as made:
+        made.run(exact)
+
+
+def test_slots_that_were_used_are_refused() -> None:
+    """As those of a communicator before, whose iterations this one does not exceed."""
+    with place(MODEL, 3, addresses(3)) as found:
+        with team(found) as made:
+            made.run(exact)
+            made.run(exact)
+        with team(replace(found, addresses=addresses(3))) as made:
+            errors = made.run(lambda communicator: error_of(lambda: communicator.all_reduce(np.zeros(5, np.int32))))
+        wrong = "iteration 1 is not new to the slots of generation 0: first_iteration must be above all"
+        assert all(wrong in error for error in errors), errors
+        with team(replace(found, addresses=addresses(3), first_iteration=3)) as made:
+            made.run(exact)
+
+
+def test_a_block_that_others_have_left_open_is_not_summed_on() -> None:
+    with place(MODEL, 3, addresses(3)) as found:
+        with team(found, SHORT_S) as made:
+            hangs: Any = made.communicators[1]
+            hangs._exact._contribute = lambda *given: time.sleep(2 * SHORT_S)
+            made.run(lambda communicator: error_of(lambda: communicator.all_reduce(np.ones(5, np.int32))))
+        with team(replace(found, addresses=addresses(3))) as made:
+            errors = made.run(lambda communicator: error_of(lambda: communicator.all_reduce(np.zeros(5, np.int32))))
+    assert all("iteration 1 is not new to the slots of generation 0" in error for error in errors), errors
+
+
+def test_a_switch_that_sums_fewer_is_found_out() -> None:
+    with on_model(k=2) as made:
+        errors = made.run(lambda communicator: error_of(lambda: communicator.all_reduce(np.zeros(5, np.int32))))
+    assert all("the switch has summed fewer than the 3 workers" in error for error in errors), errors
+
+
+def test_workers_whose_blocks_differ_do_not_come_together() -> None:
+    with place(MODEL, 3, addresses(3)) as found:
+        other = replace(found, job=msgspec.structs.replace(found.job, words=4))
+        errors = refusals(found, lambda rank: (other if rank == 1 else found).join(rank, SHORT_S))
+    for error in errors:
+        assert "worker 1 sums in blocks of 4 words in 128 slots of generation 0, from iteration 1 on, worker 0" in error
+        assert "in blocks of 32 words in 128 slots of generation 0, from iteration 1 on: all must be the same" in error
+
+
+def test_who_does_not_come_is_named_and_nothing_is_left_open() -> None:
+    with place(MODEL, 2, addresses(2)) as found:
+        for _ in range(2):
+            transport = Transport(found.service, local=found.locals[1])
+            with pytest.raises(CollectiveError, match="worker 0 cannot be reached at "):
+                InNetwork(1, 9, job=found.job, transport=transport, addresses=found.addresses, meet_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("job", "port", "error"),
+    [
+        (JobSection(workers=2), PORT, "job.exact_slots is 0: a power of two from 2 on is needed for exact sums"),
+        (JobSection(workers=3, exact_slots=64), PORT, "there are 2 addresses: 3 (job.workers) are allowed"),
+        (
+            JobSection(workers=2, exact_slots=64),
+            FORWARDED_PORT,
+            "none are allowed with a parameter server, which has no exact sums",
+        ),
+    ],
+)
+def test_what_exact_sums_need(job: JobSection, port: int, error: str) -> None:
+    transport = Transport(loopback(90, 200), local=loopback(90, 1), port=port)
+    with pytest.raises(CollectiveError) as found:
+        InNetwork(0, 9, job=job, transport=transport, addresses=addresses(2))
+    assert error in str(found.value)
+    transport.close()
