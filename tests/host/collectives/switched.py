@@ -40,7 +40,7 @@ HOSTS, GENERATION = 3, 1_700_000_000
 ELEMENTS = 100
 """Of an elastic call."""
 
-_calls = count(1)
+_calls, _links = count(1), count(1)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,12 @@ class RealSwitch:
     def __init__(self, target: str) -> None:
         self.job = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
         self._stack, self._generation = ExitStack(), GENERATION
-        self._holders = [self._host(target, rank) for rank in range(HOSTS)]
+        names = [
+            f"kofn{os.getpid() % 10_000}.{next(_links)}" for _ in range(HOSTS)
+        ]  # earlier ones vanish after a while
+        self._holders = [self._host(name, rank) for rank, name in enumerate(names)]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        interfaces = [f"{rank + 1}@{self._link(target, rank)}" for rank in range(HOSTS)]
+        interfaces = [f"{rank + 1}@{name}" for rank, name in enumerate(names)]
         self.switch = self._stack.enter_context(running(target, folder, interfaces))
         self._slots = Slots(layout=SlotLayout(job=self.job, hosts=star(HOSTS)), k=HOSTS)
         self._loop = EventLoop()
@@ -142,17 +145,13 @@ class RealSwitch:
         self._generation += 1
         self._loop.run(self._slots.admit(self._generation, HOSTS))
 
-    @staticmethod
-    def _link(target: str, rank: int) -> str:
-        return f"kofn{target[0]}{os.getpid() % 100_000}.{rank}"
-
-    def _host(self, target: str, rank: int) -> "subprocess.Popen[bytes]":
+    def _host(self, name: str, rank: int) -> "subprocess.Popen[bytes]":
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 3600"]
         holder = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
         self._stack.callback(holder.kill)
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
-        pid, name, mtu = str(holder.pid), self._link(target, rank), str(MTU)
+        pid, mtu = str(holder.pid), str(MTU)
         inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
         for line in (
             ["ip", "link", "add", name, "mtu", mtu, "type", "veth", "peer", "name", "host", "netns", pid],
