@@ -96,7 +96,7 @@ def test_floats_are_as_near_as_is_said(workers: int, own: list[float], seed: int
     """Each addend within 2**(h - 31) of the block's largest magnitude, whatever that is, the sum rounded once."""
     draws = np.random.default_rng(seed)
     arrays = [(np.array(own) * draws.uniform(-1, 1, len(own))).astype(np.float32) for _ in range(workers)]
-    arrays[0][:] = own
+    arrays[seed % workers][:] = own
     with np.errstate(over="ignore"):
         found = as_floats(arrays, mean=mean)
     largest = max(Fraction(abs(float(value))) for array in arrays for value in array)
