@@ -131,6 +131,12 @@ def test_each_block_has_its_own_exponent() -> None:
     assert list(exponents_of(array, LANES)) == [226, 27, 0, 127]
 
 
+@pytest.mark.parametrize("largest", range(3))
+def test_a_block_s_exponent_is_that_of_the_worker_with_the_largest_number(largest: int) -> None:
+    arrays = [np.full(5, 2.0 ** (20 * (rank == largest)), np.float32) for rank in range(3)]
+    assert np.array_equal(as_floats(arrays), np.full(5, 2.0**20 + 2, np.float32))
+
+
 def test_very_many_blocks_share_exponents() -> None:
     array = np.zeros(4 * (2 * EXPONENTS_MOST - 3), np.float32)
     array[-1], array[8] = 1, 4
