@@ -28,7 +28,7 @@ from kofn.report.summary import TrialSummary
 from kofn.report.table import PlainTable, make_console
 from kofn.results.folder import RunFolder, TrialFolder
 from kofn.rpc.document import document
-from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end, summarised
+from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_report, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.options import record_option, set_option
@@ -171,6 +171,8 @@ def execute(
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
+            if apart:
+                load_report()
             for number, _ in enumerate(ended, 1):
                 folder.update_record(finished=number)
     return folder
