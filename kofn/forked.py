@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
+from kofn.config.errors import KofnError
+
 T = TypeVar("T")
 
 _FORK = multiprocessing.get_context("fork")
@@ -80,12 +82,14 @@ class _Child(Generic[T]):
         there.close()
 
     def result(self) -> T:
-        """What the call returned or raised; ChildProcessError where the process was killed."""
+        """What the call returned or raised; KofnError where the process was killed."""
         try:
             result, error = self._answer.recv()
         except EOFError:
             self._process.join()
-            raise ChildProcessError(f"a child was killed (exit code {self._process.exitcode})") from None
+            raise KofnError(
+                f"a process that this one had started was killed (exit code {self._process.exitcode})"
+            ) from None
         self._process.join()
         if error is not None:
             raise error
