@@ -9,6 +9,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,13 +23,16 @@ T = TypeVar("T")
 _FORK = multiprocessing.get_context("fork")
 _PR_SET_PDEATHSIG = 1
 
+GRACE_S = 3.0
+"""For a child that is to end."""
+
 
 @contextlib.contextmanager
 def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
     """What each call returns, in their order; as many at a time as there are processors.  Results have to be pickled.
 
-    The first error is raised.  At the end of the block, children that still run are killed, as they are when this
-    process dies.  Where a process must not be forked, in a thread or in a pool's child, or has one processor, calls are
+    The first error is raised.  At the end of the block, children that still run are ended; when this process dies, they
+    are killed.  Where a process must not be forked, in a thread or in a pool's child, or has one processor, calls are
     carried out in turn, in this process.
     """
     if processors() == 1:
@@ -38,7 +42,7 @@ def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
     try:
         yield iter(children)
     finally:
-        children.kill()
+        children.end()
 
 
 def processors() -> int:
@@ -67,9 +71,9 @@ class _Children(Generic[T]):
         if (call := next(self._calls, None)) is not None:
             self._running.append(_Child(call))
 
-    def kill(self) -> None:
+    def end(self) -> None:
         for child in self._running:
-            child.kill()
+            child.end()
 
 
 class _Child(Generic[T]):
@@ -95,7 +99,10 @@ class _Child(Generic[T]):
             raise error
         return result  # type: ignore[no-any-return]  # as the call returned it
 
-    def kill(self) -> None:
+    def end(self) -> None:
+        """In order, files closed; where that takes too long, at once."""
+        self._process.terminate()
+        self._process.join(GRACE_S)
         self._process.kill()
         self._process.join()
 
@@ -103,8 +110,9 @@ class _Child(Generic[T]):
 def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> None:
     """In the child, which the parent alone ends."""
     _die_with(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     result, failure = None, None
     try:
         result = call()
