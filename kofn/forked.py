@@ -8,15 +8,18 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
 from kofn.config.errors import KofnError
+from kofn.config.plugins import in_words
 
 T = TypeVar("T")
 
@@ -117,8 +120,18 @@ def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> No
     try:
         result = call()
     except Exception as error:  # raised by the parent
-        failure = error
+        failure = _sendable(error)
     there.send((result, failure))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error with its traceback as a note; a RuntimeError in its words where it cannot be pickled."""
+    try:
+        sent: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:  # as a class of somebody else's may have it
+        sent = RuntimeError(in_words(error))
+    sent.add_note("".join(traceback.format_exception(error)))
+    return sent
 
 
 def _die_with(parent: int) -> None:

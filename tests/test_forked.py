@@ -61,6 +61,28 @@ def test_an_error_comes_as_it_was_raised() -> None:
         next(results)
 
 
+class TwoThingsError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def break_off() -> None:
+    raise TwoThingsError("this", "that")
+
+
+@several
+@pytest.mark.parametrize(
+    ("call", "kind", "words"), [(fail, ConfigError, "what"), (break_off, RuntimeError, "this and")]
+)
+def test_an_error_brings_its_traceback(call: Callable[[], None], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught, forked([call]) as results:
+        next(results)
+    (note,) = caught.value.__notes__
+    assert f"in {call.__name__}" in note
+
+
 @several
 def test_an_error_ends_the_others() -> None:
     ours, theirs = multiprocessing.Pipe()
