@@ -1,7 +1,7 @@
 """Calls that are carried out at the same time, each in a child of this process, which has all that this process has.
 
-with forked([lambda: draw(figure) for figure in figures]) as drawn:
-    for element in drawn: ...
+with forked([lambda: simulate(trial) for trial in trials]) as ended:
+    for result in ended: ...
 """
 
 import contextlib

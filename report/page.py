@@ -4,14 +4,12 @@ Pages are Jinja2 templates, in templates/ of the package whose page it is; what 
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from kofn.config.schema import Config
-from kofn.forked import forked
 from kofn.report.costs_figure import CostBar
 from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
@@ -80,9 +78,7 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
     """What run.html shows of a job; its figures are written beside the page."""
     into = folder.path / FIGURES / folder.stem
-    rows, figures = summary.rows(), [*job_drawings(folder, config, summary)]
-    with forked(partial(one.write, into) for one in figures) as written:
-        elements = [*written]
+    rows = summary.rows()
     return {
         "id": folder.id,
         "workers": config.job.workers,
@@ -94,8 +90,8 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
             f"{entry.objective}: {line.words}" for entry in folder.trials for line in read_event_log(entry.events)
         ],
         "figures": [
-            {"svg": element, "caption": one.caption, "file": (into / one.name).relative_to(folder.path)}
-            for one, element in zip(figures, elements, strict=True)
+            {"svg": one.write(into), "caption": one.caption, "file": (into / one.name).relative_to(folder.path)}
+            for one in job_drawings(folder, config, summary)
         ],
         "effective": folder.effective.read_text(),
         "given": folder.config.read_text(),
