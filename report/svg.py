@@ -15,7 +15,8 @@ def svg(figure: Figure) -> Markup:
     text = io.StringIO()
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out: whoever saves it finds it as it is
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-    figure.set_layout_engine("none")  # it is laid out: whoever saves it again finds it as it is
     _, start, rest = text.getvalue().partition("<svg")
     return Markup(start + rest)

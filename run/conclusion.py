@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import click
 from rich.console import Console
@@ -85,7 +86,17 @@ def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = ""
     return summary
 
 
-def _write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
-    from kofn.report.page import write_report  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+def load_report() -> None:
+    """Load what a report needs, where that is installed, while there is something else to wait for."""
+    with contextlib.suppress(ModuleNotFoundError):
+        _report()
 
-    return write_report(folder, configs, summary)
+
+def _report() -> ModuleType:
+    from kofn.report import page  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+
+    return page
+
+
+def _write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
+    return _report().write_report(folder, configs, summary)  # type: ignore[no-any-return]

@@ -3,14 +3,14 @@
 Workers are not all in the same iteration: the parameters of an iteration are kept until no worker needs them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
+from kofn.host.compression.aggregate import Aggregate, Sums, aggregate, missed
 from kofn.host.compression.alignment import Alignment, Direction, agreement
 from kofn.host.compression.encoder import Finished
 from kofn.host.compression.job_coding import JobCoding
@@ -52,6 +52,7 @@ class Learning:
         self._after: dict[int, After] = {}
         self._sums: dict[int, Sums] = {}  # of iterations of which somebody still misses results
         self._known: dict[int, npt.NDArray[np.bool_]] = {}  # of their blocks, those in the sums
+        self._aggregates: dict[int, Aggregate] = {}  # of the first worker that had all results
         self._computed = [0] * job.workers  # the latest iteration that each one has computed
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
@@ -79,9 +80,14 @@ class Learning:
         known[blocks] = True
 
     def aggregate(self, finished: Finished, rank: int) -> Aggregate:
-        """What an iteration comes to for a worker that has all its results."""
-        sums = self._sums[finished.results.iteration]
-        return aggregate(finished, self.coding, rank=rank, average=self.average, sums=sums)
+        """What an iteration comes to for a worker that has all its results; for all alike but for its own part."""
+        results = finished.results
+        if results.iteration not in self._aggregates:
+            sums = self._sums[results.iteration]
+            first = aggregate(finished, self.coding, rank=rank, average=self.average, sums=sums)
+            self._aggregates[results.iteration] = first
+        alike = self._aggregates[results.iteration]
+        return replace(alike, missed=missed(results, rank), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
         """A replica takes the next aggregate; the first one to do so does it for all."""
@@ -102,3 +108,4 @@ class Learning:
             self._after.pop(old, None)
             self._sums.pop(old, None)
             self._known.pop(old, None)
+            self._aggregates.pop(old, None)

@@ -4,7 +4,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from kofn.config.schema import Config
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.status import decided
 from kofn.controller.policy.control_loop import ControlLoop
+from kofn.forked import forked
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.straggler_source import straggler_class
@@ -26,7 +28,7 @@ from kofn.report.summary import TrialSummary
 from kofn.report.table import PlainTable, make_console
 from kofn.results.folder import RunFolder, TrialFolder
 from kofn.rpc.document import document
-from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end, summarised
+from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_report, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.options import record_option, set_option
@@ -126,15 +128,20 @@ def command(
             *sources, out=out, objectives=objectives, settings=settings, record=record, as_json=as_json, quiet=quiet
         )
         check(plan.shared)
-        measured = measure(plan.shared) if costs is None else Costs.load(costs)
+        measured = _measured_apart(plan.shared) if costs is None else Costs.load(costs)
         measured = measured if cores is None else replace(measured, cores=cores)
         if times:
             results = simulate_times(plan.shared, measured, console)
             _show(results, table(results), as_json=as_json)
             return
         if plan.shared.run.seeds > 1 and against is None:
-            sys.exit(run_seeds(plan, make_console(stderr=as_json), lambda one, _: execute(one, console, measured)))
-        folder = execute(plan, console, measured, conclude_early(make_console(stderr=as_json), as_json=as_json))
+            sys.exit(
+                run_seeds(
+                    plan, make_console(stderr=as_json), lambda one, _: execute(one, console, measured, apart=True)
+                )
+            )
+        at_early_end = conclude_early(make_console(stderr=as_json), as_json=as_json)
+        folder = execute(plan, console, measured, at_early_end, apart=True)
         record_stragglers(folder, plan.record, console)
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
@@ -144,9 +151,17 @@ def command(
 
 
 def execute(
-    plan: RunPlan, console: Console, costs: Costs | None = None, at_early_end: AtEarlyEnd | None = None
+    plan: RunPlan,
+    console: Console,
+    costs: Costs | None = None,
+    at_early_end: AtEarlyEnd | None = None,
+    *,
+    apart: bool = False,
 ) -> RunFolder:
-    """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated."""
+    """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated.
+
+    `apart`: trials are simulated at the same time, each in a process of its own.
+    """
     config = plan.shared
     check(config)
     costs = costs or measure(config)
@@ -154,10 +169,19 @@ def execute(
     folder.update_record(driver="simulated")
     costs.save(folder.costs)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
-        for number, (entry,) in enumerate(folder.trials, 1):
-            _simulate_trial(config, entry, costs, console)
-            folder.update_record(finished=number)
+        trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
+        with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
+            if apart:
+                load_report()
+            for number, _ in enumerate(ended, 1):
+                folder.update_record(finished=number)
     return folder
+
+
+def _measured_apart(config: Config) -> Costs:
+    """In a process of its own: one that has trained, in threads perhaps, must not be forked."""
+    with forked([partial(measure, config)]) as measured:
+        return next(measured)
 
 
 def check(config: Config) -> None:

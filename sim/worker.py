@@ -165,7 +165,7 @@ class Worker:
 
     def _advance(self) -> None:
         """Go on to the iteration that is current elsewhere: when that is waited for, or something waits for it."""
-        while self._then is not None or (self._rule.merges and self._model.encoder.waits):
+        while self._then is not None or (self._complete and self._rule.merges and self._model.encoder.waits):
             if self._then is not None and self.protocol.iteration > self._beyond and not self.protocol.over:
                 then, self._then = self._then, None
                 then()

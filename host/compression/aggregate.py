@@ -71,6 +71,11 @@ def held(results: BlockResults) -> tuple[float, float]:
     return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
 
 
+def missed(results: BlockResults, rank: int) -> int:
+    """Of how many blocks' sums this rank's part 0 is not in."""
+    return int((results.parts_of(rank) & 1 == 0).sum())
+
+
 class Sums:
     """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
@@ -151,7 +156,7 @@ def aggregate(
         ks=(int(ks.min()), int(ks.max())),
         count=int(counts[0]),
         members=wire.members_of(results.members(0)),
-        missed=int((results.parts_of(rank) & 1 == 0).sum()),
+        missed=missed(results, rank),
         gradients=gradients,
         contributors=contributors,
         least=int(counts.min()),

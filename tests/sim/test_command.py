@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from kofn.cli.main import main
 from kofn.config.schema import Config
 from kofn.report.summarise import summarise
 from kofn.results.folder import RunFolder
+from kofn.run.runner import make_plan
 from kofn.sim.costs import Costs, measure
+from kofn.sim.runner import execute
 from tests.sim.lab import COSTS, checked, written
 
 
@@ -50,6 +53,24 @@ def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert chosen.time_to_target_s < everyone.time_to_target_s, "one of three is ten times as often blocked"
     assert chosen.predicted_iteration_s == pytest.approx(chosen.mean_iteration_s, rel=0.3)
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
+
+
+def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path) -> None:
+    path = written(tmp_path, iterations=12)
+    folders = {
+        apart: execute(
+            make_plan(path, out=tmp_path / str(apart), objectives=("throughput", "fixed:1", "all")),
+            Console(quiet=True),
+            COSTS,
+            apart=apart,
+        )
+        for apart in (False, True)
+    }
+    assert folders[True].record().finished == 3
+    for (alone,), (beside,) in zip(folders[False].trials, folders[True].trials, strict=True):
+        for file in (alone.decisions, alone.status, *(alone.metrics(rank) for rank in range(3))):
+            assert (beside.path / file.name).read_bytes() == file.read_bytes(), file
+            assert file.read_bytes()
 
 
 def _trials(summary: dict[str, Any]) -> list[dict[str, Any]]:

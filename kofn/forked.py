@@ -1,0 +1,140 @@
+"""Calls that are carried out at the same time, each in a child of this process, which has all that this process has.
+
+with forked([lambda: simulate(trial) for trial in trials]) as ended:
+    for result in ended: ...
+"""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
+from typing import Generic, TypeVar
+
+from kofn.config.errors import KofnError
+from kofn.config.plugins import in_words
+
+T = TypeVar("T")
+
+_FORK = multiprocessing.get_context("fork")
+_PR_SET_PDEATHSIG = 1
+
+GRACE_S = 3.0
+"""For a child that is to end."""
+
+
+@contextlib.contextmanager
+def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
+    """What each call returns, in their order; as many at a time as there are processors.  Results have to be pickled.
+
+    The first error is raised.  At the end of the block, children that still run are ended; when this process dies, they
+    are killed.  Where a process must not be forked, in a thread or in a pool's child, or has one processor, calls are
+    carried out in turn, in this process.
+    """
+    if processors() == 1:
+        yield (call() for call in calls)
+        return
+    children = _Children(calls)
+    try:
+        yield iter(children)
+    finally:
+        children.end()
+
+
+def processors() -> int:
+    """That calls may be carried out on at the same time; 1 where this process must not be forked."""
+    ours = threading.current_thread() is threading.main_thread() and not multiprocessing.current_process().daemon
+    return len(os.sched_getaffinity(0)) if ours else 1
+
+
+class _Children(Generic[T]):
+    """As many as there are processors run from the beginning; the next one starts when the oldest one's result is
+    here."""
+
+    def __init__(self, calls: Iterable[Callable[[], T]]) -> None:
+        self._calls, self._running = iter(calls), deque[_Child[T]]()
+        for _ in range(processors()):
+            self._start()
+
+    def __iter__(self) -> Iterator[T]:
+        while self._running:
+            result = self._running[0].result()
+            self._running.popleft()
+            self._start()
+            yield result
+
+    def _start(self) -> None:
+        if (call := next(self._calls, None)) is not None:
+            self._running.append(_Child(call))
+
+    def end(self) -> None:
+        for child in self._running:
+            child.end()
+
+
+class _Child(Generic[T]):
+    """One call's process."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._answer, there = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_carry_out, args=(call, there, os.getpid()))
+        self._process.start()
+        there.close()
+
+    def result(self) -> T:
+        """What the call returned or raised; KofnError where the process was killed."""
+        try:
+            result, error = self._answer.recv()
+        except EOFError:
+            self._process.join()
+            raise KofnError(
+                f"a process that this one had started was killed (exit code {self._process.exitcode})"
+            ) from None
+        self._process.join()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]  # as the call returned it
+
+    def end(self) -> None:
+        """In order, files closed; where that takes too long, at once."""
+        self._process.terminate()
+        self._process.join(GRACE_S)
+        self._process.kill()
+        self._process.join()
+
+
+def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> None:
+    """In the child, which the parent alone ends."""
+    _die_with(parent)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    result, failure = None, None
+    try:
+        result = call()
+    except Exception as error:  # raised by the parent
+        failure = _sendable(error)
+    there.send((result, failure))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error with its traceback as a note; a RuntimeError in its words where it cannot be pickled."""
+    try:
+        sent: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:  # as a class of somebody else's may have it
+        sent = RuntimeError(in_words(error))
+    sent.add_note("".join(traceback.format_exception(error)))
+    return sent
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,134 @@
+"""Calls in children: in order, at the same time, and none is left behind."""
+
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kofn.config.errors import ConfigError, KofnError
+from kofn.forked import forked, processors
+
+several = pytest.mark.skipif(processors() == 1, reason="one processor: calls are carried out in turn")
+
+
+def ended(process: int, *, within_s: float) -> bool:
+    """Whether a process, given by its file descriptor, is over."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(1000 * within_s))
+
+
+def waiting(told: Callable[[int], object]) -> Callable[[], None]:
+    """Tells its process's id, and ends only when it is killed."""
+
+    def wait() -> None:
+        told(os.getpid())
+        while True:
+            signal.pause()
+
+    return wait
+
+
+def fail() -> None:
+    raise ConfigError("what is wrong")
+
+
+def test_results_come_in_order() -> None:
+    with forked([lambda number=number: number**2 for number in range(7)]) as results:
+        assert [*results] == [number**2 for number in range(7)]
+
+
+@several
+def test_calls_are_carried_out_at_the_same_time_in_other_processes() -> None:
+    both = multiprocessing.get_context("fork").Barrier(2)
+
+    def meet() -> int:
+        both.wait(20)
+        return os.getpid()
+
+    with forked([meet, meet]) as results:
+        assert len({os.getpid(), *results}) == 3
+
+
+def test_an_error_comes_as_it_was_raised() -> None:
+    with pytest.raises(ConfigError, match="what is wrong"), forked([fail]) as results:
+        next(results)
+
+
+class TwoThingsError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def break_off() -> None:
+    raise TwoThingsError("this", "that")
+
+
+@several
+@pytest.mark.parametrize(
+    ("call", "kind", "words"), [(fail, ConfigError, "what"), (break_off, RuntimeError, "this and")]
+)
+def test_an_error_brings_its_traceback(call: Callable[[], None], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught, forked([call]) as results:
+        next(results)
+    (note,) = caught.value.__notes__
+    assert f"in {call.__name__}" in note
+
+
+@several
+def test_an_error_ends_the_others() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with pytest.raises(ConfigError), forked([fail, waiting(theirs.send)]) as results:
+        child = os.pidfd_open(ours.recv())
+        assert not ended(child, within_s=0.0)
+        next(results)
+    assert ended(child, within_s=0.0)
+
+
+@several
+def test_a_killed_child_is_an_error() -> None:
+    with (
+        pytest.raises(KofnError, match=r"killed \(exit code -9\)"),
+        forked([lambda: os.kill(os.getpid(), signal.SIGKILL)]) as results,
+    ):
+        next(results)
+
+
+@several
+def test_a_child_is_not_interrupted_and_ends_with_its_parent() -> None:
+    script = """
+import os, signal
+from kofn.forked import forked
+def wait():
+    os.kill(os.getpid(), signal.SIGINT)
+    print(os.getpid(), flush=True)
+    while True: signal.pause()
+with forked([wait]) as results: next(results)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        assert not ended(child, within_s=0.0)
+        parent.kill()
+        assert ended(child, within_s=20.0)
+
+
+def test_in_a_thread_calls_are_carried_out_in_turn() -> None:
+    found: list[int] = []
+
+    def work() -> None:
+        with forked([os.getpid, os.getpid]) as results:
+            found.extend(results)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [os.getpid()] * 2
