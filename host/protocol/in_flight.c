@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { PATIENT = 4 };
 enum { DOUBTS = 16 }; /* once a link has become slower, so many answers say nothing of what was overtaken */
 
 int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
@@ -10,7 +11,6 @@ int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
         .by_request = calloc((size_t)requests, sizeof *all->by_request),
         .probed = calloc((size_t)requests, 1),
         .requests = requests,
-        .probe_at_s = INFINITY,
         .soonest_s = INFINITY,
         .waiting = timeout_of(rto_s, 0),
         .moving = timeout_of(rto_s, 1),
@@ -55,10 +55,6 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
     all->unused = flight;
 }
 
-double in_flight_deadline_s(const struct in_flight *all) {
-    return all->count ? fmin(all->probe_at_s, all->soonest_s) : INFINITY;
-}
-
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
     for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
@@ -85,18 +81,36 @@ static double since_s(const struct in_flight *all, double now) {
     return all->all_left_at_s <= now ? now : fmax(now, first_leaves_s(all, now));
 }
 
+/* The longest silence. While others are waited for estimates grow, and with them everyone's wait for what is lost; but a
+ * few requests may be repeated often: the first time after PATIENT trips for each that is in flight, then after one. */
+static double longest_s(const struct in_flight *all) {
+    const double trips = (double)all->count * (all->probes ? 1 : PATIENT);
+    return fmin(RTO_MAX_S, trips * reordering_trip_s(&all->reordering));
+}
+
 /* How long silence may last. Doubles each time while k workers are waited for. Once the iteration moves silence is loss:
  * the oldest request is repeated early, as RFC 8985 does at the tail, and the wait grows by its own length only. */
 static double silence_s(const struct in_flight *all) {
-    if (isnan(all->moving_since_s))
-        return fmin(RTO_MAX_S, ldexp(timeout_rto_s(&all->waiting), all->probes < 10 ? all->probes : 10));
-    return fmin(RTO_MAX_S, all->probes ? timeout_rto_s(&all->moving) * all->probes : timeout_usual_s(&all->moving));
+    if (!isnan(all->moving_since_s))
+        return fmin(longest_s(all),
+                    all->probes ? timeout_rto_s(&all->moving) * all->probes : timeout_usual_s(&all->moving));
+    const double usual_s = timeout_rto_s(&all->waiting);
+    return all->probes ? fmin(longest_s(all), ldexp(usual_s, all->probes < 10 ? all->probes : 10)) : usual_s;
+}
+
+/* When something is sent again because nothing at all is answered. */
+static double probe_at_s(const struct in_flight *all) {
+    return all->silent_from_s + silence_s(all);
+}
+
+double in_flight_deadline_s(const struct in_flight *all) {
+    return all->count ? fmin(probe_at_s(all), all->soonest_s) : INFINITY;
 }
 
 void in_flight_heard(struct in_flight *all, double now) {
     all->probes = 0;
     all->heard_at_s = now;
-    all->probe_at_s = since_s(all, now) + silence_s(all);
+    all->silent_from_s = since_s(all, now);
 }
 
 struct flight *in_flight_launch(struct in_flight *all, int64_t request, const struct header *header,
@@ -136,7 +150,7 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
         flight->first_sent_s = at_s;
     all->all_left_at_s = at_s;
     if (first_leaves_s(all, at_s) >= at_s)
-        all->probe_at_s = at_s + silence_s(all);
+        all->silent_from_s = at_s;
 }
 
 /* From the first of answers that have come together, how long they were waited for. An answer that comes one round trip
@@ -210,7 +224,7 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
         else
             all->soonest_s = fmin(all->soonest_s, flight->deadline_s);
     }
-    if (all->probe_at_s > now)
+    if (probe_at_s(all) > now)
         return count;
     const int64_t most = (int64_t)1 << 2 * (all->probes < 5 ? all->probes : 5);
     for (const struct flight *flight = all->first; flight && probes < most; flight = flight->later) {
@@ -223,7 +237,7 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
             requests[count++] = flight->request;
     }
     all->probes += probes > 0;
-    all->probe_at_s = since_s(all, now) + silence_s(all);
+    all->silent_from_s = since_s(all, now);
     return count;
 }
 

@@ -26,7 +26,7 @@ struct in_flight {
     uint8_t *probed; /* by request: it was sent again because of a silence, in this iteration */
     int64_t requests, count, probed_count;
     struct flight *first, *last, *unused;
-    double probe_at_s; /* when something is sent again because nothing at all is answered */
+    double silent_from_s; /* how long nothing at all was answered counts from here */
     double soonest_s;  /* no flight's deadline is before */
     struct timeout waiting; /* until an iteration's first answer: k workers must be there */
     struct timeout moving;  /* from one answer to the next: the network alone */

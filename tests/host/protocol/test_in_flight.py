@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from kofn.host.wire.packet import KofnHeader
@@ -87,12 +88,20 @@ def repeat_in_silence(made: InFlight) -> float:
 
 
 def test_the_tail_is_asked_for_before_the_timeout() -> None:
-    made, answered = moving(*[0.004, 0.012] * 20)
+    made, answered = moving(*[0.004, 0.012] * 20, more=40)
     first = repeat_in_silence(made)
     second = repeat_in_silence(made)
     third = repeat_in_silence(made)
     assert 0.012 < first - answered < 0.8 * (second - first)
     assert third - second == pytest.approx(2 * (second - first))
+
+
+@pytest.mark.parametrize("more", [1, 2, 5])
+def test_a_few_requests_are_repeated_often_however_long_others_were_waited_for(more: int) -> None:
+    """Answers were a second apart, since other workers were waited for; a way there and back takes 1.5 ms at most."""
+    made, answered = moving(*[1.0] * 10, more=more)
+    times = [answered, *(repeat_in_silence(made) for _ in range(6))]
+    assert np.diff(times) == pytest.approx([4 * more * 0.003] + [more * 0.003] * 5)
 
 
 @pytest.mark.parametrize(("after_s", "learns"), [(0.0005, True), (0.002, False), (0.02, True)])

@@ -85,7 +85,7 @@ class Both:
     def ring(self, request: int, now: float) -> None:
         """One request's time is up now, and no other's."""
         in_flight = self.specification._in_flight
-        in_flight.probe_at = math.inf
+        in_flight.silent_from = math.inf
         for other, flight in in_flight.by_request.items():
             flight.deadline = now if other == request else math.inf
         explorer().core_ring(self.native.address, request, now)

@@ -60,7 +60,7 @@ struct core *core_copy(const struct core *from) {
 
 /* One request's time is up now, and no other's. */
 void core_ring(struct core *core, int64_t request, double now) {
-    core->in_flight.probe_at_s = INFINITY;
+    core->in_flight.silent_from_s = INFINITY;
     for (struct flight *flight = core->in_flight.first; flight; flight = flight->later)
         flight->deadline_s = flight->request == request ? now : INFINITY;
 }

@@ -31,14 +31,17 @@ class InFlightRequest:
     asked_peers: bool = False
 
 
+PATIENT = 4
+
+
 class InFlight:
     """The flights of the current iteration by request (protocol.instructions); times in seconds, of any clock."""
 
     def __init__(self, rto_s: float) -> None:
         self.by_request: dict[int, InFlightRequest] = {}
         """In the order of their latest sending, in which they leave."""
-        self.probe_at = math.inf
-        """When something is sent again because nothing at all is answered."""
+        self.silent_from = 0.0
+        """How long nothing at all was answered counts from here."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
         self._moving_timeout = Timeout(rto_s, spare=1.0)  # from one answer to the next: the network alone
         self._answer_timeout = Timeout(rto_s)  # from a request to its answer
@@ -59,6 +62,11 @@ class InFlight:
         if not self.by_request:
             return None
         return min(self.probe_at, self._soonest)
+
+    @property
+    def probe_at(self) -> float:
+        """When something is sent again because nothing at all is answered."""
+        return self.silent_from + self._silence_s()
 
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
@@ -87,13 +95,13 @@ class InFlight:
             flight.first_sent = at
         self._all_left_at = at
         if self._first_leaves(at) >= at:
-            self.probe_at = at + self._silence_s()
+            self.silent_from = at
 
     def heard(self, now: float) -> None:
         """The switch has answered something, or nothing was asked before."""
         self._probes = 0
         self._heard_at = now
-        self.probe_at = self._since(now) + self._silence_s()
+        self.silent_from = self._since(now)
 
     def answered(self, requests: Sequence[int], now: float) -> None:
         """Learn from answers that have come together: how long answers take, and which requests are hardly waited for
@@ -148,7 +156,7 @@ class InFlight:
             self.probed.update(probes)
             due += [request for request in probes if request not in due]
             self._probes += bool(oldest)
-            self.probe_at = self._since(now) + self._silence_s()
+            self.silent_from = self._since(now)
         return due
 
     def mark_sent_again(self, request: int, now: float) -> InFlightRequest:
@@ -194,5 +202,16 @@ class InFlight:
         """
         if self._moving_since is not None:
             moving = self._moving_timeout
-            return min(RTO_MAX_S, moving.rto_s * self._probes if self._probes else moving.usual_s)
-        return float(min(RTO_MAX_S, self._waiting_timeout.rto_s * 2 ** min(self._probes, 10)))
+            return min(self._longest_s, moving.rto_s * self._probes if self._probes else moving.usual_s)
+        usual_s = self._waiting_timeout.rto_s
+        return float(min(self._longest_s, usual_s * 2 ** min(self._probes, 10)) if self._probes else usual_s)
+
+    @property
+    def _longest_s(self) -> float:
+        """The longest silence.
+
+        While others are waited for estimates grow, and with them everyone's wait for what is lost; but a few requests
+        may be repeated often: the first time after PATIENT trips for each that is in flight, then after one.
+        """
+        trips = len(self.by_request) * (1 if self._probes else PATIENT)
+        return min(RTO_MAX_S, trips * self._patience.trip_s)
