@@ -88,8 +88,10 @@ class Updates:
         message = entry.encode(self.switch.p4info).table_entry
         return message.table_id, b"".join(sorted(field.SerializeToString() for field in message.match))
 
-    def _action(self, entry: fy.P4TableEntry) -> bytes:
-        return entry.encode(self.switch.p4info).table_entry.action.SerializeToString()
+    def _action(self, entry: fy.P4TableEntry) -> tuple[int, bytes]:
+        """With its parameters, in whatever order they are."""
+        action = entry.encode(self.switch.p4info).table_entry.action.action
+        return action.action_id, b"".join(sorted(param.SerializeToString() for param in action.params))
 
     def _written(self) -> Iterator[fy.P4TableEntry]:
         """The last of every kind, in order of writing."""
