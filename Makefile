@@ -11,7 +11,7 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test check explore fuzz soak docs reference picture \
+.PHONY: help run chaos compare doctor stop clean test long check explore fuzz soak docs reference picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -41,6 +41,9 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 
 test: setup-dev ## all tests, a file on each of up to four cores; ARGS='-k wire' for some
 	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
+	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long $(ARGS)
 
 check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .

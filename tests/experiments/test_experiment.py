@@ -250,7 +250,7 @@ def test_one_for_real_and_again(tmp_path: Path) -> None:
     assert (out / "report.html").exists()
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), pytest.param("SIGKILL", -9, marks=pytest.mark.long)])
 def test_simulations_end_with_their_command(name: str, code: int, tmp_path: Path) -> None:
     """Interrupted or killed: nothing goes on computing."""
     arguments = ["--simulate", "--scenario", "equal", "--workers", "16", "--rate", "0.02", "--processes", "2"]

@@ -196,6 +196,7 @@ def test_a_topology_can_be_written_only(tmp_path: Path) -> None:
     assert (failed.returncode, failed.stderr) == (2, "boot.py: --hosts is 65: 1 to 64 is allowed\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", [64])
 def test_the_largest_network_is_made(machine: Machine, driver: str, hosts: int) -> None:
     with machine.boot("--hosts", str(hosts), "--mbps", "100", "--driver", driver) as boot:

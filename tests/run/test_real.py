@@ -53,7 +53,14 @@ def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
     assert "rate h1 -> h2: configured 200 Mbit/s" in run.stderr.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_in_training_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
@@ -131,7 +138,11 @@ def test_the_links_are_gone_after_the_death_of_boot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("controller", ("kofn.controller",)), ("worker-1", ("kofn.host", "--rank", "1")), ("switch", ("--no-p4",))],
+    [
+        ("worker-1", ("kofn.host", "--rank", "1")),
+        pytest.param("controller", ("kofn.controller",), marks=pytest.mark.long),
+        pytest.param("switch", ("--no-p4",), marks=pytest.mark.long),
+    ],
 )
 def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:

@@ -51,15 +51,15 @@ ONE_SLOW, GRADED, ALIKE = ([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 5
     ("rule", "k", "means", "compute_ms"),
     [
         ("stash", 1, *ONE_SLOW),
-        ("stash", 1, *ALIKE),
-        ("stash", 2, *GRADED),
-        ("stash", 4, *ONE_SLOW),
+        pytest.param("stash", 1, *ALIKE, marks=pytest.mark.long),
+        pytest.param("stash", 2, *GRADED, marks=pytest.mark.long),
+        pytest.param("stash", 4, *ONE_SLOW, marks=pytest.mark.long),
         ("stash", 4, *ALIKE),
-        ("merge", 2, *ONE_SLOW),
+        pytest.param("merge", 2, *ONE_SLOW, marks=pytest.mark.long),
         ("merge", 2, *GRADED),
         ("async", 1, *GRADED),
         ("async", 3, *ONE_SLOW),
-        ("async", 3, *ALIKE),
+        pytest.param("async", 3, *ALIKE, marks=pytest.mark.long),
     ],
 )
 def test_iterations_take_as_long_as_in_the_process(
