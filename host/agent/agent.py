@@ -427,8 +427,7 @@ class Agent:
     def _feed(self) -> None:
         """There may be room for more of the gradient."""
         with self._failing():
-            self._driver.feed(self._loop.time())
-            if self._driver.encoding and self._engine is not None:
+            if self._driver.feed(self._loop.time()) and self._engine is not None:
                 self._engine.want(self.encoder.slice_blocks)
             self._look()
 

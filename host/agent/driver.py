@@ -132,11 +132,6 @@ class Driver:
         """Whether a late gradient may be added without being counted: where all are waited for it goes with what is."""
         return self.rule.merges and self.protocol.k < self._workers
 
-    @property
-    def encoding(self) -> bool:
-        """Whether something is still to be encoded of the gradient that was contributed last."""
-        return self._slices is not None
-
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
@@ -173,8 +168,11 @@ class Driver:
             part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.missing, counts=counts)
         self._contribute(blocks, now, part=part, counts=counts)
 
-    def feed(self, now: float, *, whole: bool = False) -> None:
-        """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: all that is left."""
+    def feed(self, now: float, *, whole: bool = False) -> bool:
+        """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: all that is left.
+
+        Returns whether the rest waits for room: nothing is left otherwise, or its pieces are not there yet.
+        """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
             with self._effects.during("encode"):
@@ -182,10 +180,11 @@ class Driver:
             if blocks is None:
                 self.finish_encoding()
             elif not blocks:
-                return
+                return False
             else:
                 with self._effects.during("send"):
                     self._contribute(blocks, now)
+        return self._slices is not None
 
     def _next_slice(self, slices: Iterator[list[int]]) -> list[int] | None:
         """None: no more is sent; empty: its pieces are not there yet."""

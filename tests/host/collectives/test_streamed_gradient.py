@@ -1,6 +1,7 @@
 """Gradients in pieces: over every kind of communicator, and what an elastic one has more."""
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -188,6 +189,20 @@ def what_is_wrong_elastic(worker: InNetwork) -> list[str]:
     begin = worker.begin
     worker.begin = lambda elements: begin(elements, elastic=True)  # type: ignore[method-assign, assignment]
     return what_is_wrong(worker)
+
+
+def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = team.communicators[0].agent
+    gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
+    gradient.put(0, given(0)[:1000])
+    time.sleep(0.2)
+    fed, feed = list[float](), agent._feed
+    monkeypatch.setattr(agent, "_feed", lambda: (fed.append(time.monotonic()), feed()))
+    time.sleep(0.3)
+    assert len(fed) < 10
+    gradient.put(1000, given(0)[1000:])
+    while not fed:
+        time.sleep(0.01)
 
 
 def test_too_many_elements(team: Any) -> None:
