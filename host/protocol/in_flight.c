@@ -82,9 +82,10 @@ static double since_s(const struct in_flight *all, double now) {
 }
 
 /* The longest silence. While others are waited for estimates grow, and with them everyone's wait for what is lost; but a
- * few requests may be repeated often: the first time after PATIENT trips for each that is in flight, then after one. */
+ * few requests may be repeated often: the first time after PATIENT trips for each that is in flight, then after one, two
+ * and so on. */
 static double longest_s(const struct in_flight *all) {
-    const double trips = (double)all->count * (all->probes ? 1 : PATIENT);
+    const double trips = (double)all->count * (double)(all->probes ? all->probes : PATIENT);
     return fmin(RTO_MAX_S, trips * reordering_trip_s(&all->reordering));
 }
 

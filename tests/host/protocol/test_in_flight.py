@@ -101,7 +101,7 @@ def test_a_few_requests_are_repeated_often_however_long_others_were_waited_for(m
     """Answers were a second apart, since other workers were waited for; a way there and back takes 1.5 ms at most."""
     made, answered = moving(*[1.0] * 10, more=more)
     times = [answered, *(repeat_in_silence(made) for _ in range(6))]
-    assert np.diff(times) == pytest.approx([4 * more * 0.003] + [more * 0.003] * 5)
+    assert np.diff(times) == pytest.approx([trips * more * 0.003 for trips in (4, 1, 2, 3, 4, 5)])
 
 
 @pytest.mark.parametrize(("after_s", "learns"), [(0.0005, True), (0.002, False), (0.02, True)])

@@ -211,7 +211,8 @@ class InFlight:
         """The longest silence.
 
         While others are waited for estimates grow, and with them everyone's wait for what is lost; but a few requests
-        may be repeated often: the first time after PATIENT trips for each that is in flight, then after one.
+        may be repeated often: the first time after PATIENT trips for each that is in flight, then after one, two and so
+        on.
         """
-        trips = len(self.by_request) * (1 if self._probes else PATIENT)
+        trips = len(self.by_request) * (self._probes or PATIENT)
         return min(RTO_MAX_S, trips * self._patience.trip_s)
