@@ -48,6 +48,11 @@ def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
         children.end()
 
 
+def alone() -> bool:
+    """Whether this process has no other threads: a child might wait for ever for a lock that one of them holds."""
+    return threading.active_count() == 1
+
+
 def processors() -> int:
     """That calls may be carried out on at the same time; 1 where this process must not be forked."""
     ours = threading.current_thread() is threading.main_thread() and not multiprocessing.current_process().daemon

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from kofn.config.errors import ConfigError, KofnError
-from kofn.forked import forked, processors
+from kofn.forked import alone, forked, processors
 
 several = pytest.mark.skipif(processors() == 1, reason="one processor: calls are carried out in turn")
 
@@ -132,3 +132,13 @@ def test_in_a_thread_calls_are_carried_out_in_turn() -> None:
     thread.start()
     thread.join()
     assert found == [os.getpid()] * 2
+
+
+def test_a_process_with_another_thread_is_not_alone() -> None:
+    before, ended = alone(), threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    assert not alone()
+    ended.set()
+    thread.join()
+    assert alone() == before

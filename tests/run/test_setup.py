@@ -20,6 +20,7 @@ TARGETS = (
         "stop",
         "clean",
         "test",
+        "long",
         "check",
         "explore",
         "fuzz",
