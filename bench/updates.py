@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -86,12 +86,12 @@ class Updates:
     def _match(self, entry: fy.P4TableEntry) -> tuple[int, bytes]:
         """What tells an entry from the others."""
         message = entry.encode(self.switch.p4info).table_entry
-        return message.table_id, b"".join(sorted(field.SerializeToString() for field in message.match))
+        return message.table_id, _in_any_order(message.match)
 
     def _action(self, entry: fy.P4TableEntry) -> tuple[int, bytes]:
         """With its parameters, in whatever order they are."""
         action = entry.encode(self.switch.p4info).table_entry.action.action
-        return action.action_id, b"".join(sorted(param.SerializeToString() for param in action.params))
+        return action.action_id, _in_any_order(action.params)
 
     def _written(self) -> Iterator[fy.P4TableEntry]:
         """The last of every kind, in order of writing."""
@@ -99,6 +99,10 @@ class Updates:
             yield self._job(turn)
             if 3 * turn + 1 < self.made:
                 yield self._host(turn)
+
+
+def _in_any_order(messages: Iterable[Any]) -> bytes:
+    return b"".join(sorted(message.SerializeToString() for message in messages))
 
 
 def connected(target: LoadTarget) -> fy.Switch:

@@ -35,8 +35,8 @@ def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
     """What each call returns, in their order; as many at a time as there are processors.  Results have to be pickled.
 
     The first error is raised.  At the end of the block, children that still run are ended; when this process dies, they
-    are killed.  Where a process must not be forked, in a thread or in a pool's child, or has one processor, calls are
-    carried out in turn, in this process.
+    are killed.  Where a process must not be forked, beside other threads or in a pool's child, or has one processor,
+    calls are carried out in turn, in this process.
     """
     if processors() == 1:
         yield (call() for call in calls)
@@ -55,8 +55,8 @@ def alone() -> bool:
 
 def processors() -> int:
     """That calls may be carried out on at the same time; 1 where this process must not be forked."""
-    ours = threading.current_thread() is threading.main_thread() and not multiprocessing.current_process().daemon
-    return len(os.sched_getaffinity(0)) if ours else 1
+    forks = alone() and not multiprocessing.current_process().daemon
+    return len(os.sched_getaffinity(0)) if forks else 1
 
 
 class _Children(Generic[T]):

@@ -19,7 +19,7 @@ from kofn.config.schema import Config
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.status import decided
 from kofn.controller.policy.control_loop import ControlLoop
-from kofn.forked import alone, forked
+from kofn.forked import forked
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.straggler_source import straggler_class
@@ -160,9 +160,8 @@ def execute(
 ) -> RunFolder:
     """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated.
 
-    `apart`: trials are simulated at the same time, each in a process of its own, where this one has no other threads.
+    `apart`: trials are simulated at the same time, each in a process of its own, where this one may be forked.
     """
-    apart = apart and alone()
     config = plan.shared
     check(config)
     costs = costs or measure(config)
@@ -181,8 +180,6 @@ def execute(
 
 def _measured_apart(config: Config) -> Costs:
     """In a process of its own where that can be: one that has trained, in threads perhaps, must not be forked."""
-    if not alone():
-        return measure(config)
     with forked([partial(measure, config)]) as measured:
         return next(measured)
 

@@ -34,7 +34,6 @@ from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
 from kofn.host.errors import AgentError
@@ -147,10 +146,7 @@ class Agent:
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
-        self._give_up_s = give_up_s
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
-        self._put = asyncio.Event()
-        """A piece was put since this was cleared."""
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
 
@@ -300,7 +296,6 @@ class Agent:
     def fail(self, error: Exception) -> None:
         """This worker cannot go on: the training thread is told."""
         self._iteration_wait.fail(error)
-        self._put.set()
 
     def treat(self, treatment: Treatment) -> None:
         self._driver.rule = RULES[treatment.rule]
@@ -366,7 +361,8 @@ class Agent:
             waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()
             if pieces is not None:
-                await self._all_put(pieces)
+                await self._iteration_wait.wait_for_pieces(pieces)
+                self._feed()
             if waits:
                 await self._advance(current)
         finally:
@@ -378,25 +374,13 @@ class Agent:
         """Take its pieces as they come; what is late is treated as a whole."""
         stream.pieces.changed = lambda: self._loop.call_soon_threadsafe(self._piece_put)
         if not current:
-            await self._all_put(stream.pieces)
+            await self._iteration_wait.wait_for_pieces(stream.pieces)
         else:
             self._stream = stream
             stream.follow(self._sums)
 
     def _piece_put(self) -> None:
-        self._put.set()
-        self._feed()
-
-    async def _all_put(self, pieces: Pieces) -> None:
-        """Every piece is there; AgentError where none comes for long."""
-        while not pieces.whole:
-            self._put.clear()
-            try:
-                async with asyncio.timeout(self._give_up_s):
-                    await self._put.wait()
-            except TimeoutError as error:
-                raise AgentError(f"no piece was put in {self._give_up_s:g} s: {pieces.described}") from error
-            self._iteration_wait.check()
+        self._iteration_wait.piece_put()
         self._feed()
 
     async def _skip(self) -> list[Ended]:

@@ -1,10 +1,11 @@
-"""Waiting for an iteration's end, and what to say of it when nothing comes for long."""
+"""Waiting for a gradient's pieces and for an iteration's end, and what to say when nothing comes for long."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
 from kofn.host.compression.aggregate import Sums
+from kofn.host.compression.pieces import Pieces
 from kofn.host.errors import AgentError
 from kofn.host.protocol.core import Protocol
 from kofn.host.workload.replica import ReplicaState
@@ -18,7 +19,7 @@ GIVE_UP_AFTER_S = 60.0
 class IterationWait:
     """Of the iterations of `protocol`, one after another; `ask` asks the switch who is missing.
 
-    `give_up_s`: how long no block may close.
+    `give_up_s`: how long no block may close, and no piece may be put.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class IterationWait:
         self._workers = workers
         self._ended: asyncio.Queue[Sums | ReplicaState | Exception] = asyncio.Queue()
         self._error: Exception | None = None
+        self._put = asyncio.Event()
 
     def put(self, end: Sums | ReplicaState) -> None:
         """An iteration's results are complete, or a replica has come instead of them."""
@@ -42,11 +44,23 @@ class IterationWait:
         """There will be no end: who waits is told."""
         self._error = error
         self._ended.put_nowait(error)
+        self._put.set()
 
-    def check(self) -> None:
-        """Raise what has failed."""
-        if self._error is not None:
-            raise self._error
+    def piece_put(self) -> None:
+        """Another piece of a gradient is there."""
+        self._put.set()
+
+    async def wait_for_pieces(self, pieces: Pieces) -> None:
+        """Until every piece was put; AgentError when none comes for long."""
+        while not pieces.whole:
+            self._put.clear()
+            try:
+                async with asyncio.timeout(self._give_up_s):
+                    await self._put.wait()
+            except TimeoutError as error:
+                raise AgentError(pieces.awaited(self._give_up_s)) from error
+            if self._error is not None:
+                raise self._error
 
     def take(self) -> Sums | ReplicaState | None:
         """An end that has come; None: none has."""

@@ -100,7 +100,7 @@ class PieceByPiece(StreamedGradient):
         if deadline is not None and now >= deadline:
             raise TimeoutError(f"the mean is not there yet: {self._pieces.described}")
         if now >= give_up_s:
-            raise CollectiveError(f"no piece was put in {self._limit_s:g} s: {self._pieces.described}")
+            raise CollectiveError(self._pieces.awaited(self._limit_s))
         return min(give_up_s, give_up_s if deadline is None else deadline) - now
 
 

@@ -71,6 +71,10 @@ class Pieces:
         missing = [f"{begin} to {end}" for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
         return f"elements {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''} are missing"
 
+    def awaited(self, limit_s: float) -> str:
+        """What is wrong where no piece was put for so long."""
+        return f"no piece was put in {limit_s:g} s: {self.described}"
+
     def choose(self, blocks: Integers, most: int) -> Integers:
         """Places, ascending, of up to `most` of these blocks that may leave next: whole ones, by their level."""
         whole = np.flatnonzero(self._missing[blocks] == 0)
