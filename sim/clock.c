@@ -54,7 +54,7 @@ static struct event pop(struct clock *clock) {
     return first;
 }
 
-void clock_at(struct clock *clock, double at_s, happen *happen, void *whom, void *what) {
+void clock_at(struct clock *clock, double at_s, happening *happen, void *whom, void *what) {
     const double when_s = at_s > clock->now_s ? at_s : clock->now_s;
     push(clock, &(struct event){when_s, ++clock->orders, happen, whom, what});
 }

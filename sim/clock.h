@@ -9,12 +9,12 @@
 
 /* Something happens to `whom`, by `what` (now the function's, to free). The number of a call that Python has to carry out at
  * once; 0: none. */
-typedef int64_t happen(void *whom, void *what);
+typedef int64_t happening(void *whom, void *what);
 
 struct event {
     double at_s;
     int64_t order; /* of what happens at the same moment: as it was asked for */
-    happen *happen; /* NULL: call number `order` */
+    happening *happen; /* NULL: call number `order` */
     void *whom, *what;
 };
 
@@ -28,7 +28,7 @@ struct clock *clock_open(void);
 void clock_close(struct clock *clock);
 
 /* Have something happen at this moment, or now if that has passed. */
-void clock_at(struct clock *clock, double at_s, happen *happen, void *whom, void *what);
+void clock_at(struct clock *clock, double at_s, happening *happen, void *whom, void *what);
 /* The same for a call of Python's: its number. */
 int64_t clock_call(struct clock *clock, double at_s);
 /* Let things happen until Python has to carry out a call: its number; 0: nothing is left. */

@@ -15,7 +15,7 @@ from kofn.sim.network import Link, put
 class HostedProtocol(Protocol):
     """A Protocol whose packets its host sends."""
 
-    host: "Host"
+    host: "VirtualHost"
 
     def news(self) -> list[Instruction]:
         """What packets have made urgent; ProtocolError where one of them cannot be."""
@@ -28,7 +28,7 @@ class HostedProtocol(Protocol):
         return super()._take()
 
 
-class Host:
+class VirtualHost:
     """Sends what the protocol wants sent, `packet_s` of CPU time a packet; reads what comes.
 
     Calls `news` when the protocol wants anything else, when its iteration is over, and at each packet while

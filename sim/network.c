@@ -62,7 +62,7 @@ double machine_spend(struct machine *machine, double duration_s) {
     return *first = later(now_s, *first) + duration_s;
 }
 
-void machine_work(struct machine *machine, double duration_s, happen *happen, void *whom, struct frame *frame) {
+void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame) {
     clock_at(machine->clock, machine_spend(machine, duration_s), happen, whom, frame);
 }
 

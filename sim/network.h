@@ -42,7 +42,7 @@ void machine_close(struct machine *machine);
 /* So much CPU time: when a core that takes this next is done with it. */
 double machine_spend(struct machine *machine, double duration_s);
 /* The same; then something happens. */
-void machine_work(struct machine *machine, double duration_s, happen *happen, void *whom, struct frame *frame);
+void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame);
 
 /* -- one direction of a worker's link: packets arrive in the order in which they were sent */
 

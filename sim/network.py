@@ -33,7 +33,7 @@ LATENCY_S = 50e-6
 """From one end to the other, queues of the kernel included."""
 
 
-class End(Protocol):
+class LinkEnd(Protocol):
     """What a link leads to."""
 
     native: Native
@@ -52,7 +52,7 @@ class Link:
         self._line = SendQueue(faults, clock, self._decode) if faults else None
 
     @classmethod
-    def to(cls, end: End, clock: VirtualClock, mbps: float | None, faults: Faults) -> "Link":
+    def to(cls, end: LinkEnd, clock: VirtualClock, mbps: float | None, faults: Faults) -> "Link":
         """Python sees packets only where there are faults."""
         link = cls(clock, mbps, faults, end.take)
         if not faults:
@@ -64,7 +64,7 @@ class Link:
         return self._counted[0]
 
     @property
-    def bytes(self) -> int:
+    def payload_bytes(self) -> int:
         return self._counted[1]
 
     def send(self, header: KofnHeader, values: bytes) -> None:
@@ -95,7 +95,7 @@ class Link:
             self._take(header, datagram[HEADER_BYTES:])
 
 
-class Switch:
+class VirtualSwitch:
     """The slots of a job of so many workers; a packet takes `switch_s` of CPU time.
 
     `digest`: hears of each worker's first contribution that counts in an iteration: the worker, the iteration, and

@@ -19,7 +19,7 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, Controller
 from kofn.sim.costs import Costs
 from kofn.sim.machine import Machine
-from kofn.sim.network import End, Link, Switch
+from kofn.sim.network import Link, LinkEnd, VirtualSwitch
 from kofn.sim.schedule import VirtualSchedule
 from kofn.sim.worker import Surroundings, Worker
 from kofn.sim.worker_model import WorkerModel
@@ -47,7 +47,7 @@ class Simulation:
     first_s: float = 0.0
     """When the first one did."""
     _machine: Machine = field(init=False)
-    switch: Switch = field(init=False)
+    switch: VirtualSwitch = field(init=False)
     _look: Callable[[ControlLoop, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _asking: set[int] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Simulation:
         config, job = self.config, self.config.job
         control_loop = ControlLoop(workers=job.workers, policy=config.policy, average=config.model.average)
         self._machine = Machine(self.clock, self.costs.cores)
-        self.switch = Switch(
+        self.switch = VirtualSwitch(
             self.clock,
             self._machine,
             workers=job.workers,
@@ -121,11 +121,11 @@ class Simulation:
         self._look(self.controller.control_loop, self.clock.time())
         self.clock.after(self.clock.time() + LOOK_S, self._show)
 
-    def _link(self, rank: int, direction: str, end: End) -> Link:
+    def _link(self, rank: int, direction: str, end: LinkEnd) -> Link:
         faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
         return Link.to(end, self.clock, self.config.network.link_mbps, faults)
 
-    def _digest(self, worker: int, iteration: int, late: bool) -> None:  # noqa: FBT001  # as the switch tells it
+    def _digest(self, worker: int, iteration: int, late: bool) -> None:
         """Tell the controller of a worker's first counted contribution."""
         now_s, verdict = self.clock.time(), "LATE" if late else "ADDED"
         arrival = Arrival(worker=worker, iteration=iteration, verdict=verdict, timestamp_us=int(1e6 * now_s))
@@ -168,8 +168,8 @@ class Simulation:
         """What a worker says of its whole training at its end (results.worker_metrics.Totals)."""
         up, down = self.uplinks[rank], self.downlinks[rank]
         traffic = {
-            "bytes_sent": up.bytes,
-            "bytes_received": down.bytes,
+            "bytes_sent": up.payload_bytes,
+            "bytes_received": down.payload_bytes,
             "packets_sent": up.packets,
             "packets_received": down.packets,
         }

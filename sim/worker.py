@@ -19,7 +19,7 @@ from kofn.host.workload.straggler_source import load_stragglers
 from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import Handle, VirtualClock
 from kofn.sim.costs import Costs
-from kofn.sim.host import Host, HostedProtocol
+from kofn.sim.host import HostedProtocol, VirtualHost
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
@@ -54,7 +54,7 @@ class Worker:
             rto_s=job.rto_ms / 1000,
             lazy=True,
         )
-        self.host = Host(
+        self.host = VirtualHost(
             around.clock,
             around.machine,
             self.protocol,
