@@ -64,8 +64,8 @@ def c_header() -> str:
 
 C_HEAD = """// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
 //
-// KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits) of
-// each but `members`, whose bits are no integer's.
+// KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
+// of each but `members`, whose bits are no integer's.
 #pragma once
 """
 
