@@ -50,7 +50,9 @@ Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no swit
     metavar="HOST:PORT",
     help="The switch's P4Runtime address.",
 )
-@click.option("--device-id", type=click.IntRange(min=0), default=0, show_default=True, help="The switch's P4Runtime device id.")
+@click.option(
+    "--device-id", type=click.IntRange(min=0), default=0, show_default=True, help="The switch's P4Runtime device id."
+)
 @click.option("--job", type=click.IntRange(1, 255), metavar="N", help="Which job.  [default: all]")
 @click.option("--all", "everything", is_flag=True, help="Closed slots, too.")
 @click.option("--watch", is_flag=True, help="Read again until Ctrl-C. --json: one line for each reading.")

@@ -77,7 +77,9 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     metavar="RATE",
     help="Rate of every link; may be repeated. A rate that the machine does not carry is lowered.  [default: 100, 1000]",
 )
-@click.option("--k", type=click.IntRange(min=1), metavar="K", help="k of the collective `fixed`.  [default: all but one]")
+@click.option(
+    "--k", type=click.IntRange(min=1), metavar="K", help="k of the collective `fixed`.  [default: all but one]"
+)
 @click.option(
     "--seeds", type=click.IntRange(min=1), metavar="N", help="Seeds 1 to N, a round of the matrix each.  [default: 3]"
 )
