@@ -75,7 +75,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     multiple=True,
     type=click.FloatRange(*MBPS),
     metavar="RATE",
-    help="Rate of every link; may be repeated. A rate that the machine does not carry is lowered.  [default: 100, 1000]",
+    help="Rate of every link, lowered to what the machine carries; may be repeated.  [default: 100, 1000]",
 )
 @click.option(
     "--k", type=click.IntRange(min=1), metavar="K", help="k of the collective `fixed`.  [default: all but one]"
