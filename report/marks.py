@@ -14,7 +14,7 @@ from kofn.results.worker_metrics import WorkerMetrics
 def read_marks(
     config: Config, interventions: Sequence[Intervention], workers: Sequence[WorkerMetrics]
 ) -> tuple[Mark, ...]:
-    """In the order of time; what was to come after the trial's end is left out."""
+    """In the order of time, of what happens during the trial."""
     finished, begin = first_finishes(workers), start(workers)
     ends_s = [line.time - begin for line in finished]
     changed = [Mark(words=one.words, iteration=one.iteration, time_s=one.time - begin) for one in interventions]
@@ -22,6 +22,6 @@ def read_marks(
         if iteration <= len(ends_s):
             changed.append(Mark(words=words, iteration=iteration - 1, time_s=ends_s[iteration - 2]))
     for time_s, words in fault_changes(config.fault):
-        if time_s <= ends_s[-1]:
+        if 0 < time_s <= ends_s[-1]:
             changed.append(Mark(words=words, iteration=bisect_left(ends_s, time_s), time_s=time_s))
     return tuple(sorted(changed, key=lambda mark: mark.time_s))

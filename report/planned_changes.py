@@ -14,10 +14,9 @@ def straggler_changes(config: Config) -> Iterator[tuple[int, str]]:
 
 
 def fault_changes(faults: Sequence[FaultSection]) -> Iterator[tuple[float, str]]:
-    """Beginnings and ends of [[fault]] entries in the middle of a trial, seconds since the workers started."""
+    """When each [[fault]] begins and ends, seconds since the workers started."""
     for number, fault in enumerate(faults, 1):
-        if fault.from_s > 0:
-            yield fault.from_s, f"fault {number} begins: {_what(fault)}"
+        yield fault.from_s, f"fault {number} begins: {_what(fault)}"
         if fault.until_s < float("inf"):
             yield fault.until_s, f"fault {number} ends"
 
