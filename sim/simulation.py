@@ -99,7 +99,7 @@ class Simulation:
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
         """From the start to the last worker's end; RunError if that does not come in time.
 
-        `look` gets the control_loop and the time, now and then and at the end.
+        `look` gets the control loop and the time, now and then and at the end.
         """
         self._look = look
         self._treat(self.controller.control_loop.treatment)

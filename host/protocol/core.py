@@ -57,7 +57,8 @@ INSTRUCTION = np.dtype(
         ("size", np.int64),
         ("values", np.uint64),
         ("header", np.uint8, (HEADER_BYTES,)),
-    ]
+    ],
+    align=True,
 )
 """struct instruction."""
 
