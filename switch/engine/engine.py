@@ -121,6 +121,11 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         )
 
     @property
+    def ports(self) -> Mapping[int, str]:
+        """Interfaces, or files, by port."""
+        return self._ports
+
+    @property
     def target(self) -> Target:
         """What programs are compiled for."""
         return self._target

@@ -43,18 +43,18 @@ static const struct session *find_session(struct core *core, uint32_t id) {
 }
 
 // What the program says to the control plane: which program, which of its digests or messages, and values.
-static int say(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
+static int tell(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
     uint32_t head[] = {core->swaps, number};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
     return ring_put(ring, parts, count ? 2 : 1);
 }
 
 static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
-    if (say(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
+    if (tell(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
 }
 
 static void report(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count) {
-    if (say(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
+    if (tell(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
 }
 
 // xorshift64*

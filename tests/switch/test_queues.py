@@ -90,7 +90,8 @@ def test_a_new_program_finds_empty_queues(tmp_path: Path) -> None:
 def test_packets_wait_where_the_interface_is_slow() -> None:
     def body() -> None:
         first, second = links(2)
-        subprocess.run("tc qdisc add dev s2 root tbf rate 8mbit burst 3000 limit 10000000".split(), check=True)
+        shape = "tc qdisc add dev s2 root tbf rate 8mbit burst 3000 limit 10000000"
+        subprocess.run(shape.split(), check=True)
         engine = Engine({1: "s1", OUT: "s2"})
         engine.load((PROGRAMS / "metadata.json").read_bytes())
         engine.start()
