@@ -33,6 +33,7 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+FORMAT = "[%(asctime)s.%(msecs)03d] [bmv2] [%(levelname).1s] [thread %(thread)d] %(message)s"  # as BMv2's
 USAGE_ERROR = 2
 
 
@@ -155,9 +156,9 @@ def _set_up_logging(options: Options) -> None:
     for library in ("asyncio", "grpc"):
         logging.getLogger(library).setLevel(logging.WARNING)
     if options.log_file is not None:
-        logging.basicConfig(filename=options.log_file, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+        logging.basicConfig(filename=options.log_file, level=level, format=FORMAT, datefmt="%H:%M:%S")
     elif options.log_console:
-        logging.basicConfig(stream=sys.stdout, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+        logging.basicConfig(stream=sys.stdout, level=level, format=FORMAT, datefmt="%H:%M:%S")
     else:
         logging.basicConfig(level=max(level, logging.WARNING), format="switch: %(message)s")
 

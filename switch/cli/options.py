@@ -15,7 +15,8 @@ from typing import NoReturn
 
 from kofn.switch.cli import unused
 from kofn.switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
-from kofn.switch.cli.inspection import HELP, Inside, add_arguments, ignored, joined, port_number, read
+from kofn.switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
+from kofn.switch.cli.names import MakeNames
 from kofn.switch.cli.tls import Tls
 from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX
 from kofn.switch.engine.faults import FaultRule, parse_rule
@@ -111,6 +112,8 @@ def parse(arguments: Sequence[str]) -> Options:
         if any(argument.partition("=")[0] == flag for argument in general):
             raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
     told = _general_parser().parse_args(joined(general))
+    if told.log_console and told.log_level == "trace":
+        told.trace = told.trace or TRACE_ALL
     aimed = _target_parser().parse_args(target)
     drop_port = _drop_port(aimed.drop_port)
     ports = _ports(told.interface, drop_port)
@@ -197,10 +200,16 @@ def _general_parser() -> _Parser:
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
     add("--fault-udp-port", type=port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
-    add("--log-console", action="store_true", help="log to standard output")
+    add("--log-console", action="store_true", help="log to standard output; with -L trace as if --trace was given")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
     add("--thrift-port", type=port_number, metavar="PORT", help="serve simple_switch_CLI's commands at this TCP port")
+    add(
+        "--make-names",
+        action=MakeNames,
+        metavar="FOLDER",
+        help="write simple_switch_grpc, simple_switch, simple_switch_CLI there, and end",
+    )
     add("-v", "--version", action="version", version=f"kofn-switch {version('kofn')}", help="print the version")
     add("--json-version", action="version", version=JSON_VERSION, help="print the newest version of p4c's JSON read")
     add_arguments(parser)
