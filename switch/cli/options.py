@@ -9,7 +9,6 @@ import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +17,7 @@ from kofn.switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
 from kofn.switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
 from kofn.switch.cli.names import MakeNames
 from kofn.switch.cli.tls import Tls
+from kofn.switch.cli.version import ShowVersion
 from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX
 from kofn.switch.engine.faults import FaultRule, parse_rule
 from kofn.switch.errors import SwitchError
@@ -210,7 +210,7 @@ def _general_parser() -> _Parser:
         metavar="FOLDER",
         help="write simple_switch_grpc, simple_switch, simple_switch_CLI there, and end",
     )
-    add("-v", "--version", action="version", version=f"kofn-switch {version('kofn')}", help="print the version")
+    add("-v", "--version", action=ShowVersion, nargs=0, help="print the version")
     add("--json-version", action="version", version=JSON_VERSION, help="print the newest version of p4c's JSON read")
     add_arguments(parser)
     unused.add_arguments(parser, unused.VALUED, unused.PLAIN)

@@ -202,7 +202,7 @@ def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
 
             async def logged() -> list[str]:
                 lines = embedded.log.read_text().splitlines()
-                return [line.partition("INFO ")[2] for line in lines if "cloned to" in line]
+                return [line.rpartition("] ")[2] for line in lines if "cloned to" in line]
 
             await eventually(logged, ["cloned to session 6", "cloned to session 5"])
 
