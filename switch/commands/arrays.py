@@ -121,8 +121,8 @@ def meter_get_rates(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _counter(session: Session, name: str) -> Array | Table:
-    counted = [table for table in session.program.tables if table.counted]
-    return find("counter", [*session.program.counters, *counted], name)
+    counted: list[Array | Table] = [table for table in session.program.tables if table.counted]
+    return find("counter", [*counted, *session.program.counters], name)
 
 
 def _register(session: Session, name: str) -> Array:
@@ -130,8 +130,8 @@ def _register(session: Session, name: str) -> Array:
 
 
 def _meter(session: Session, name: str) -> Meter | Table:
-    metered = [table for table in session.program.tables if table.meter is not None]
-    return find("meter", [*session.program.meters, *metered], name)
+    metered: list[Meter | Table] = [table for table in session.program.tables if table.meter is not None]
+    return find("meter", [*metered, *session.program.meters], name)
 
 
 def _config(words: list[str]) -> MeterConfig:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kofn.switch.commands.session import CommandError
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
-from kofn.switch.state.entries import Exact, Key, Lpm, Match, Range, Ternary
+from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
 
 MANY = 1 << 10  # arguments
 
@@ -90,7 +90,6 @@ def spelled(field: KeyField, match: Match) -> str:
             return f"{digits(found, width)} &&& {digits(mask, width)}"
         case Range(low=low, high=high):
             return f"{digits(low, width)} -> {digits(high, width)}"
-        case _:
-            found = match.value
-            ones = (1 << width) - 1 if found is not None else 0
-            return f"{digits(found or 0, width)} &&& {digits(ones, width)}"
+        case Optional(value=optional):
+            ones = 0 if optional is None else (1 << width) - 1
+            return f"{digits(optional or 0, width)} &&& {digits(ones, width)}"

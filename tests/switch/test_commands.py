@@ -63,7 +63,7 @@ def test_every_kind_of_match_is_understood(session: Session) -> None:
         session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10"
     )
     (entry,) = session.engine.entries("TestIngress.prefixes")
-    assert (entry.key[0].value, entry.key[0].prefix_length) == (10 << 24, 8)  # type: ignore[union-attr]
+    assert (entry.key[0].value, entry.key[0].prefix_length) == (10 << 24, 8)
     assert say(session, "table_dump_entry patterns 0") == [
         "Dumping entry 0x0",
         "Match key:",
