@@ -29,7 +29,8 @@ class MakeNames(argparse.Action):
             make_names(folder)
         except OSError as error:
             parser.exit(2, f"switch: {option} {values}: {error.strerror}\n")
-        parser.exit(0, f"export PATH={folder}:$PATH\n")
+        print(f"export PATH={folder}:$PATH")
+        parser.exit()
 
 
 def make_names(folder: Path) -> None:

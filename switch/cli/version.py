@@ -10,7 +10,8 @@ class ShowVersion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None
     ) -> NoReturn:
-        parser.exit(0, f"kofn-switch {_version()}\n")
+        print(f"kofn-switch {_version()}")
+        parser.exit()
 
 
 def _version() -> str:

@@ -206,6 +206,12 @@ def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> Non
     assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
 
 
+def test_the_folder_of_names_is_told_in_the_shells_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kofn.switch", "--make-names", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told == f"export PATH={tmp_path}:$PATH\n"
+
+
 def test_without_a_switch_the_client_says_so() -> None:
     command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
