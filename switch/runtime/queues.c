@@ -32,13 +32,15 @@ void queues_clear(struct queues *queues) {
     queues->count = 0;
 }
 
+// See struct services.
 static void enqueue(struct core *core, uint32_t port, uint32_t priority, const void *state, uint32_t state_bytes,
                     const uint8_t *packet, uint32_t length) {
     struct queues *queues = core->queues;
     struct queue *queue = &queues->queues[port % QUEUE_PORTS][priority % QUEUE_PRIORITIES];
+    uint32_t *depth = &queues->depths[port % QUEUE_PORTS];
     struct queued *one = queue->count < queue->depth ? malloc(sizeof *one + state_bytes + length) : NULL;
     if (!one) {
-        core->drops[DROP_QUEUE_FULL]++;
+        core->services.drop(core, DROP_QUEUE_FULL);
         return;
     }
     const uint64_t now_ns = core_clock_ns(), due_ns = queue->last_due_ns + queue->interval_ns;
@@ -47,8 +49,7 @@ static void enqueue(struct core *core, uint32_t port, uint32_t priority, const v
     one->next = NULL;
     one->queued_us = core->services.now_us(core);
     one->due_ns = queue->last_due_ns = queue->interval_ns && due_ns > now_ns ? due_ns : now_ns;
-    one->departure = (struct departure){
-        .state = one->bytes, .packet = one->bytes + state_bytes, .port = port, .depth = queues->depths[port % QUEUE_PORTS]++};
+    one->departure = (struct departure){one->bytes, one->bytes + state_bytes, .port = port, .depth = (*depth)++};
     *queue->last = one;
     queue->last = &one->next;
     queue->count++;
@@ -168,8 +169,7 @@ const struct timespec *queues_timeout(struct core *core, const struct timespec *
     core_unlock(core);
     if (due_ns == UINT64_MAX) return timeout;
     const uint64_t left_ns = due_ns > now_ns ? due_ns - now_ns : 0;
-    const uint64_t other_ns = timeout ? (uint64_t)timeout->tv_sec * 1000000000u + (uint64_t)timeout->tv_nsec : UINT64_MAX;
-    if (other_ns <= left_ns) return timeout;
+    if (timeout && (uint64_t)timeout->tv_sec * 1000000000u + (uint64_t)timeout->tv_nsec <= left_ns) return timeout;
     *own = (struct timespec){(time_t)(left_ns / 1000000000u), (long)(left_ns % 1000000000u)};
     return own;
 }
@@ -179,8 +179,8 @@ void queues_program(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues) return;
     queues_clear(queues);
-    const int used = core->instance && (core->instance->program->queued || queues->configured || queues->priorities > 1);
-    core->services.enqueue = used ? enqueue : NULL;
+    const int wanted = queues->configured || queues->priorities > 1;
+    core->services.enqueue = core->instance && (wanted || core->instance->program->queued) ? enqueue : NULL;
     for (uint32_t port = 0; port < PORTS; port++) core_size_buffer(core, port);
 }
 
