@@ -84,7 +84,16 @@ class Codec(Protocol):
 
 
 class PackingCodec(Codec, Protocol):
-    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`."""
+    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`.
+
+    `limit`: the largest magnitude of a lane, 0 of votes.  `by_chance`: whether encode() leaves anything to chance; else
+    native code can encode as well, to the nearest step, half a step up.
+    """
+
+    limit: int
+
+    @property
+    def by_chance(self) -> bool: ...
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
         """encode() and pack() in one trial."""

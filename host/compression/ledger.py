@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Exponents, Fixed, Floats, Integers, Values
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, encode_packed, packs
+from kofn.host.compression.codec import Codec, encode_packed, packs, shift_of
 from kofn.host.compression.ledger_native import Fading, checksums, library, view_of
 from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records, row_bytes
 from kofn.host.errors import CodecError, ProtocolError
@@ -44,7 +44,7 @@ from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
 from kofn.host.protocol.instructions import PACKED, PackedBlocks
 from kofn.host.protocol.results import Result
-from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of, bits_of
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, bit_of, bits_of
 from kofn.results.account import Account
 
 
@@ -85,9 +85,11 @@ class Ledger:
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         self._mine = bits_of(rank)
         self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
-        self._decodes = not all(packs(codec) for codec in codecs.values())  # here, not in ledger.c
+        packing = {code: codec for code, codec in codecs.items() if packs(codec)}
+        self._decodes = len(packing) < len(codecs)  # here, not in ledger.c
+        self._encodes = {code for code in codecs if self._decodes or packing[code].by_chance}  # here as well
         self._native = library()
-        self._view = view_of(storage, sum(1 << code for code, codec in codecs.items() if not codec.signed))
+        self._view = view_of(storage, {code: codec.limit for code, codec in packing.items()})
         self._at = ctypes.addressof(self._view)
         self._native.ledger_open(self._at)
         self._parts = self._parts_of(self.begun)
@@ -185,14 +187,10 @@ class Ledger:
         after this one.  The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after
         a death a block is sent that was found closed, and its gradient discarded, before that.
         """
-        rows, found = np.array(blocks, np.int64), np.empty((len(blocks), 5), np.int64)
-        bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, found.ctypes.data)
+        rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
+        bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
         if bad >= 0:
             raise ProtocolError(f"block {blocks[bad]} was never sent as part {part}")
-        table, (begin, end, scale, lanes, weight) = np.zeros(rows.size, PACKED), found.T
-        table["values"], table["size"] = self._storage.packed.ctypes.data + begin, end - begin
-        table["block"], table["scale"], table["lanes"] = rows, scale, lanes
-        table["weight"] = np.clip(weight, 1, WEIGHT_MAX)
         return PackedBlocks(table, self._storage)
 
     def sent_in(self, iteration: int) -> Values:
@@ -207,7 +205,10 @@ class Ledger:
 
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
         """What encoding has left over of blocks that were sent as part 0 in an iteration, shape (blocks, elements)."""
-        left: Fixed = self.pending[blocks] - self._decoded(0, blocks, iteration)
+        if self._decodes:
+            return self.pending[blocks] - self._decoded(0, blocks, iteration)
+        blocks, left = self._chosen(blocks), np.empty((len(blocks), self.pending.shape[1]), np.int64)
+        self._native.ledger_left_over(self._at, iteration, blocks.ctypes.data, blocks.size, left.ctypes.data)
         return left
 
     def settle(self, iteration: int, blocks: Integers, parts: Integers) -> None:
@@ -291,11 +292,15 @@ class Ledger:
         """As on the wire, and noted with all that belongs to it."""
         if not blocks.size:
             return
-        blocks, chosen = np.ascontiguousarray(blocks, np.int64), scale[blocks]
-        packed = encode_packed(self._codecs[lanes], self._values_for(part, blocks, iteration), chosen[:, None])
-        self._check_size(len(packed), blocks.size, lanes)
+        blocks, chosen, packed = self._chosen(blocks), scale[blocks], None
+        size = row_bytes(self.pending.shape[1], width_of(lanes))
+        if lanes in self._encodes:
+            packed = encode_packed(self._codecs[lanes], self._values_for(part, blocks, iteration), chosen[:, None])
+        else:
+            shift_of(chosen)
+        self._check_size(blocks.size * size if packed is None else len(packed), blocks.size, lanes)
         of = blocks.ctypes.data, blocks.size, chosen.ctypes.data
-        self._native.ledger_note(self._at, iteration, part, lanes, *of, packed, len(packed) // blocks.size)
+        self._native.ledger_note(self._at, iteration, part, lanes, *of, packed, size)
         if part not in self._parts:
             self._parts.append(part)
 

@@ -1,6 +1,7 @@
 """ledger.c through ctypes."""
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from kofn.host.arrays import Fixed, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.native import INCLUDE
+from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
@@ -29,7 +31,8 @@ class View(ctypes.Structure):
     """Where the arrays are: as `struct ledger` in ledger.c."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("blocks", "lanes", "room", "votes")),
+        *((name, c_int64) for name in ("blocks", "lanes", "room")),
+        ("most", c_int64 * len(Lanes)),
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
     )
 
@@ -43,6 +46,7 @@ SIGNATURES: Signatures = {
     "ledger_open": (None, [c_void_p]),
     "ledger_add": (None, [c_void_p, c_void_p, c_int64, c_int64, *BLOCKS, c_int64, c_void_p, c_int64]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
+    "ledger_left_over": (None, [c_void_p, c_int64, *BLOCKS, c_void_p]),
     "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
     "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
@@ -59,12 +63,13 @@ def library() -> ctypes.CDLL:
         raise LedgerError(f"a worker's ledger is native code: {error}") from error
 
 
-def view_of(storage: LedgerStorage, votes: int) -> View:
-    """Of arrays that live as long as it does; bit c of `votes`: lanes of code c are votes."""
+def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
+    """Of arrays that live as long as it does; `most`: the largest lane of each code, 0 where lanes are votes."""
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
     places = (array.ctypes.data for array in arrays)
-    return View(blocks, lanes, storage.packed.shape[-1], votes, _factors(lanes).ctypes.data, *places)
+    limits = (c_int64 * len(Lanes))(*(most.get(code, 0) for code in Lanes))
+    return View(blocks, lanes, storage.packed.shape[-1], limits, _factors(lanes).ctypes.data, *places)
 
 
 def checksums(values: Fixed) -> Integers:

@@ -27,20 +27,11 @@ void kernel_fix(const float *gradient, int64_t size, double unit, int64_t *fixed
         fixed[i] = fixed_of(gradient[i], unit);
 }
 
-static inline int32_t clipped(int64_t rounded, int64_t limit) {
-    rounded = rounded > limit ? limit : rounded;
-    return (int32_t)(rounded < -limit ? -limit : rounded);
-}
-
 /* Lanes: values in steps of 2**shift, to the nearest, half a step up. */
 void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                   int32_t *out) {
-    for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes) {
-        const int by = (int)shift[row];
-        const uint64_t half = (uint64_t)1 << by >> 1;
-        for (int64_t i = 0; i < lanes; i++)
-            out[i] = clipped((int64_t)((uint64_t)values[i] + half) >> by, limit);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        round_all(values + row * lanes, lanes, (int)shift[row], limit, out + row * lanes);
 }
 
 enum { CHUNK_LANES = 1024, CHANCE_BITS = 16, IN_A_DRAW = 64 / CHANCE_BITS };
@@ -84,8 +75,7 @@ void kernel_round_by_chance(const int64_t *values, int64_t rows, int64_t lanes, 
 
 /* 1 for 0 and more. */
 void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
-    for (int64_t i = 0; i < size; i++)
-        out[i] = values[i] >= 0;
+    vote_all(values, size, out);
 }
 
 /* What lanes stand for, less `base`: of votes that is what all of them come to if none is for. */
