@@ -17,6 +17,7 @@ from kofn.host.compression import summary_block as summary
 from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
@@ -73,14 +74,10 @@ class Finished(NamedTuple):
     notes: Mapping[int, SideValues] = {}
 
 
-class _Gradient(NamedTuple):
-    """As Ledger.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one; `pieces`:
-    what there is of it, None: everything."""
+class _Entering(NamedTuple):
+    """A gradient of which not everything is in the ledger yet; `pieces`: what there is of it, None: everything."""
 
-    values: Floats
-    iteration: int
-    batch: int
-    current: int
+    gradient: Gradient
     pieces: Pieces | None
 
 
@@ -105,7 +102,7 @@ class Encoder:
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
-        self._entering: _Gradient | None = None  # of which not everything is in the ledger yet
+        self._entering: _Entering | None = None
         self._packed_summary: dict[int, bytes] = {}  # by part
         self._fresh: set[int] = set()
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
@@ -165,7 +162,7 @@ class Encoder:
         """
         if pieces is None:
             check(gradient)
-        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current, pieces)
+        self._entering = _Entering(self.ledger.taken(gradient, iteration, batch=batch, current=current), pieces)
 
     @property
     def awaits_pieces(self) -> bool:
@@ -175,14 +172,11 @@ class Encoder:
 
     def enter_rest(self) -> None:
         """What slices() have not entered of the gradient, because nobody asked for them any more."""
-        self._enter(np.arange(self._layout.blocks))
+        if (entering := self._entering) is not None:
+            blocks, pieces = np.arange(self._layout.blocks), entering.pieces
+            there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
+            self.ledger.enter(entering.gradient, there)
         self._entering = None
-
-    def _enter(self, blocks: Integers) -> None:
-        """Of the gradient that was taken, as far as it is there."""
-        if (taken := self._entering) is not None:
-            there = blocks if taken.pieces is None else blocks[taken.pieces.choose(blocks, blocks.size)]
-            self.ledger.add(taken.values, taken.iteration, there, batch=taken.batch, current=taken.current)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the ledger."""
@@ -216,7 +210,6 @@ class Encoder:
             size = min(2 * size, self.slice_blocks)
             if lanes != self.uses:
                 lanes, scale = self.uses, self._scale(self.uses)
-            self._enter(blocks)
             self._error += self._encode_slice(iteration, blocks, lanes, scale)
             yield blocks.tolist()
         self.enter_rest()
@@ -253,7 +246,8 @@ class Encoder:
 
     def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
-        self._fresh.update(self.ledger.sending(iteration, blocks, lanes, scale).tolist())
+        gradient = None if self._entering is None else self._entering.gradient
+        self._fresh.update(self.ledger.sending(iteration, blocks, lanes, scale, gradient=gradient).tolist())
         chosen = blocks[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
         return _squares(self.ledger.left_over(chosen, iteration), blocks.size * self._layout.elements)
 

@@ -66,6 +66,14 @@ struct ledger {
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
 };
 
+/* As it is entered, block by block. */
+struct gradient {
+    const float *values;
+    int64_t size, key;
+    int64_t now, open_share, closed_share; /* of it is left in a block that is open in iteration `now`, or is closed */
+    int64_t begun; /* the iteration that parts are on their way to */
+};
+
 /* How what waits fades when a block closes without it. */
 struct fading {
     int64_t share; /* is left, in 1 / WEIGHT_UNIT, up to this age */
@@ -212,25 +220,25 @@ static void enter(const struct ledger *ledger, const float *gradient, int64_t si
     record->discarded_weight += WEIGHT_UNIT - share;
 }
 
-/* Enters blocks of a gradient of `size` floats, but for those that have this key or a later one. `shares`: what is left
- * of it in a block that is open in iteration `now`, and in one that is closed; `begun`: the iteration that parts are on
- * their way to. */
-void ledger_add(const struct ledger *ledger, const float *gradient, int64_t size, int64_t key, const int64_t *blocks,
-                int64_t count, int64_t now, const int64_t *shares, int64_t begun) {
-    for (int64_t at = 0; at < count; at++) {
-        const int64_t block = blocks[at], first = block * ledger->lanes, rest = size - first;
-        const struct record *before = &ledger->records[block];
-        if (before->entered >= key)
-            continue;
-        struct record *record = stage(ledger, block);
-        const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
-        const int64_t share = shares[before->settled >> PARTS >= now];
-        enter(ledger, gradient + first, held, share, values_of(ledger, block), restage_values(ledger), record);
-        if (unsent(ledger, begun, block, PARTS) == 0)
-            record->oldest = key >> BATCH_BITS;
-        record->entered = key;
-        commit(ledger, block);
-    }
+/* Enters what a block has of a gradient, unless it has that or a later one. */
+static void add(const struct ledger *ledger, const struct gradient *gradient, int64_t block) {
+    const int64_t first = block * ledger->lanes, rest = gradient->size - first;
+    const struct record *before = &ledger->records[block];
+    if (before->entered >= gradient->key)
+        return;
+    struct record *record = stage(ledger, block);
+    const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
+    const int64_t share = before->settled >> PARTS >= gradient->now ? gradient->closed_share : gradient->open_share;
+    enter(ledger, gradient->values + first, held, share, values_of(ledger, block), restage_values(ledger), record);
+    if (unsent(ledger, gradient->begun, block, PARTS) == 0)
+        record->oldest = gradient->key >> BATCH_BITS;
+    record->entered = gradient->key;
+    commit(ledger, block);
+}
+
+void ledger_add(const struct ledger *ledger, const struct gradient *gradient, const int64_t *blocks, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        add(ledger, gradient, blocks[at]);
 }
 
 /* What values are with what a row of lanes stands for, or without it where `sign` is -1 and not 0. The checksum of what
@@ -282,22 +290,39 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
     }
 }
 
-/* Notes that blocks were sent in an iteration as a part: `packed` has `size` bytes of each, or is null: then what waits
- * of them is encoded. */
+/* Notes that a block was sent in an iteration as a part: `packed` has `size` bytes, or is null: then what waits is
+ * encoded. */
+static void note(const struct ledger *ledger, int64_t iteration, int part, int lanes, int64_t block, int64_t scale,
+                 const uint8_t *packed, int64_t size) {
+    const int64_t place = place_of(ledger, part, iteration, block);
+    struct sent *sent = &ledger->sent[place];
+    uint8_t *row = ledger->packed + place * ledger->room;
+    store(&sent->iteration, 0);
+    if (packed)
+        memcpy(row, packed, (size_t)size);
+    else
+        encode(ledger, values_for(ledger, part, iteration, block), lanes, scale, row);
+    sent->scale = (int32_t)scale, sent->lanes = lanes;
+    sent->weight = unsent(ledger, iteration, block, part);
+    sent->oldest = ledger->records[block].oldest;
+    store(&sent->iteration, iteration);
+}
+
 void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int lanes, const int64_t *blocks,
                  int64_t count, const int64_t *scale, const uint8_t *packed, int64_t size) {
+    for (int64_t at = 0; at < count; at++)
+        note(ledger, iteration, part, lanes, blocks[at], scale[at], packed + at * size, size);
+}
+
+/* Enters blocks of a gradient, if there is one; what waits of those that were not sent yet in this iteration is encoded and
+ * noted. `scale`: every block's. */
+void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
+                 const int64_t *blocks, int64_t count, const int64_t *scale) {
     for (int64_t at = 0; at < count; at++) {
-        const int64_t block = blocks[at], place = place_of(ledger, part, iteration, block);
-        struct sent *sent = &ledger->sent[place];
-        store(&sent->iteration, 0);
-        if (packed)
-            memcpy(ledger->packed + place * ledger->room, packed + at * size, (size_t)size);
-        else
-            encode(ledger, values_for(ledger, part, iteration, block), lanes, scale[at], ledger->packed + place * ledger->room);
-        sent->scale = (int32_t)scale[at], sent->lanes = lanes;
-        sent->weight = unsent(ledger, iteration, block, part);
-        sent->oldest = ledger->records[block].oldest;
-        store(&sent->iteration, iteration);
+        if (gradient)
+            add(ledger, gradient, blocks[at]);
+        if (sent_as(ledger, part, iteration, blocks[at])->iteration != iteration)
+            note(ledger, iteration, part, lanes, blocks[at], scale[blocks[at]], NULL, 0);
     }
 }
 

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import POINTER, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Fixed, Integers
+from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.native import INCLUDE
@@ -25,6 +25,16 @@ class Fading(ctypes.Structure):
     """As in ledger.c."""
 
     _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
+
+
+class Gradient(ctypes.Structure):
+    """As in ledger.c; `keeps`: what holds its values in memory."""
+
+    _fields_ = (
+        ("values", c_void_p),
+        *((name, c_int64) for name in ("size", "key", "now", "open_share", "closed_share", "begun")),
+    )
+    keeps: Floats
 
 
 class View(ctypes.Structure):
@@ -44,7 +54,8 @@ SIGNATURES: Signatures = {
     "ledger_factors": (None, [c_void_p, c_int64]),
     "ledger_checksums": (None, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
     "ledger_open": (None, [c_void_p]),
-    "ledger_add": (None, [c_void_p, c_void_p, c_int64, c_int64, *BLOCKS, c_int64, c_void_p, c_int64]),
+    "ledger_add": (None, [c_void_p, POINTER(Gradient), *BLOCKS]),
+    "ledger_send": (None, [c_void_p, POINTER(Gradient), c_int64, c_int, c_int, *BLOCKS, c_void_p]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
     "ledger_left_over": (None, [c_void_p, c_int64, *BLOCKS, c_void_p]),
     "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
