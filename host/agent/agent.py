@@ -427,7 +427,6 @@ class Agent:
             return
         with self.during("decode"):
             finished = self._driver.end()
-            end.finish()
             self._ended.append((finished, end))
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)

@@ -9,14 +9,14 @@ Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  
 name; those that ship are in compression.codecs.
 """
 
-from typing import Protocol, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Values
+from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
 from kofn.host.errors import CodecError, GradientError
-from kofn.host.kernels.kernel import kernel
+from kofn.host.kernels.kernel import Weights, kernel
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.results import BlockResults
 
@@ -118,26 +118,27 @@ def average_packed(
     count: Counts,
     factor: Floats64,
     *,
-    total: Fixed,
+    weights: Weights,
     mean: Floats,
-) -> None:
-    """What sums of blocks stand for to `total`, that times `factor` to `mean`, both (B, L).
+) -> Integers:
+    """What sums of blocks of L values stand for, times `factor`, to the blocks' places in `mean`, shape (N,).
 
-    `scale`, `count`, `factor`: (B, 1).
+    `scale`, `count`, `factor`: (B, 1).  Returns each block's sum of these values times `weights` (L,), shape (B,).
     """
-    size = total.shape[1] * codec.width // 8
-    sizes = {*results.numbers("size").tolist()}
-    if sizes != {size} or len(results) != len(total):
-        raise CodecError(f"{len(results)} blocks of {sorted(sizes)} bytes: {len(total)} of {size} bytes are needed")
+    size = len(weights) * codec.width // 8
+    if (results.table["size"] != size).any():
+        sizes = sorted({*results.numbers("size").tolist()})
+        raise CodecError(f"{len(results)} blocks of {sizes} bytes: {size} bytes are needed")
+    to: Any = {"weights": weights, "mean": mean}
     if packs(codec):
         shift, votes = shift_of(scale), None if codec.signed else count
         places = results.addresses
-        kernel().average(places, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
-    else:
-        values = b"".join(map(results.values, range(len(results))))
-        lanes = unpack(values, codec.width, signed=codec.signed)
-        total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
-        mean[...] = kernel().scaled(total, factor)
+        return kernel().average(
+            places, results.blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, **to
+        )
+    values = b"".join(map(results.values, range(len(results))))
+    lanes = unpack(values, codec.width, signed=codec.signed).reshape(-1, len(weights))
+    return kernel().averaged(codec.decode(lanes, scale, count), results.blocks, factor, **to)
 
 
 def shift_of(scale: Scale) -> Scale:

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
+from kofn.host.kernels.kernel import Weights
 from kofn.host.kernels.native import INCLUDE
 from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
@@ -80,7 +79,7 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
     places = (array.ctypes.data for array in arrays)
     limits = (c_int64 * len(Lanes))(*(most.get(code, 0) for code in Lanes))
-    return View(blocks, lanes, storage.packed.shape[-1], limits, _factors(lanes).ctypes.data, *places)
+    return View(blocks, lanes, storage.packed.shape[-1], limits, factors_of(lanes).ctypes.data, *places)
 
 
 def checksums(values: Fixed) -> Integers:
@@ -92,14 +91,14 @@ def checksums(values: Fixed) -> Integers:
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)
     library().ledger_checksums(
-        _factors(values.shape[1]).ctypes.data, values.ctypes.data, *values.shape, sums.ctypes.data
+        factors_of(values.shape[1]).ctypes.data, values.ctypes.data, *values.shape, sums.ctypes.data
     )
     return sums
 
 
 @cache
-def _factors(lanes: int) -> npt.NDArray[Any]:
-    """For the values of a block."""
+def factors_of(lanes: int) -> Weights:
+    """Of a checksum, for the values of a block."""
     factors = np.empty(lanes, np.uint64)
     library().ledger_factors(factors.ctypes.data, lanes)
     return factors

@@ -15,6 +15,7 @@ from kofn.config.errors import ConfigError
 from kofn.host.compression.codec import FRACTION_BITS, average_packed, encode_packed, statistics, to_fixed
 from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint
 from kofn.host.compression.codecs.onebit import OneBit
+from kofn.host.compression.ledger_native import checksums, factors_of
 from kofn.host.compression.registry import check_codec, load_codecs
 from kofn.host.errors import CodecError, GradientError
 from kofn.host.kernels import kernel
@@ -50,12 +51,16 @@ def addends(data, workers):
 
 
 def from_wire(codec, packed, scale, count):
-    """What the sums of blocks stand for that came one after another."""
+    """What the sums of blocks stand for that came one after another, halved, and its checksums."""
     size = len(packed) // len(scale)
-    total = np.empty((len(scale), size * 8 // codec.width), np.int64)
-    blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
-    average_packed(codec, sums_of(blocks), scale, count, count / 2, total=total, mean=np.empty(total.shape, np.float32))
-    return total
+    lanes = size * 8 // codec.width
+    blocks, mean = (
+        [packed[at : at + size] for at in range(0, len(packed), size)],
+        np.empty(len(scale) * lanes, np.float32),
+    )
+    to, halves = {"weights": factors_of(lanes), "mean": mean}, np.full((len(scale), 1), 0.5)
+    sums = average_packed(codec, sums_of(blocks), scale, count, halves, **to)
+    return mean.reshape(-1, lanes), sums
 
 
 @given(codecs(), st.data())
@@ -73,7 +78,8 @@ def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_worker
     counts = [np.ones((blocks, 1), np.int64)] * workers
     decoded = [codec.decode(lane, scale, count) for lane, count in zip(lanes, counts, strict=True)]
     whole = codec.decode(total.astype(np.int32), scale, sum(counts))
-    assert np.array_equal(whole, from_wire(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts)))
+    halved, sums = from_wire(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts))
+    assert np.array_equal(halved, (whole * 0.5).astype(np.float32)) and np.array_equal(sums, checksums(whole))
     assert whole.dtype == np.int64
     assert np.array_equal(whole, np.sum(decoded, axis=0))
 
@@ -165,12 +171,15 @@ def test_averaging_in_one_pass_is_unpacking_and_spreading_and_scaling(width, cha
     for one in (kernel.NUMPY, kernel.native()):
         blocks = [one.pack(block, width) for block in lanes]
         places = sums_of(blocks).addresses
-        total, mean = np.ones((9, size), np.int64), np.ones((9, size), np.float32)
-        one.average(places, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
+        mean, numbers = np.ones(9 * size - 1, np.float32), np.array([3, 1, 2, 7, 4, 8, 6])
+        to = {"signed": signed, "votes": votes, "weights": factors_of(size), "mean": mean}
+        sums = one.average(places, numbers, shift, factor, width, **to)
         apart = np.stack([one.unpack(block, width, signed=signed) for block in blocks])
         values = one.spread(apart, shift, votes)
-        assert np.array_equal(total[1:8], values) and np.array_equal(mean[1:8], one.scaled(values, factor))
-        assert (total[::8] == 1).all() and (mean[::8] == 1).all(), "others stay"
+        assert np.array_equal(sums, checksums(values))
+        expected = np.ones((9, size), np.float32)
+        expected[numbers] = one.scaled(values, factor)
+        assert np.array_equal(mean, expected.ravel()[:-1]), "others stay, and what is behind the last one"
 
 
 @given(chances(), st.floats(0, 1), st.floats(0, 1))
@@ -188,10 +197,9 @@ def test_native_code_steps_as_numpy(chance, rate, momentum):
 
 def test_blocks_of_another_size_are_refused():
     codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
-    total, mean = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.float32)
-    for blocks, said in (([bytes(32), bytes(28)], r"2 blocks of \[28, 32\]"), ([bytes(32)], r"1 blocks of \[32\]")):
-        with pytest.raises(CodecError, match=said + " bytes: 2 of 32 bytes are needed"):
-            average_packed(codec, sums_of(blocks), one, one, one / 2, total=total, mean=mean)
+    blocks, factors, mean = sums_of([bytes(32), bytes(28)]), factors_of(8), np.zeros(16, np.float32)
+    with pytest.raises(CodecError, match=r"2 blocks of \[28, 32\] bytes: 32 bytes are needed"):
+        average_packed(codec, blocks, one, one, one / 2, weights=factors, mean=mean)
 
 
 @given(st.sampled_from([4, 8]), chances())
@@ -398,7 +406,7 @@ def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
         values = np.random.default_rng(3).laplace(0, 2.0**38, (4, 512)).astype(np.int64)
         scale = codec.scale(*statistics(values))[:, None]
         packed = encode_packed(codec, values, scale)
-        left = values - from_wire(codec, packed, scale, np.ones_like(scale))
+        left = values - 2.0 * from_wire(codec, packed, scale, np.ones_like(scale))[0]
         assert np.linalg.norm(left) < np.linalg.norm(values)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
-from kofn.host.compression import aggregate as aggregating
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.encoder import SLICE, Encoder
@@ -208,24 +207,9 @@ def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
         assert np.array_equal(encoder.ledger.pending.ravel()[: gradient.size], to_fixed(gradient))
 
 
-def test_hardly_anything_is_left_to_decode_when_the_last_result_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Team(elements=2 * aggregating.SLICE + 1000)
-    team.encode()
-    sums, sizes = Sums(team.coding, team.encoders[0].plan, "gradients"), list[int]()
-    take = sums._take
-    monkeypatch.setattr(sums, "_take", lambda results, codec: sizes.append(len(results)) or take(results, codec))
-    for block in team.encoders[0].blocks:
-        sums.add(BlockResults.of([team.sum_up(block, range(3))]))
-    sums.finish()
-    assert sizes[:1] == [aggregating.SLICE // 512]
-    assert sum(sizes) == len(team.encoders[0].blocks)
-    assert sizes[-1] <= aggregating.LAST_SLICE // 512
-    assert len(sizes) < 10
-
-
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
 def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> None:
-    team = Team(elements=2 * aggregating.SLICE + 1000, **compress)
+    team = Team(elements=2 * SLICE + 1000, **compress)
     for _ in range(3):
         team.encode()
         results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
