@@ -90,6 +90,10 @@ class Sums:
                 mean[...] = 0
             self._mean = mean
 
+    def leave(self) -> None:
+        """The mean goes on in an array of its own."""
+        self._mean = self.mean.copy()
+
     @property
     def mean(self) -> Floats:
         if self._mean is None:
@@ -99,10 +103,11 @@ class Sums:
 
     def add(self, results: BlockResults) -> None:
         """Results of blocks that have not come before, the summary block perhaps among them."""
-        results = results[results.blocks < len(self.closed)]
+        results = results.below(len(self.closed))
         lanes = results.table["lanes"]
-        for code in {*lanes.tolist()}:
-            self._take(results[lanes == code], self._coding.codecs[code])
+        codes = {*lanes.tolist()}
+        for code in codes:
+            self._take(results if len(codes) == 1 else results[lanes == code], self._coding.codecs[code])
         self.closed[results.blocks] = True
 
     def _take(self, results: BlockResults, codec: Codec) -> None:

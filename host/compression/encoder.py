@@ -34,7 +34,7 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_L
 SLICE = 1 << 17
 """Elements that are encoded at a time: the first are on their way while the others are still encoded."""
 
-FIRST_SLICE = 1 << 13
+FIRST_SLICE = 1 << 15
 """Elements of the first one, for which the link waits; each has twice as many as the one before."""
 
 
@@ -153,14 +153,16 @@ class Encoder:
         batch: int = 0,
         current: int | None = None,
         pieces: Pieces | None = None,
+        good: bool = False,
     ) -> None:
         """Take a gradient, shape (elements,), for the ledger; GradientError when it is not finite.
 
         It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
         the same).  It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not
-        change.  `pieces`: what there is of it, as it comes; None: everything.
+        change.  `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said
+        so.
         """
-        if pieces is None:
+        if pieces is None and not good:
             check(gradient)
         self._entering = _Entering(self.ledger.taken(gradient, iteration, batch=batch, current=current), pieces)
 
@@ -281,7 +283,7 @@ class Encoder:
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
-        ours = results[results.blocks < self._layout.blocks]
+        ours = results.below(self._layout.blocks)
         self.ledger.settle(results.iteration, ours.blocks, ours.parts_of(self.ledger.rank))
         told = {*results.numbers("lanes").tolist(), *hints.tolist()}
         self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])

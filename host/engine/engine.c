@@ -13,6 +13,7 @@
 #include "datagrams.h"
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
+enum { FEW = 8 }; /* a batch of closed blocks has at least this share of its full size, where more may close */
 enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many in flight answers gather so long, to be taken together */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
@@ -199,11 +200,12 @@ static void tell(struct port *port, const struct instruction *news) {
         port->tell_by_s = 0;
 }
 
-/* Whether blocks that have closed are told now: fewer at a time as fewer are open, and at once where no more can close. */
+/* Whether blocks that have closed are told now: fewer at a time as fewer are open, down to a few, and at once where no more
+ * can close. */
 static int enough(const struct port *port, double now) {
-    const int64_t open = port->core->open_count / 2;
-    return port->news_count >= (open < port->batch ? open : port->batch) || port->tell_by_s <= now ||
-           !port->core->in_flight.count;
+    const int64_t open = port->core->open_count / 2, few = port->batch / FEW;
+    const int64_t wanted = open < few ? few : open < port->batch ? open : port->batch;
+    return port->news_count >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
 }
 
 /* Make news_fd readable where there is something to say. */

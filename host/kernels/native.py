@@ -162,6 +162,7 @@ class NativeKernel(Kernel):
     ) -> Integers:
         by, base = _lines(np.ascontiguousarray(shift, np.int64), votes)
         factors, sums = np.ascontiguousarray(factor, np.float64), np.empty(len(places), np.int64)
+        blocks = np.ascontiguousarray(blocks, np.int64)
         of = places.ctypes.data, blocks.ctypes.data, len(places), len(weights)
         how = by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, weights.ctypes.data
         self._library.kernel_average(*of, *how, mean.size, mean.ctypes.data, sums.ctypes.data)

@@ -427,11 +427,9 @@ def _array(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
 
 def _runs(table: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Where neighbours of a kind, and of an iteration, begin and end."""
-    if not len(table):
-        return []
-    others = (np.diff(table["kind"]) != 0) | (np.diff(table["iteration"]) != 0)
-    bounds = [0, *(np.flatnonzero(others) + 1).tolist(), len(table)]
-    return [*pairwise(bounds)]
+    alike = [*zip(table["kind"].tolist(), table["iteration"].tolist(), strict=True)]
+    bounds = [at for at in range(len(alike)) if not at or alike[at] != alike[at - 1]]
+    return [*pairwise([*bounds, len(alike)])]
 
 
 def _send(header: KofnHeader, values: int, size: int, launch: int) -> Send:
