@@ -7,6 +7,7 @@ A block that has rested for some iterations brings the gradients of all of them,
 many: the mean of its gradients times their number.
 """
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,15 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.config.schema import Average
-from kofn.host.arrays import Floats, Integers
-from kofn.host.compression.codec import UNIT, Codec, average_packed
+from kofn.host.arrays import Floats, Floats64, Integers
+from kofn.host.compression.codec import FRACTION_BITS, UNIT, average_packed
 from kofn.host.compression.encoder import Encoding, Finished
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.side_values import SideValues
-from kofn.host.protocol.results import BlockResults
+from kofn.host.compression.sums_native import NativeSums, library
+from kofn.host.errors import CodecError
+from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.wire import packet as wire
+from kofn.host.wire.packet import Lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,11 @@ class Sums:
         self.checksums: Integers = np.zeros(coding.layout.blocks, np.int64)
         self.closed = np.ones(coding.layout.blocks, np.bool_)
         self.closed[plan.blocks] = False
-        self._coding, self._gap, self._average = coding, plan.gap, average
+        self._coding, self._gap, self._average = coding, np.ascontiguousarray(plan.gap, np.int64), average
         self._whole = plan.blocks.size == coding.layout.blocks
+        self._weights = factors_of(coding.layout.elements)
         self._mean: Floats | None = None
+        self._native = None if coding.most is None else self._view(coding.most)
 
     def into(self, mean: Floats) -> None:
         """The mean goes there, unless it is somewhere already."""
@@ -104,29 +110,55 @@ class Sums:
     def add(self, results: BlockResults) -> None:
         """Results of blocks that have not come before, the summary block perhaps among them."""
         results = results.below(len(self.closed))
+        if self._native is None:
+            self._add(results)
+        else:
+            blocks, table = np.ascontiguousarray(results.blocks), np.ascontiguousarray(results.table)
+            of = blocks.ctypes.data, table.ctypes.data, len(blocks), self.mean.ctypes.data
+            if (bad := library().sums_take(ctypes.addressof(self._native), *of)) >= 0:
+                raise CodecError(_unknown(results[int(bad)], self._coding))
+
+    def _view(self, most: Mapping[int, int]) -> NativeSums:
+        """For sums.c."""
+        limits = (most.get(code, -1) for code in Lanes)
+        gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
+        places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed))
+        elements = self._coding.layout.elements, self._coding.elements
+        return NativeSums(*elements, (ctypes.c_int64 * len(Lanes))(*limits), gap, unit, *places)
+
+    @property
+    def _by_weight(self) -> bool:
+        return self._average == "gradients"
+
+    def _add(self, results: BlockResults) -> None:
+        """With codecs that native code does not know."""
         lanes = results.table["lanes"]
-        codes = {*lanes.tolist()}
-        for code in codes:
-            self._take(results if len(codes) == 1 else results[lanes == code], self._coding.codecs[code])
+        for code in {*lanes.tolist()}:
+            alike, codec = results[lanes == code], self._coding.codecs[code]
+            scale, addends, factors = alike.numbers("scale")[:, None], alike.addends[:, None], self._factors(alike)
+            self.checksums[alike.blocks] = average_packed(
+                codec, alike, scale, addends, factors[:, None], weights=self._weights, mean=self.mean
+            )
         self.closed[results.blocks] = True
 
-    def _take(self, results: BlockResults, codec: Codec) -> None:
-        """Decode results in the same lanes."""
-        scale, addends = results.numbers("scale")[:, None], results.addends[:, None]
-        factors = self._factors(results)[:, None]
-        weights = factors_of(self._coding.layout.elements)
-        self.checksums[results.blocks] = average_packed(
-            codec, results, scale, addends, factors, weights=weights, mean=self.mean
-        )
-
-    def _factors(self, results: BlockResults) -> npt.NDArray[np.float64]:
+    def _factors(self, results: BlockResults) -> Floats64:
         """What the totals of these are multiplied by, shape (results,).
 
         Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
         """
-        if self._average == "gradients":
+        if self._by_weight:
             return self._gap[results.blocks] / results.numbers("weight") * (wire.WEIGHT_UNIT * UNIT)
         return UNIT / results.numbers("count")
+
+
+def _unknown(result: Result, coding: JobCoding) -> str:
+    """What is wrong with a result that no worker of this job makes."""
+    allowed = ", ".join(str(int(code)) for code in coding.codecs)
+    return (
+        f"block {result.id.block} was summed in lanes of code {result.lanes} at scale {result.scale}, in"
+        f" {len(result.values)} bytes: code {allowed}, a scale of 0 to {FRACTION_BITS} and"
+        f" {coding.layout.elements} lanes are allowed"
+    )
 
 
 def aggregate(

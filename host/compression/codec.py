@@ -9,7 +9,8 @@ Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  
 name; those that ship are in compression.codecs.
 """
 
-from typing import Any, Protocol, TypeGuard, TypeVar
+from collections.abc import Mapping
+from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,12 @@ def packs(codec: Codec) -> TypeGuard[PackingCodec]:
     return "encode_packed" in vars(type(codec))
 
 
+def largest_lanes(codecs: Mapping[int, Codec]) -> dict[int, int] | None:
+    """Of each code, 0 where lanes are votes; None where native code cannot decode one of them."""
+    known = {code: codec.limit for code, codec in codecs.items() if packs(codec)}
+    return known if len(known) == len(codecs) else None
+
+
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
     """Blocks (B, L) as on the wire, `scale` (B, 1), in one trial where that can be."""
     if packs(codec):
@@ -129,16 +136,10 @@ def average_packed(
     if (results.table["size"] != size).any():
         sizes = sorted({*results.numbers("size").tolist()})
         raise CodecError(f"{len(results)} blocks of {sizes} bytes: {size} bytes are needed")
-    to: Any = {"weights": weights, "mean": mean}
-    if packs(codec):
-        shift, votes = shift_of(scale), None if codec.signed else count
-        places = results.addresses
-        return kernel().average(
-            places, results.blocks, shift, factor, codec.width, signed=codec.signed, votes=votes, **to
-        )
     values = b"".join(map(results.values, range(len(results))))
     lanes = unpack(values, codec.width, signed=codec.signed).reshape(-1, len(weights))
-    return kernel().averaged(codec.decode(lanes, scale, count), results.blocks, factor, **to)
+    total = codec.decode(lanes, scale, count)
+    return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)
 
 
 def shift_of(scale: Scale) -> Scale:

@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Exponents, Fixed, Floats, Integers, Values
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, encode_packed, packs, shift_of
+from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn.host.compression.ledger_native import Fading, Gradient, checksums, library, view_of
 from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records, row_bytes
 from kofn.host.errors import CodecError, ProtocolError
@@ -85,11 +85,11 @@ class Ledger:
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         self._mine = bits_of(rank)
         self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
-        packing = {code: codec for code, codec in codecs.items() if packs(codec)}
-        self._decodes = len(packing) < len(codecs)  # here, not in ledger.c
-        self._encodes = {code for code in codecs if self._decodes or packing[code].by_chance}  # here as well
+        most = largest_lanes(codecs)
+        self._decodes = most is None  # here, not in ledger.c
+        self._encodes = {code for code, codec in codecs.items() if not packs(codec) or codec.by_chance or self._decodes}
         self._native = library()
-        self._view = view_of(storage, {code: codec.limit for code, codec in packing.items()})
+        self._view = view_of(storage, most or {})
         self._at = ctypes.addressof(self._view)
         self._native.ledger_open(self._at)
         self._parts = self._parts_of(self.begun)

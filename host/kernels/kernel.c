@@ -165,38 +165,3 @@ void kernel_gather(const uint8_t *const *places, int64_t rows, int64_t lanes, in
     for (int64_t row = 0; row < rows; row++)
         unpack(places[row], lanes, 32, 1, out + row * lanes);
 }
-
-/* What a block's lanes stand for, each times `factor` to `mean`, which has room for the first `held`. Returns the sum of
- * these, each times its weight. */
-static uint64_t average(const uint8_t *packed, int64_t lanes, int by, uint64_t base, double factor, int width,
-                        int is_signed, const uint64_t *weights, int64_t held, float *mean) {
-    int32_t buffer[CHUNK_LANES];
-    float means[CHUNK_LANES];
-    uint64_t sum = 0;
-    for (int64_t at = 0, size; at < lanes; at += size) {
-        size = lanes - at < CHUNK_LANES ? lanes - at : CHUNK_LANES;
-        float *out = at + size <= held ? mean + at : means;
-        unpack(packed + at * width / 8, size, width, is_signed, buffer);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < size; i++) {
-            const uint64_t value = ((uint64_t)(int64_t)buffer[i] << by) - base;
-            out[i] = (float)((double)(int64_t)value * factor);
-            sum += weights[at + i] * value;
-        }
-        for (int64_t i = 0; out == means && i < held - at; i++)
-            mean[at + i] = means[i];
-    }
-    return sum;
-}
-
-/* Unpacked and kernel_spread, of blocks of these numbers that are each somewhere, and times `factor` to their places in
- * `mean`, which has `size` elements; the sum of what each block's lanes stand for, times `weights`, to `sums`. */
-void kernel_average(const uint8_t *const *places, const int64_t *blocks, int64_t rows, int64_t lanes,
-                    const int64_t *shift, const int64_t *base, const double *factor, int width, int is_signed,
-                    const uint64_t *weights, int64_t size, float *mean, uint64_t *sums) {
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t first = blocks[row] * lanes, held = size < first ? 0 : size - first;
-        sums[row] = average(places[row], lanes, (int)shift[row], (uint64_t)base[row], factor[row], width, is_signed,
-                            weights, held, mean + first);
-    }
-}

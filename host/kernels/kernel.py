@@ -131,25 +131,6 @@ class Kernel:
         """Lanes of 32 bits of blocks at these addresses (B,), shape (B, lanes)."""
         return _unpacked(_at(places, 4 * lanes), 32, signed=True).reshape(-1, lanes).astype(np.int32)
 
-    def average(
-        self,
-        places: Addresses,
-        blocks: Integers,
-        shift: Integers,
-        factor: Floats64,
-        width: int,
-        *,
-        signed: bool,
-        votes: Integers | None,
-        weights: Weights,
-        mean: Floats,
-    ) -> Integers:
-        """unpack() and spread() of blocks of whole bytes at these addresses (B,), then averaged(); shifts and votes:
-        (B, 1)."""
-        lanes = _unpacked(_at(places, len(weights) * width // 8), width, signed=signed).reshape(-1, len(weights))
-        total = _spread(lanes if votes is None else _majority(lanes, votes), shift)
-        return self.averaged(total, blocks, factor, weights=weights, mean=mean)
-
     def averaged(
         self, total: Integers, blocks: Integers, factor: Floats64, *, weights: Weights, mean: Floats
     ) -> Integers:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Floats, Floats64, Integers, Values
-from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, Weights, mean_of
+from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
@@ -42,14 +42,6 @@ SIGNATURES: Signatures = {
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p]),
     "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p]),
     "kernel_gather": (None, [*ROWS, c_void_p]),
-    "kernel_average": (
-        None,
-        [
-            *(c_void_p, c_void_p, c_int64, c_int64),  # places, blocks
-            *(c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p),  # what they stand for, factors and weights
-            *(c_int64, c_void_p, c_void_p),  # mean, sums
-        ],
-    ),
 }
 
 
@@ -146,27 +138,6 @@ class NativeKernel(Kernel):
         found = np.empty((len(places), lanes), np.int32)
         self._library.kernel_gather(places.ctypes.data, *found.shape, found.ctypes.data)
         return found
-
-    def average(
-        self,
-        places: Addresses,
-        blocks: Integers,
-        shift: Integers,
-        factor: Floats64,
-        width: int,
-        *,
-        signed: bool,
-        votes: Integers | None,
-        weights: Weights,
-        mean: Floats,
-    ) -> Integers:
-        by, base = _lines(np.ascontiguousarray(shift, np.int64), votes)
-        factors, sums = np.ascontiguousarray(factor, np.float64), np.empty(len(places), np.int64)
-        blocks = np.ascontiguousarray(blocks, np.int64)
-        of = places.ctypes.data, blocks.ctypes.data, len(places), len(weights)
-        how = by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, weights.ctypes.data
-        self._library.kernel_average(*of, *how, mean.size, mean.ctypes.data, sums.ctypes.data)
-        return sums
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:
