@@ -208,11 +208,16 @@ static int enough(const struct port *port, double now) {
     return port->news_count >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
 }
 
+/* Whether fewer contributions wait than somebody asks for. */
+static int has_room(const struct port *port) {
+    return port->core->waiting_count + port->engine->pacer.count < port->wanted;
+}
+
 /* Make news_fd readable where there is something to say. */
 static void say(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
-    const int fewer = core->waiting_count + port->engine->pacer.count < port->wanted;
+    const int fewer = has_room(port);
     if (port->news_count && port->tell_by_s == INFINITY)
         port->tell_by_s = now + TELL_S;
     if (!(port->news_count && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
@@ -477,7 +482,7 @@ int64_t port_queued(const struct port *port) {
 
 /* Let the thread go on, which may have something to do. */
 static void leave_core(struct port *port) {
-    const int wake = port->core->instructions_count > 0 || port->wanted;
+    const int wake = port->core->instructions_count > 0 || has_room(port);
     pthread_mutex_unlock(&port->engine->lock);
     if (wake)
         signal_fd(port->engine->wake_fd);
