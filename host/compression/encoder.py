@@ -31,7 +31,7 @@ from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
 
-SLICE = 1 << 17
+SLICE = 1 << 18
 """Elements that are encoded at a time: the first are on their way while the others are still encoded."""
 
 FIRST_SLICE = 1 << 15
