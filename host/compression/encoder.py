@@ -285,8 +285,9 @@ class Encoder:
         """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
         ours = results.below(self._layout.blocks)
         self.ledger.settle(results.iteration, ours.blocks, ours.parts_of(self.ledger.rank))
-        told = {*results.numbers("lanes").tolist(), *hints.tolist()}
-        self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])
+        if len(self._codecs) > 1:
+            told = {*results.numbers("lanes").tolist(), *hints.tolist()}
+            self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])
         if self._rate is not None:
             counted = results.parts_of(self.ledger.rank) & 1 == 1
             for block, now in zip(results.blocks[counted].tolist(), times[counted].tolist(), strict=True):

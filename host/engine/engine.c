@@ -14,7 +14,7 @@
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
 enum { FEW = 8 }; /* a batch of closed blocks has at least this share of its full size, where more may close */
-enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many in flight answers gather so long from the first on, to be taken together */
+enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* of so many in flight answers gather so long, from the first one on */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
 #define TELL_S 5e-3        /* so long a block that has closed waits for others at most, to be told together */
