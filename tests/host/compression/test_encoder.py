@@ -180,7 +180,9 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
         for block in blocks:
             seen[block] = encoder.packed(block)
             settle(encoder, team.sum_up(block, [1]))
-    assert [len(blocks) for blocks in encoded] == [64, 128, SLICE // 512, 66], "the link does not wait for the first"
+    assert [len(blocks) for blocks in encoded] == [64, 128, 256, SLICE // 512, 66], (
+        "the link does not wait for the first"
+    )
     assert seen == {block: whole.packed(block) for block in whole.blocks}
     whole_end, end = (one.follow(BlockResults.of([]), 0) for one in (whole, encoder))
     assert whole_end.encoding is not None
