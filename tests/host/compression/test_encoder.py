@@ -225,6 +225,25 @@ def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> N
         team.finish(results)
 
 
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_a_mean_is_made_where_it_is_wanted_before_the_first_result(ratio: float) -> None:
+    team = Team(elements=4 * 512 - 7, codec="int8", ratio=ratio)
+    team.encode()
+    encoder, plan = team.encoders[0], team.encoders[0].plan
+    results = [team.sum_up(block, range(3)) for block in encoder.blocks]
+    whole = aggregate(encoder.follow(BlockResults.of(results), 0), team.coding, rank=0, average="gradients").mean
+    sums, out = Sums(team.coding, plan, "gradients"), np.full(4 * 512 - 7, np.nan, np.float32)
+    sums.into(out)
+    sums.add(BlockResults.of(results[:1]))
+    sums.into(np.empty_like(out))
+    assert sums.mean is out
+    sums.leave()
+    before = out.copy()
+    sums.add(BlockResults.of(results[1:]))
+    assert np.array_equal(out, before), "it is the caller's again"
+    assert sums.mean.tobytes() == whole.tobytes()
+
+
 def test_what_rests_makes_a_step_for_all_its_iterations() -> None:
     """Gradients are all alike here: the mean of the gradients in a sum is one of them."""
     team = Team(codec="int32", ratio=1 / 2, max_send_interval=4, elements=4 * 512)
