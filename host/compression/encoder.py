@@ -104,7 +104,7 @@ class Encoder:
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Entering | None = None
         self._packed_summary: dict[int, bytes] = {}  # by part
-        self._fresh: set[int] = set()
+        self._fresh = np.zeros(coding.layout.total, np.bool_)
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
 
@@ -130,7 +130,7 @@ class Encoder:
         self.ledger.begin(iteration)
         self.uses = self._wanted = self.plan.lanes
         self._packed_summary.clear()
-        self._fresh.clear()
+        self._fresh[:] = False
         self._error = None
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
@@ -217,7 +217,7 @@ class Encoder:
         self.enter_rest()
         if (summary_block := self._layout.summary) is not None:
             self._pack_summary()
-            self._fresh.add(summary_block)
+            self._fresh[summary_block] = True
             yield [summary_block]
 
     def _next_blocks(self, left: Integers, most: int) -> tuple[Integers, Integers]:
@@ -249,7 +249,7 @@ class Encoder:
     def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
         gradient = None if self._entering is None else self._entering.gradient
-        self._fresh.update(self.ledger.sending(iteration, blocks, lanes, scale, gradient=gradient).tolist())
+        self._fresh[self.ledger.sending(iteration, blocks, lanes, scale, gradient=gradient)] = True
         chosen = blocks[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
         return _squares(self.ledger.left_over(chosen, iteration), blocks.size * self._layout.elements)
 
@@ -324,7 +324,7 @@ class Encoder:
     @property
     def fresh(self) -> set[int]:
         """Blocks whose part 0 this process has encoded in this iteration."""
-        return self._fresh
+        return {*np.flatnonzero(self._fresh).tolist()}
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
         """An iteration is over, with all its results by block: the next one's plan is made of them.
