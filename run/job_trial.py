@@ -131,15 +131,24 @@ class JobTrial:
         late = late_joiners(self.config.event)
         for rank, (node, host) in enumerate(self._hosts):
             name = f"worker-{rank}"
-            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank), self._summed())
-            log = self.folder.log(name)
-            program = ProcessSpec(
-                name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT
-            )
+            argv, more = self._worker(commands, job, rank, host)
+            log, env = self.folder.log(name), {**ENVIRONMENT, **more}
+            program = ProcessSpec(name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
             self._processes.keep(program)
             if name not in late:
                 await self._processes.restart(program.name)
         self.view.begin()
+
+    def _worker(
+        self, commands: Commands, job: JobFolder, rank: int, host: EmulatedHost
+    ) -> tuple[list[str], dict[str, str]]:
+        """A worker's command line, and what its environment has beside every process's."""
+        metrics, torch = self.folder.metrics(rank), self.config.torch
+        if torch.script is None:
+            return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
+        argv = commands.torchrun(torch, rank, self.config.job.workers, self._addresses[0])
+        environment = commands.torch_environment(job.effective, rank, host, metrics)
+        return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def going_on(self) -> bool:
         """Whether a worker runs, or something is certain to be started while there is still something to do."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -130,8 +130,8 @@ class ElasticSteps:
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be done k of n, or would part the replicas."""
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        raise TorchError("a ZeroRedundancyOptimizer waits for all workers in every step: any other one is allowed")
+    if isinstance(optimizer, Joinable):
+        raise TorchError(f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
     if isinstance(scheduler, ReduceLROnPlateau):

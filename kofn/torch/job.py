@@ -1,5 +1,7 @@
 """A worker's membership in a job while PyTorch trains: the agent that reduces, the controller, the peers."""
 
+import ctypes
+import signal
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +18,9 @@ from kofn.torch.place import JobPlace
 from kofn.torch.replica import ModelReplica
 
 STOP_TIMEOUT_S = 30.0
+
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h."""
 
 
 class TorchJob(Protocol):
@@ -39,9 +44,10 @@ class TorchJob(Protocol):
 
 
 class ControlledJob:
-    """A TorchJob under a controller."""
+    """A TorchJob under a controller; the process ends with the torchrun that has started it."""
 
     def __init__(self, place: JobPlace) -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         self.config, self.rank, self.metrics = Config.load(place.config), place.rank, place.metrics
         workers = self.config.job.workers
         if place.rank >= workers:

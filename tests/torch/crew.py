@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,12 +113,38 @@ def crew(folder: Path, iterations: int, *, k: int = HOSTS, give_up_s: float = 20
         made.close()
 
 
+_making = threading.Lock()
+
+
+def parameters_of(model: torch.nn.Module) -> bytes:
+    return b"".join(each.detach().float().numpy().tobytes() for each in model.parameters())
+
+
+def ddp(make: Callable[[], torch.nn.Module], **given: Any) -> DistributedDataParallel:
+    """With the same parameters in each thread; in a group of one, where no other is given."""
+    with _making:
+        group_of_one()
+        torch.manual_seed(0)
+        module = make()
+    return DistributedDataParallel(module, **given)  # which may wait for other threads
+
+
 def group_of_one() -> None:
-    """For every model of this process."""
+    """For every model of this process that has no other group."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 
 
-def ddp(module: torch.nn.Module, **given: Any) -> DistributedDataParallel:
+def gloo_group(store: dist.Store, rank: int, size: int) -> Any:
+    """A thread's process group, among those of other threads; as init_process_group() would make it for a process."""
     group_of_one()
-    return DistributedDataParallel(module, **given)
+    group: Any = dist.ProcessGroup(store, rank, size)
+    backend = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(backend)
+    gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
+    group._register_backend(torch.device("cpu"), backend, gloo)
+    group._set_group_name(f"thread-{rank}")
+    world = dist.distributed_c10d._world
+    world.pg_map[group], world.pg_names[group] = ("gloo", store), f"thread-{rank}"
+    world.pg_group_ranks[group], world.pg_backend_config[group] = {0: rank}, "cpu:gloo"
+    return group
