@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from kofn.config.compress import CompressSection
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import AGE_WEIGHT, Treatment
+from kofn.config.late_rules import AGE_WEIGHT, RULES, Treatment
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
@@ -50,6 +50,9 @@ Average = Literal["gradients", "contributors"]
 
 SCRIPT = "script"
 """The model.workload of whoever trains by torch.script."""
+
+SCRIPT_RULE: LateGradient = "async"
+"""Its rule for late gradients, where none is given: PyTorch neither gives up a backward pass nor repeats one."""
 
 SWITCH = "switch"
 """The job.collective whose k a controller chooses."""
@@ -333,8 +336,8 @@ class TorchSection(Section, frozen=True):
     group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may come back
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
 
-    def check(self, workload: str, collective: str) -> None:
-        """That the script and nothing else is trained, with a ledger."""
+    def check(self, workload: str, collective: str, late: str) -> None:
+        """That the script and nothing else is trained, with a ledger, and by a rule that it can follow."""
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
             raise ConfigError(
@@ -343,6 +346,9 @@ class TorchSection(Section, frozen=True):
             )
         if self.script is not None and collective not in (SWITCH, "server"):
             raise ConfigError(f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed")
+        if self.script is not None and (RULES[late].gives_up or RULES[late].repeats):
+            allowed = ", ".join(name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats))
+            raise ConfigError(f"torch.script is given, policy.late_gradient is {late!r}: {allowed} are allowed")
 
 
 class RunSection(Section, frozen=True):
@@ -387,8 +393,15 @@ class Config(Section, frozen=True):
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
-        if self.torch.script is not None and self.model.workload is None:
+        if self.torch.script is not None:
+            self._become_scripted()
+
+    def _become_scripted(self) -> None:
+        """What the defaults are where a script trains."""
+        if self.model.workload is None:
             force_setattr(self, "model", replace(self.model, workload=SCRIPT))
+        if self.policy.late_gradient == "auto":
+            force_setattr(self, "policy", replace(self.policy, late_gradient=SCRIPT_RULE))
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -482,7 +495,7 @@ class Config(Section, frozen=True):
                 f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
-        self.torch.check(self.model.workload_name, self.job.collective)
+        self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient)
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:

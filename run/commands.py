@@ -10,7 +10,6 @@ from pathlib import Path
 from kofn.config.schema import JobSection, NetworkSection, TorchSection
 from kofn.host.wire.packet import PORT
 from kofn.results.folder import TrialFolder
-from kofn.run.network import EmulatedHost
 from kofn.switch.engine.faults import FaultRule
 
 MASTER_PORT = 29500
@@ -95,16 +94,16 @@ class Commands:
             *(str(torch.script), *torch.arguments),
         ]
 
-    def torch_environment(self, config: Path, rank: int, host: EmulatedHost, metrics: Path) -> dict[str, str]:
-        """What kofn.torch.place finds there, and where gloo's connections go."""
+    def torch_environment(self, config: Path, rank: int, node: str, address: str, metrics: Path) -> dict[str, str]:
+        """What kofn.torch.place finds at a host, and where gloo's connections go: the data network."""
         return {
             "KOFN_CONFIG": str(config.resolve()),
             "KOFN_RANK": str(rank),
             "KOFN_CONTROLLER": self.management(),
-            "KOFN_ADDRESS": host.management,
+            "KOFN_ADDRESS": address,
             "KOFN_METRICS": str(metrics.resolve()),
             "KOFN_CERTS": "" if self.certificates is None else str(self.certificates.resolve()),
-            "GLOO_SOCKET_IFNAME": host.interface,
+            "GLOO_SOCKET_IFNAME": f"{node}-eth0",
         }
 
     def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:

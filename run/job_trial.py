@@ -129,9 +129,9 @@ class JobTrial:
             node, host = self._hosts[rank]
             await self._network.shape(node, host.mbps)
         late = late_joiners(self.config.event)
-        for rank, (node, host) in enumerate(self._hosts):
+        for rank, (node, _) in enumerate(self._hosts):
             name = f"worker-{rank}"
-            argv, more = self._worker(commands, job, rank, host)
+            argv, more = self._worker(commands, job, rank)
             log, env = self.folder.log(name), {**ENVIRONMENT, **more}
             program = ProcessSpec(name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
             self._processes.keep(program)
@@ -139,15 +139,13 @@ class JobTrial:
                 await self._processes.restart(program.name)
         self.view.begin()
 
-    def _worker(
-        self, commands: Commands, job: JobFolder, rank: int, host: EmulatedHost
-    ) -> tuple[list[str], dict[str, str]]:
+    def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
         """A worker's command line, and what its environment has beside every process's."""
-        metrics, torch = self.folder.metrics(rank), self.config.torch
+        (node, host), metrics, torch = self._hosts[rank], self.folder.metrics(rank), self.config.torch
         if torch.script is None:
             return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
         argv = commands.torchrun(torch, rank, self.config.job.workers, self._addresses[0])
-        environment = commands.torch_environment(job.effective, rank, host, metrics)
+        environment = commands.torch_environment(job.effective, rank, node, host.management, metrics)
         return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def going_on(self) -> bool:
