@@ -341,11 +341,13 @@ class TorchSection(Section, frozen=True):
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
             raise ConfigError(
-                f"torch.script is {given}, model.workload is {workload!r}: both are allowed where that is {SCRIPT!r}, or"
-                " neither"
+                f"torch.script is {given}, model.workload is {workload!r}: {SCRIPT!r} is allowed with a script, and"
+                " only then"
             )
         if self.script is not None and collective not in (SWITCH, "server"):
-            raise ConfigError(f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed")
+            raise ConfigError(
+                f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed"
+            )
         if self.script is not None and (RULES[late].gives_up or RULES[late].repeats):
             allowed = ", ".join(name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats))
             raise ConfigError(f"torch.script is given, policy.late_gradient is {late!r}: {allowed} are allowed")

@@ -28,6 +28,8 @@ for step in range(1, 201):
     optimizer.step()
     if step % 50 == 0 and dist.get_rank() == 0:
         guessed = model.module(torch.from_numpy(data.held_out.images)).argmax(dim=1).numpy()
-        print(f"step {step}: loss {loss.item():.4f}, accuracy {(guessed == data.held_out.labels).mean():.1%}", flush=True)
+        print(
+            f"step {step}: loss {loss.item():.4f}, accuracy {(guessed == data.held_out.labels).mean():.1%}", flush=True
+        )
 
 dist.destroy_process_group()

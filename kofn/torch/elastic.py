@@ -25,8 +25,7 @@ Callback = Callable[[], object]
 
 
 class ElasticSteps:
-    """All steps of `optimizer` in a session; the user calls step() once after each backward pass, elastic() says how.
-    """
+    """All steps of `optimizer` in a session, of which the user makes one after each backward pass; see elastic()."""
 
     def __init__(
         self,
@@ -99,14 +98,13 @@ class ElasticSteps:
             self._session.applied(update, own)
         self._epoch = None if self._scheduler is None else self._scheduler.last_epoch
 
-    @torch.no_grad()
     def _fill(self, mean: Floats) -> None:
         """As DDP leaves it, in the same memory where there is some."""
         for parameter, part in self._session.layout.parts(mean):
             if parameter.grad is None:
                 parameter.grad = part.clone()
             else:
-                parameter.grad.copy_(part)
+                parameter.grad.detach().copy_(part)
 
     # -- what would part the replicas
 
@@ -123,15 +121,17 @@ class ElasticSteps:
             for parameter, part in self._session.layout.parts(update.mean):
                 if parameter.grad is None or not torch.equal(parameter.grad, part):
                     raise TorchError(
-                        "a gradient was changed between backward() and step(), by clipping or a GradScaler: what is done"
-                        " to every mean is elastic()'s before_step, so that all workers do it in every iteration"
+                        "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s"
+                        " before_step does what all workers do to every mean"
                     )
 
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be done k of n, or would part the replicas."""
     if isinstance(optimizer, Joinable):
-        raise TorchError(f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed")
+        raise TorchError(
+            f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
     if isinstance(scheduler, ReduceLROnPlateau):
@@ -142,9 +142,7 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
         raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
 
 
-def named_parts(
-    optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]
-) -> dict[str, Stateful]:
+def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]) -> dict[str, Stateful]:
     """What a replica is made of beside the parameters."""
     parts: dict[str, Stateful] = {"optimizer": optimizer}
     if scheduler is not None:

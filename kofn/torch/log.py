@@ -87,4 +87,3 @@ class IterationLog:
         assert step.work is not None
         spent_s = time.monotonic() - begun.ready_s
         return report_of_updates(step, step.work, list(updates), self._direction, spent_s, begun.decision)
-

@@ -93,13 +93,12 @@ class ModelReplica:
         self.iteration = state.iteration
 
     def _arrays(self) -> Arrays:
-        named = {"parameters": self.layout.values(), "results": self.results.copy(), "note": self.note.copy()}
+        named: Arrays = {"parameters": self.layout.values(), "results": self.results.copy(), "note": self.note.copy()}
         return named | self._plan.to_arrays()
 
-    @torch.no_grad()
     def _take(self, arrays: Arrays) -> None:
-        for parameter, values in self.layout.parts(arrays["parameters"]):
-            parameter.copy_(values)
+        for parameter, values in self.layout.parts(arrays["parameters"].astype(np.float32, copy=False)):
+            parameter.detach().copy_(values)
         self.results[:], self.note[:] = arrays["results"], arrays["note"]
         self._plan = Plan.from_arrays(arrays)
 

@@ -83,8 +83,9 @@ def test_clipping_and_a_moving_average_are_of_every_iteration(tmp_path: Path) ->
     def train(job: SwitchedJob) -> Trained:
         worker = Trained(job, OPTIMIZERS["AdamW"])
         worker.average = average = AveragedModel(worker.model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        after = {"after_step": lambda: average.update_parameters(worker.model.module), "also": [average]}
-        return worker.run(before_step=worker.clip, **after)
+        return worker.run(
+            before_step=worker.clip, after_step=lambda: average.update_parameters(worker.model.module), also=[average]
+        )
 
     averages = [parameters_of(each.average) for each in trained(tmp_path, train)[1]]
     assert averages == [averages[0]] * HOSTS
@@ -108,5 +109,7 @@ def test_another_worker_can_go_on_from_a_replica(tmp_path: Path) -> None:
     assert session.iteration == given.iteration == made.first + ITERATIONS - 1
     assert parameters_of(fresh.model) == parameters_of(workers[0].model)
     assert scheduler.last_epoch == ITERATIONS
-    moments = [[state["exp_avg"].sum().item() for state in each.optimizer.state.values()] for each in (fresh, workers[0])]
+    moments = [
+        [state["exp_avg"].sum().item() for state in each.optimizer.state.values()] for each in (fresh, workers[0])
+    ]
     assert moments[0] == moments[1]

@@ -127,7 +127,7 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> list[float]:
         model = ddp(layers, bucket_cap_mb=0.01)
         session = kofn.torch.ddp_hook(model, job=job)
-        last, waited = model.module[-1].bias, []
+        last, waited = model.module[-1].bias, list[float]()
 
         def wait(module: nn.Module, *gradients: Any) -> None:
             if session.iteration >= crewed.first:  # buckets are made anew after the first iteration
