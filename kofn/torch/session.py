@@ -137,6 +137,8 @@ class Session:
         self.check()
         if self.replica.parts is None:
             self._settle()
+        elif self.model._join_config.enable:
+            raise TorchError("join() waits for all workers before every forward pass: session.done() ends the loop")
 
     def check(self) -> None:
         """Raise the first error, if there is one."""
