@@ -31,6 +31,9 @@ from kofn.switch.engine.faults import FaultRule
 PROGRESS_S = 60.0
 """A trial in which no worker finishes an iteration for so long is given up."""
 
+SCRIPT_S = 60.0
+"""More, where a script does what it wants between iterations: PyTorch alone takes long to import."""
+
 
 class JobTrial:
     """A job's part of a trial.
@@ -275,7 +278,8 @@ class JobTrial:
         slowest_ms = max((entry.mean_ms + (entry.compute_ms or 0.0) for entry in self.config.straggler), default=0.0)
         slowest_ms += sum(shock.blocking_ms for shock in self.config.shock)
         delay_s = max((event.after_s for event in self.config.event), default=0.0)
-        limit_s = max(PROGRESS_S + delay_s, 20 * slowest_ms / 1e3)
+        limit_s = PROGRESS_S + (SCRIPT_S if self.config.torch.script else 0.0)
+        limit_s = max(limit_s + delay_s, 20 * slowest_ms / 1e3)
         if time.monotonic() - self.view.last_news > limit_s:
             raise RunError(
                 f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "
