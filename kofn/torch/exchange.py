@@ -7,6 +7,7 @@ as the agent gives up when nothing moves for long (host/agent/iteration_wait.py)
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -50,10 +51,9 @@ class GradientExchange:
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Put values, flat, of any dtype, at these ranges; their means, in the same dtype."""
         gradient: Floats = values.detach().float().numpy()
-        at = 0
-        for begin, end in ranges:
+        starts = accumulate((end - begin for begin, end in ranges), initial=0)
+        for (begin, end), at in sorted(zip(ranges, starts, strict=False)):  # the first elements leave first
             self._stream.pieces.put(begin, gradient[at : at + end - begin])
-            at += end - begin
         means = torch.futures.Future[torch.Tensor]()
         self._deliverer.submit(_deliver, self._stream, ranges, values.dtype, means)
         return means
