@@ -76,7 +76,9 @@ def _torch() -> Iterator[str]:
         text = _with_code(ast.get_docstring(functions[name]) or "")
         yield from (f"## kofn.torch.{name}", f"```text\nkofn.torch.{name}{written(functions[name])}\n```", text)
     (session,) = (one for one in _parsed("session.py") if isinstance(one, ast.ClassDef) and one.name == "Session")
-    members = {one.name: ast.get_docstring(one) or "" for one in reversed(session.body) if isinstance(one, ast.FunctionDef)}
+    members = {
+        one.name: ast.get_docstring(one) or "" for one in reversed(session.body) if isinstance(one, ast.FunctionDef)
+    }
     rows = [[f"`{name}`", members[name].replace("\n", " ")] for name in OF_SESSION]
     rows = [["`rank`, `workers`", "Who this worker is, from 0, among how many."], *rows]
     yield from ("## kofn.torch.Session", ast.get_docstring(session) or "", table(["member", ""], rows))

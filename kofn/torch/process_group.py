@@ -117,9 +117,7 @@ class SwitchGroup(dist.ProcessGroup):
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
-    ) -> Any:
+    def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = zip(outputs, given, strict=True)
         return _joined([self.all_gather_single(*pair, opts) for pair in pairs], list(outputs))
 
@@ -137,7 +135,9 @@ class SwitchGroup(dist.ProcessGroup):
         (tensor, *more), root = tensors, options.rootRank
         if more or not self._carries(tensor):
             return self._by_gloo("broadcast", tensors, options)
-        return self._do("broadcast", lambda one: one.broadcast(_array(tensor), root=root, name=self.group_name), [tensor])
+        return self._do(
+            "broadcast", lambda one: one.broadcast(_array(tensor), root=root, name=self.group_name), [tensor]
+        )
 
     def barrier(self, opts: Any = None) -> Any:
         if self._communicator is None:

@@ -2,14 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 
 from tests.host.collectives.switched import close_all
-
-if find_spec("torch") is None:
-    collect_ignore_glob = ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,10 +3,15 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
