@@ -238,7 +238,8 @@ class Encoder:
         """Of what is left what may leave before its first: others would take the room that this one needs."""
         blocks = self.plan.blocks
         last = min(int(np.searchsorted(blocks, left[0])) + self.window, blocks.size) - 1
-        return left[left <= blocks[last]]
+        near: Integers = left[left <= blocks[last]]
+        return near
 
     def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
         """What waits in those of the plan's blocks that are `open`, as another part of the contribution.

@@ -18,14 +18,7 @@ import ml_dtypes
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    ReduceScatterOptions,
-    _create_work_from_future,
-)
+from torch import Tensor
 
 from kofn.host.collectives.call import Array, Op
 from kofn.host.collectives.communicator import Communicator
@@ -36,11 +29,11 @@ FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 DTYPES = (*FLOATING, torch.int32, torch.int64)
 
+c10d = torch._C._distributed_c10d
+
 GLOO = dist.ProcessGroup.BackendType.GLOO
 
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
-
-Tensor = torch.Tensor
 
 
 def use(communicator: Communicator) -> None:
@@ -48,7 +41,7 @@ def use(communicator: Communicator) -> None:
     _used.set(communicator)
 
 
-class SwitchGroup(dist.ProcessGroup):
+class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
     """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -78,22 +71,22 @@ class SwitchGroup(dist.ProcessGroup):
     # -- sums
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        options = opts or AllreduceOptions()
+        options = opts or c10d.AllreduceOptions()
         (tensor, *more), op = tensors, _op(options.reduceOp)
-        if more or not self._sums(tensor, op):
+        if more or op is None or not self._sums(tensor, op):
             return self._by_gloo("allreduce", tensors, options)
         return self._do("allreduce", lambda one: one.all_reduce(_array(tensor), op=op, name=self.group_name), [tensor])
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        options = opts or AllreduceOptions()
+        options = opts or c10d.AllreduceOptions()
         if not all(self._sums(tensor, _op(options.reduceOp)) for tensor in tensors):
             return self._by_gloo("allreduce_coalesced", tensors, options)
         return _joined([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        options = opts or ReduceScatterOptions()
+        options = opts or c10d.ReduceScatterOptions()
         op = _op(options.reduceOp)
-        if not self._sums(given, op):
+        if op is None or not self._sums(given, op):
             return self._by_gloo("reduce_scatter_single", output, given, options)
         rows = _array(given).reshape(self._size, -1)
         return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
@@ -112,7 +105,7 @@ class SwitchGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         if not self._carries(given):
-            return self._by_gloo("all_gather_single", output, given, opts or AllgatherOptions())
+            return self._by_gloo("all_gather_single", output, given, opts or c10d.AllgatherOptions())
         return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
 
     _allgather_base = all_gather_single
@@ -127,11 +120,11 @@ class SwitchGroup(dist.ProcessGroup):
         (tensor, *more), parts = given, outputs[0]
         alike = all(part.shape == tensor.shape and part.dtype == tensor.dtype for part in parts)
         if more or not alike or not self._carries(tensor):
-            return self._by_gloo("allgather", outputs, given, opts or AllgatherOptions())
+            return self._by_gloo("allgather", outputs, given, opts or c10d.AllgatherOptions())
         return self._do("all_gather", lambda one: one.all_gather(_array(tensor), name=self.group_name), parts)
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        options = opts or BroadcastOptions()
+        options = opts or c10d.BroadcastOptions()
         (tensor, *more), root = tensors, options.rootRank
         if more or not self._carries(tensor):
             return self._by_gloo("broadcast", tensors, options)
@@ -141,7 +134,7 @@ class SwitchGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Any:
         if self._communicator is None:
-            return self._by_gloo("barrier", opts or BarrierOptions())
+            return self._by_gloo("barrier", opts or c10d.BarrierOptions())
         return self._do("barrier", lambda one: one.barrier(name=self.group_name), [])
 
     # -- which way
@@ -174,7 +167,7 @@ class SwitchGroup(dist.ProcessGroup):
                 future.set_exception(error)
 
         begin(self._communicator).add_done_callback(done)
-        return _create_work_from_future(future)
+        return c10d._create_work_from_future(future)
 
 
 def _delegate(name: str) -> Callable[..., Any]:
@@ -201,9 +194,9 @@ def _op(given: Any) -> Op | None:
 def _array(tensor: Tensor) -> Array:
     """Of the same memory where it is contiguous."""
     flat = tensor.detach().contiguous()
-    if flat.dtype == torch.bfloat16:
-        return flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(flat.numpy())
+    brain = flat.dtype == torch.bfloat16
+    array: Array = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if brain else flat.numpy()
+    return array
 
 
 def _tensor(array: Array) -> Tensor:
@@ -224,7 +217,7 @@ def _fill(targets: Sequence[Tensor], result: Array) -> None:
 def _joined(works: Sequence[Any], tensors: list[Tensor]) -> Any:
     """Done when all are."""
     every = torch.futures.collect_all([work.get_future() for work in works])
-    return _create_work_from_future(every.then(lambda done: [one.value() for one in done.value()] and tensors))
+    return c10d._create_work_from_future(every.then(lambda done: [one.value() for one in done.value()] and tensors))
 
 
 dist.Backend.register_backend("kofn", SwitchGroup, devices=["cpu"])

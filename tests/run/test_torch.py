@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch"),
 ]
 
-TOGETHER = f"""
+TOGETHER = """
 [run]
 trials = ["all"]
 max_iterations = 200
@@ -28,8 +28,6 @@ max_iterations = 200
 workers = 2
 [model]
 compute_ms = 0
-[torch]
-script = "{EXAMPLES / "digits_ddp.py"}"
 """
 
 APART = f"""
@@ -57,7 +55,7 @@ def trial(run: RealRun) -> dict[str, Any]:
 
 
 def test_ddp_in_one_process_group(tmp_path: Path) -> None:
-    with RealRun(tmp_path, config=TOGETHER) as run:
+    with RealRun(tmp_path, "--torch", str(EXAMPLES / "digits_ddp.py"), config=TOGETHER) as run:
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []
         found = trial(run)

@@ -33,7 +33,7 @@ TIMEOUT = timedelta(seconds=5)
 Join = Callable[[int], Communicator]
 
 
-class OnKofn(TestCase, DistributedTest._DistTestBase):  # type: ignore[misc]  # neither has types
+class OnKofn(TestCase, DistributedTest._DistTestBase):
     """One rank's."""
 
     rank: int

@@ -240,11 +240,11 @@ def test_steps_without_gradients_and_batch_statistics(tmp_path: Path) -> None:
             optimizer.step()
         with pytest.raises(kofn.torch.TorchError, match="is given a closure"):
             optimizer.step(lambda: 0.0)
-        with pytest.raises(kofn.torch.TorchError, match="join\\(\\) waits for all workers"), model.join():
-            model(SEED)
         model(SEED).sum().backward()
         with pytest.raises(kofn.torch.TorchError, match="num_batches_tracked changes while a gradient is computed"):
             optimizer.step()
+        with pytest.raises(kofn.torch.TorchError, match="join\\(\\) waits for all workers"), model.join():
+            model(SEED)
 
     with crew(tmp_path, 3) as made:
         made.all(run)
