@@ -520,6 +520,8 @@ class Config(Section, frozen=True):
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
+        if self.cpu and self.torch.script is not None:
+            raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
         for cpu in self.cpu:
             self._check_ranks(cpu.workers, "cpu.workers")
             cpu.check()

@@ -61,6 +61,10 @@ BAD = [
     ),
     ("[torch]\nscript = 'train.py'\ngroup = 'all'", "torch.group is 'all'"),
     (
+        "[torch]\nscript = 'train.py'\n[[cpu]]\nworkers = [0]\nshare = 0.5",
+        "cpu is given, and torch.script: one of them is allowed",
+    ),
+    (
         "[job]\ncollective = 'mesh'",
         f"job.collective is 'mesh': {', '.join(COLLECTIVES.names)} or module:Name is allowed",
     ),
