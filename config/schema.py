@@ -8,6 +8,7 @@ says what is allowed.  This module knows nothing of processes, sockets or traini
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -336,8 +337,8 @@ class TorchSection(Section, frozen=True):
     group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may come back
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
 
-    def check(self, workload: str, collective: str, late: str) -> None:
-        """That the script and nothing else is trained, with a ledger, and by a rule that it can follow."""
+    def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"]) -> None:
+        """That the script and nothing else is trained, with a ledger, and with what it can follow."""
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
             raise ConfigError(
@@ -348,6 +349,8 @@ class TorchSection(Section, frozen=True):
             raise ConfigError(
                 f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed"
             )
+        if self.script is not None and cpu:
+            raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
         if self.script is not None and (RULES[late].gives_up or RULES[late].repeats):
             allowed = ", ".join(name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats))
             raise ConfigError(f"torch.script is given, policy.late_gradient is {late!r}: {allowed} are allowed")
@@ -497,7 +500,7 @@ class Config(Section, frozen=True):
                 f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
-        self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient)
+        self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient, self.cpu)
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:
@@ -520,8 +523,6 @@ class Config(Section, frozen=True):
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
-        if self.cpu and self.torch.script is not None:
-            raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
         for cpu in self.cpu:
             self._check_ranks(cpu.workers, "cpu.workers")
             cpu.check()

@@ -14,6 +14,7 @@ from tests.run.real_run import RealRun
 EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
@@ -66,7 +67,6 @@ def test_ddp_in_one_process_group(tmp_path: Path) -> None:
     assert float(last.rpartition(" ")[2].rstrip("%")) > 93
 
 
-@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) -> None:
     with RealRun(tmp_path, config=APART) as run:
