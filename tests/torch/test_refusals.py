@@ -205,10 +205,17 @@ def test_another_model_at_one_worker(other: Any, words: str, tmp_path: Path) -> 
     assert all(words in each for each in (found[0], found[2]))
 
 
+def unscale(optimizer: torch.optim.Optimizer) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(optimizer)
+
+
 @pytest.mark.parametrize(
     ("between", "words"),
     [
         (lambda model, scheduler: nn.utils.clip_grad_norm_(model.parameters(), 1e-6), "by clipping or a GradScaler"),
+        (lambda model, scheduler: unscale(scheduler.optimizer), "by clipping or a GradScaler"),
         (lambda model, scheduler: scheduler.step(), "the scheduler was stepped"),
     ],
 )
