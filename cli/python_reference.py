@@ -1,10 +1,11 @@
-"""docs/reference/python.md: what `import kofn` gives, and the columns of the data frames."""
+"""docs/reference/python.md: what `import kofn` and `import kofn.torch` give, and the columns of the data frames."""
 
 import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import kofn
@@ -36,6 +37,11 @@ CALLS = ("all_reduce", "begin", "reduce_scatter", "all_gather", "broadcast", "ba
 PIECES = ("put", "priority", "wait", "result")
 """Of a StreamedGradient."""
 
+TORCH = Path(kofn.__file__).parent / "torch"
+"""Read, not imported: PyTorch may not be there."""
+
+OF_SESSION = ("iteration", "done", "loss", "close")
+
 
 def python() -> str:
     lines = ["# Python", INTRODUCTION]
@@ -47,6 +53,7 @@ def python() -> str:
         for name in names:
             call = getattr(kind, name)
             lines += [f"### {name}", f"```text\n{name}{signature(call)}\n```", inspect.getdoc(call) or ""]
+    lines += list(_torch())
     lines += [
         "## Data frames",
         "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",
@@ -62,16 +69,46 @@ def meaning(column: Column) -> str:
     return next(said[column.field] for kind in column.kind.__mro__ if column.field in (said := comments(kind)))
 
 
+def _torch() -> Iterator[str]:
+    """kofn.torch's functions, and its Session."""
+    functions = {one.name: one for one in _parsed("attach.py") if isinstance(one, ast.FunctionDef)}
+    for name in ("ddp_hook", "elastic"):
+        text = _with_code(ast.get_docstring(functions[name]) or "")
+        yield from (f"## kofn.torch.{name}", f"```text\nkofn.torch.{name}{written(functions[name])}\n```", text)
+    (used,) = (one for one in _parsed("process_group.py") if isinstance(one, ast.FunctionDef) and one.name == "use")
+    yield from ("## kofn.torch.use", f"```text\nkofn.torch.use{written(used)}\n```", ast.get_docstring(used) or "")
+    (session,) = (one for one in _parsed("session.py") if isinstance(one, ast.ClassDef) and one.name == "Session")
+    members = {
+        one.name: ast.get_docstring(one) or "" for one in reversed(session.body) if isinstance(one, ast.FunctionDef)
+    }
+    rows = [[f"`{name}`", members[name].replace("\n", " ")] for name in OF_SESSION]
+    rows = [["`rank`, `workers`", "Who this worker is, from 0, among how many."], *rows]
+    yield from ("## kofn.torch.Session", ast.get_docstring(session) or "", table(["member", ""], rows))
+
+
+def _parsed(name: str) -> list[ast.stmt]:
+    return ast.parse((TORCH / name).read_text()).body
+
+
 def _text(kind: type) -> str:
+    return _with_code(inspect.getdoc(kind) or "")
+
+
+def _with_code(text: str) -> str:
     """A docstring whose indented lines are code."""
-    text = inspect.getdoc(kind) or ""
     return re.sub(r"(?m)((?:^    .*\n)+)", lambda code: f"```python\n{textwrap.dedent(code[1])}```\n", text)
 
 
 def signature(function: Callable[..., Any]) -> str:
     """As it is written, a parameter a line, without self."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    assert isinstance(definition, ast.FunctionDef) and definition.returns
+    assert isinstance(definition, ast.FunctionDef)
+    return written(definition)
+
+
+def written(definition: ast.FunctionDef) -> str:
+    """The signature of a function that is not imported."""
+    assert definition.returns
     arguments = definition.args
     positional = arguments.posonlyargs + arguments.args
     defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults

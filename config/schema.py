@@ -8,6 +8,7 @@ says what is allowed.  This module knows nothing of processes, sockets or traini
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,7 +19,7 @@ from msgspec.structs import force_setattr, replace
 
 from kofn.config.compress import CompressSection
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import AGE_WEIGHT, Treatment
+from kofn.config.late_rules import AGE_WEIGHT, RULES, Treatment
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
@@ -47,6 +48,12 @@ CLASSES = 10
 """Of the images that workers train on: the ten digits."""
 
 Average = Literal["gradients", "contributors"]
+
+SCRIPT = "script"
+"""The model.workload of whoever trains by torch.script."""
+
+SCRIPT_RULE: LateGradient = "async"
+"""Its rule for late gradients, where none is given: PyTorch neither gives up a backward pass nor repeats one."""
 
 SWITCH = "switch"
 """The job.collective whose k a controller chooses."""
@@ -322,6 +329,33 @@ class CpuSection(Section, frozen=True):
             raise ConfigError("cpu.workers is empty: one or more numbers are allowed")
 
 
+class TorchSection(Section, frozen=True):
+    """A script in PyTorch that torchrun starts at each worker, in place of kofn's own training."""
+
+    script: str | None = None  # from the TOML file on; None: model.workload is trained
+    arguments: tuple[str, ...] = ()  # of the script
+    group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may come back
+    max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
+
+    def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"]) -> None:
+        """That the script and nothing else is trained, with a ledger, and with what it can follow."""
+        if (self.script is not None) != (workload == SCRIPT):
+            given = "given" if self.script is not None else "not given"
+            raise ConfigError(
+                f"torch.script is {given}, model.workload is {workload!r}: {SCRIPT!r} is allowed with a script, and"
+                " only then"
+            )
+        if self.script is not None and collective not in (SWITCH, "server"):
+            raise ConfigError(
+                f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed"
+            )
+        if self.script is not None and cpu:
+            raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
+        if self.script is not None and (RULES[late].gives_up or RULES[late].repeats):
+            allowed = ", ".join(name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats))
+            raise ConfigError(f"torch.script is given, policy.late_gradient is {late!r}: {allowed} are allowed")
+
+
 class RunSection(Section, frozen=True):
     """What is done: trials over the same seed and stragglers, one after another."""
 
@@ -350,6 +384,7 @@ class Config(Section, frozen=True):
     compress: CompressSection = CompressSection()
     policy: PolicySection = PolicySection()
     model: ModelSection = ModelSection()
+    torch: TorchSection = TorchSection()
     straggler: tuple[StragglerSection, ...] = ()
     shock: tuple[ShockSection, ...] = ()
     shard: tuple[ShardSection, ...] = ()
@@ -359,10 +394,19 @@ class Config(Section, frozen=True):
     event: tuple[EventSection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Passes are always known: where the switch does not sum, nothing chooses k."""
+        """Trials are always known: where the switch does not sum, nothing chooses k.  A script is the workload."""
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
+        if self.torch.script is not None:
+            self._become_scripted()
+
+    def _become_scripted(self) -> None:
+        """What the defaults are where a script trains."""
+        if self.model.workload is None:
+            force_setattr(self, "model", replace(self.model, workload=SCRIPT))
+        if self.policy.late_gradient == "auto":
+            force_setattr(self, "policy", replace(self.policy, late_gradient=SCRIPT_RULE))
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -423,7 +467,13 @@ class Config(Section, frozen=True):
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
         modules = self.job.modules and str((folder / self.job.modules).resolve())
         look_in(modules or str(folder.resolve()))
-        return replace(self, model=replace(model, **there), job=replace(self.job, modules=modules))
+        script = self.torch.script and str((folder / self.torch.script).resolve())
+        return replace(
+            self,
+            model=replace(model, **there),
+            job=replace(self.job, modules=modules),
+            torch=replace(self.torch, script=script),
+        )
 
     def at_home(self, folder: Path) -> Self:
         """With the folder of its file in it, where it names modules: for processes that read it elsewhere."""
@@ -450,6 +500,7 @@ class Config(Section, frozen=True):
                 f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
+        self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient, self.cpu)
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:

@@ -13,8 +13,9 @@ from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.recorder import Recorder
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.membership.member import Member
+from kofn.host.membership.member import HeldReplica, Member
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.training.loop import Training
 from kofn.host.training.metrics import Metrics
@@ -64,7 +65,7 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
     recorder = Recorder(training.coding) if config.run.record else None
     reducer = _reducer(config, place, training, ledger_file, recorder)
     metrics, loop = Metrics(metrics_path), EventLoop()
-    member = loop.run(_member(config, place, reducer, training, certs))
+    member = loop.run(member_of(config, place, reducer, training.replica, certs))
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
@@ -85,11 +86,18 @@ def _reducer(
     if not collective.ledger:
         connect = partial(collective.connect, place.rank, place.workers, config.job.id)
         return PeerToPeer(connect, training.coding.planner.first())
+    return agent_of(config, place, training.coding, ledger_file, recorder)
+
+
+def agent_of(
+    config: Config, place: WorkerPlace, coding: JobCoding, ledger_file: Path, recorder: Recorder | None = None
+) -> Agent:
+    """Whose packets a switch or a server sums; its ledger is in this file."""
     return Agent(
         config.job,
         rank=place.rank,
-        coding=training.coding,
-        transport=_transport(config, place, training.coding.layout),
+        coding=coding,
+        transport=_transport(config, place, coding.layout),
         compress=config.compress,
         ledger_file=ledger_file,
         average=config.model.average,
@@ -110,13 +118,13 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
     return Transport(place.service, sending=sending, receiving=receiving, pace=pace, port=collective.port)
 
 
-async def _member(
-    config: Config, place: WorkerPlace, reducer: Reducer, training: Training, certs: Path | None
+async def member_of(
+    config: Config, place: WorkerPlace, reducer: Reducer, replica: HeldReplica, certs: Path | None
 ) -> Member:
     """The member, made where it will live: on the event loop."""
     return Member(
         reducer,
-        training.replica,
+        replica,
         job=config.job.id,
         rank=place.rank,
         address=place.address,

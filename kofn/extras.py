@@ -4,6 +4,7 @@ EXTRAS = {
     "cryptography": "certs",
     "jinja2": "plots",
     "matplotlib": "plots",
+    "ml_dtypes": "torch",
     "mpi4py": "mpi",
     "prometheus_client": "web",
     "pyarrow": "parquet",

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
-from kofn.config.schema import JobSection, NetworkSection
+from kofn.config.schema import JobSection, NetworkSection, TorchSection
 from kofn.host.wire.packet import PORT
 from kofn.results.folder import TrialFolder
 from kofn.switch.engine.faults import FaultRule
+
+MASTER_PORT = 29500
+"""Where torchrun's workers meet: its own default."""
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),  # workers share this machine's cores
@@ -76,6 +79,32 @@ class Commands:
             *summed,
             *self._certs(),
         ]
+
+    def torchrun(self, torch: TorchSection, rank: int, workers: int, master: str) -> list[str]:
+        """A worker's script; `master`: the address where all of one process group meet."""
+        together = torch.group == "job"
+        return [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--nnodes", str(workers if together else 1)),
+            *("--node-rank", str(rank if together else 0)),
+            *("--nproc-per-node", "1"),
+            *("--master-addr", master if together else "127.0.0.1"),
+            *("--master-port", str(MASTER_PORT)),
+            *("--max-restarts", str(torch.max_restarts)),
+            *(str(torch.script), *torch.arguments),
+        ]
+
+    def torch_environment(self, config: Path, rank: int, node: str, address: str, metrics: Path) -> dict[str, str]:
+        """What kofn.torch.place finds at a host, and where gloo's connections go: the data network."""
+        return {
+            "KOFN_CONFIG": str(config.resolve()),
+            "KOFN_RANK": str(rank),
+            "KOFN_CONTROLLER": self.management(),
+            "KOFN_ADDRESS": address,
+            "KOFN_METRICS": str(metrics.resolve()),
+            "KOFN_CERTS": "" if self.certificates is None else str(self.certificates.resolve()),
+            "GLOO_SOCKET_IFNAME": f"{node}-eth0",
+        }
 
     def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
         """A parameter server at this address, for workers at these."""

@@ -31,6 +31,9 @@ from kofn.switch.engine.faults import FaultRule
 PROGRESS_S = 60.0
 """A trial in which no worker finishes an iteration for so long is given up."""
 
+SCRIPT_S = 60.0
+"""More, where a script does what it wants between iterations: PyTorch alone takes long to import."""
+
 
 class JobTrial:
     """A job's part of a trial.
@@ -129,17 +132,24 @@ class JobTrial:
             node, host = self._hosts[rank]
             await self._network.shape(node, host.mbps)
         late = late_joiners(self.config.event)
-        for rank, (node, host) in enumerate(self._hosts):
+        for rank, (node, _) in enumerate(self._hosts):
             name = f"worker-{rank}"
-            argv = commands.worker(job.effective, rank, host.management, self.folder.metrics(rank), self._summed())
-            log = self.folder.log(name)
-            program = ProcessSpec(
-                name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT
-            )
+            argv, more = self._worker(commands, job, rank)
+            log, env = self.folder.log(name), {**ENVIRONMENT, **more}
+            program = ProcessSpec(name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
             self._processes.keep(program)
             if name not in late:
                 await self._processes.restart(program.name)
         self.view.begin()
+
+    def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
+        """A worker's command line, and what its environment has beside every process's."""
+        (node, host), metrics, torch = self._hosts[rank], self.folder.metrics(rank), self.config.torch
+        if torch.script is None:
+            return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
+        argv = commands.torchrun(torch, rank, self.config.job.workers, self._addresses[0])
+        environment = commands.torch_environment(job.effective, rank, node, host.management, metrics)
+        return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def going_on(self) -> bool:
         """Whether a worker runs, or something is certain to be started while there is still something to do."""
@@ -268,7 +278,8 @@ class JobTrial:
         slowest_ms = max((entry.mean_ms + (entry.compute_ms or 0.0) for entry in self.config.straggler), default=0.0)
         slowest_ms += sum(shock.blocking_ms for shock in self.config.shock)
         delay_s = max((event.after_s for event in self.config.event), default=0.0)
-        limit_s = max(PROGRESS_S + delay_s, 20 * slowest_ms / 1e3)
+        limit_s = PROGRESS_S + (SCRIPT_S if self.config.torch.script else 0.0)
+        limit_s = max(limit_s + delay_s, 20 * slowest_ms / 1e3)
         if time.monotonic() - self.view.last_news > limit_s:
             raise RunError(
                 f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "

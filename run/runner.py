@@ -57,6 +57,7 @@ Examples:
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
   kofn run --set network.trace=1              the way of the first packet of kofn's, in logs/switch.log of the trial
   kofn run --trial all --set job.collective=ring     a ring of the workers in place of the switch's sums
+  kofn run mine.toml --torch train.py         a script of your own in PyTorch, by torchrun
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --web --port 8080                  the live page at a port of your choice
   kofn run --json | jq .trials                the summary for another program
@@ -84,6 +85,12 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
     help="progress, throughput, all, fixed:K, RULE:K or a plug-in; repeat it for more trials; the last one is the "
     "baseline.  [default: run.trials; where that is not given, policy.objective and all]",
 )
+@click.option(
+    "--torch",
+    "script",
+    type=click.Path(path_type=Path),
+    help="A script in PyTorch that torchrun starts at each worker: torch.script, from the working folder on.",
+)
 @set_option
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
@@ -97,6 +104,7 @@ def command(
     driver: str | None,
     out: Path | None,
     objectives: tuple[str, ...],
+    script: Path | None,
     settings: tuple[str, ...],
     record: Path | None,
     as_json: bool,
@@ -120,7 +128,7 @@ def command(
             driver=driver,
             out=out,
             objectives=objectives,
-            settings=settings,
+            settings=(*settings, *([f"torch.script={str(script.resolve())!r}"] if script else [])),
             record=record,
             as_json=as_json,
             quiet=quiet,

@@ -2,9 +2,9 @@
 # Makes this checkout ready to use: system packages, and a virtual environment.
 #
 #   run/setup.sh          what `kofn run` needs
-#   run/setup.sh dev      what the tests and checks need as well, a browser included
+#   run/setup.sh dev      what the tests and checks need as well, a browser and PyTorch included where they can be had
 #   run/setup.sh docs     what the tests need, and what builds the documentation's site
-#   run/setup.sh torch    what the tests need, and PyTorch's CPU build (200 MB), for workloads in PyTorch
+#   run/setup.sh torch    the same, and an error where PyTorch's CPU build (200 MB, 1 GB installed) cannot be had
 #   run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
 #
 # Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
@@ -114,16 +114,40 @@ install() { # NAME PIP-ARGUMENTS...
     say "$venv is ready"
 }
 
+# PyTorch's +cpu build of constraints.txt: from the indexes of this machine, or from PyTorch's.  It is nowhere else, so
+# this never brings gigabytes of CUDA; and no index but its own is asked for anything else.
+install_torch() {
+    local wanted pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    wanted=$(grep '^torch==' constraints.txt)
+    say "installing $wanted: 200 MB"
+    "${pip[@]}" -c constraints.txt "$wanted" 2>"$venv/pip.log" && return
+    "${pip[@]}" --no-deps --retries 0 --timeout 20 --index-url https://download.pytorch.org/whl/cpu "$wanted" \
+        2>>"$venv/pip.log" && "${pip[@]}" -c constraints.txt "$wanted" 2>>"$venv/pip.log"
+}
+
+# Wanted, not needed; where it could not be had it is not looked for again until the requirements change.
+want_torch() {
+    { ready torch || ready no-torch; } && return
+    if install_torch; then
+        fingerprint torch >"$venv/.ready-torch"
+    else
+        say "$(grep '^torch==' constraints.txt) cannot be had ($venv/pip.log): tests of PyTorch will be skipped;" \
+            "run/setup.sh torch tries again"
+        fingerprint no-torch >"$venv/.ready-no-torch"
+    fi
+}
+
 venv=.venv
 inputs=(pyproject.toml constraints.txt)
 case $extra in
     "") ready run || ready dev || ready docs || install run -c constraints.txt -e '.[all]' ;;
-    dev) ready dev || ready docs || ready torch || install dev -c constraints.txt -e '.[dev]' ;;
-    docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
-    torch) # the +cpu of constraints.txt is nowhere but there, or in an index of your own: never gigabytes of CUDA
-        ready torch || install torch -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu \
-            -e '.[dev,torch]'
+    dev | torch)
+        ready dev || ready docs || install dev -c constraints.txt -e '.[dev]'
+        [ "$extra" = dev ] || rm -f "$venv/.ready-no-torch"
+        want_torch
+        [ "$extra" = dev ] || ready torch || fail "PyTorch is not installed (above)"
         ;;
+    docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)

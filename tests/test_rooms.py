@@ -14,7 +14,7 @@ FLOORS = (
     {"config", "nativebuild", "rpc"},
     {"switch", "results"},
     {"host"},
-    {"controller"},
+    {"controller", "torch"},
     {"report"},
     {"web"},
     {"run"},
@@ -26,6 +26,9 @@ FLOORS = (
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 
+IN_THE_PACKAGE = {"torch"}
+"""Rooms that are folders of kofn/: at the top, torch/ would be found in place of PyTorch."""
+
 Arrow = tuple[str, str]
 """From module to module, as paths below the root without .py."""
 
@@ -33,8 +36,9 @@ Arrow = tuple[str, str]
 @cache
 def modules() -> dict[str, Path]:
     """Dotted name without "kofn." -> file."""
-    paths = (path for room in FLOOR for path in sorted((ROOT / room).rglob("*.py")))
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    package = ROOT / "kofn"
+    paths = (path for room in FLOOR for path in sorted((package / room).rglob("*.py")))
+    return {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -100,9 +104,15 @@ def test_the_switch_imports_nothing_of_ours_but_the_native_build() -> None:
     assert others == {"switch", "nativebuild"}
 
 
+def test_pytorch_is_imported_by_its_room_and_by_plug_ins_alone() -> None:
+    users = {name for name, path in modules().items() if "torch" in {one.split(".")[0] for one in imported(path)}}
+    assert {name for name in users if not name.startswith("torch.")} == {"host.workload.pytorch"}
+    assert not [source for source, target in arrows() if target.startswith("torch") and not source.startswith("torch")]
+
+
 def test_every_room_is_a_link_in_the_package() -> None:
     links = {path.name for path in (ROOT / "kofn").iterdir() if path.is_symlink()}
-    assert links == {*FLOOR, "mininet", "p4src"}
+    assert links == {*FLOOR, "mininet", "p4src"} - IN_THE_PACKAGE
     assert all((ROOT / "kofn" / name).resolve() == ROOT / name for name in links)
 
 

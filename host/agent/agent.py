@@ -119,6 +119,7 @@ class Agent:
             else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes)
         )
         self.encoder = Encoder.of(coding, compress, storage, rank)
+        self.encoder.window = job.window
         self.ledger = self.encoder.ledger
         self._age_limit = age_limit
         self.iteration = 0

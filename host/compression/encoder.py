@@ -99,6 +99,8 @@ class Encoder:
         self._layout, self._codecs, self._planner, self._rate = coding.layout, coding.codecs, coding.planner, rate
         self.slice_blocks = max(1, SLICE // coding.layout.elements)
         """How many blocks a slice has at most."""
+        self.window = coding.layout.blocks
+        """Of the plan's blocks: one leaves only once the one so many places before it has closed."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
@@ -224,8 +226,15 @@ class Encoder:
         """Up to so many that may leave next, ascending, and what is left then."""
         if self._entering is None or self._entering.pieces is None:
             return left[:most], left[most:]
-        chosen = self._entering.pieces.choose(left, most)
+        chosen = self._entering.pieces.choose(self._near(left), most)
         return left[chosen], np.delete(left, chosen)
+
+    def _near(self, left: Integers) -> Integers:
+        """Of what is left what may leave before its first: others would take the room that this one needs."""
+        blocks = self.plan.blocks
+        last = min(int(np.searchsorted(blocks, left[0])) + self.window, blocks.size) - 1
+        near: Integers = left[left <= blocks[last]]
+        return near
 
     def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
         """What waits in those of the plan's blocks that are `open`, as another part of the contribution.

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable
+from typing import Protocol
 
 import grpc
 
@@ -16,7 +17,7 @@ from kofn.host.errors import AgentError
 from kofn.host.membership.controller_stream import ControllerStream
 from kofn.host.membership.peer import Peers, PeerService
 from kofn.host.training.reducer import Reducer
-from kofn.host.workload.replica import Replica, ReplicaState
+from kofn.host.workload.replica import ReplicaState
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn.rpc.security import Credentials, add_port, grpc_server
 
@@ -26,13 +27,26 @@ STATE_TIMEOUT_S = 30.0
 STATE_AGAIN_S = 0.2
 
 
+class HeldReplica(Protocol):
+    """What all workers have alike, as workload.replica.Replica holds it."""
+
+    def start(self, iteration: int) -> None:
+        """The initial parameters, the same everywhere, are those after this iteration."""
+
+    def state(self) -> ReplicaState | None:
+        """A copy; None where there is none to be had now."""
+
+    def restore(self, state: ReplicaState) -> None:
+        """Become another replica; HostError where it does not fit."""
+
+
 class Member:
     """Join, report, finish, leave; all on one event loop."""
 
     def __init__(
         self,
         reducer: Reducer,
-        replica: Replica,
+        replica: HeldReplica,
         *,
         job: int,
         rank: int,

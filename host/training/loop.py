@@ -130,7 +130,7 @@ class Training:
             step, updates, reason = self._iterate(reducer, metrics, ready)
             if step.work is not None:
                 spent_s = time.monotonic() - ready
-                report(_report(step, step.work, updates, self._direction, spent_s, decision))
+                report(report_of_updates(step, step.work, updates, self._direction, spent_s, decision))
         return reason
 
     def _iterate(
@@ -278,7 +278,7 @@ def iteration_line(
     }
 
 
-def _report(
+def report_of_updates(
     step: Step,
     work: Work,
     updates: list[Aggregate | ReplicaState],

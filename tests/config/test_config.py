@@ -31,8 +31,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, seeds, trials, target,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, compress, policy, model, straggler, shock, shard, fault,"
-        " link, cpu, event are allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, torch, straggler, shock, shard,"
+        " fault, link, cpu, event are allowed",
     ),
     (
         "[run]\ntrials = ['best']",
@@ -46,6 +46,24 @@ BAD = [
     ("[run]\nseed = -1", "run.seed is -1: 0 or more is allowed"),
     ("[run]\ntrial_deadline_s = 0", "run.trial_deadline_s"),
     ("[model]\nreplay = 'mine'\n" + SHARD, "shard is given, and model.replay: one of them is allowed"),
+    ("[model]\nworkload = 'script'", "torch.script is not given, model.workload is 'script'"),
+    (
+        "[model]\nworkload = 'digits'\n[torch]\nscript = 'train.py'",
+        "torch.script is given, model.workload is 'digits': 'script' is allowed with a script",
+    ),
+    (
+        "[torch]\nscript = 'train.py'\n[policy]\nlate_gradient = 'abort'",
+        "torch.script is given, policy.late_gradient is 'abort': merge, async, stash, drop are allowed",
+    ),
+    (
+        "[torch]\nscript = 'train.py'\n[job]\ncollective = 'ring'",
+        "torch.script is given, job.collective is 'ring': 'switch' or 'server' is allowed",
+    ),
+    ("[torch]\nscript = 'train.py'\ngroup = 'all'", "torch.group is 'all'"),
+    (
+        "[torch]\nscript = 'train.py'\n[[cpu]]\nworkers = [0]\nshare = 0.5",
+        "cpu is given, and torch.script: one of them is allowed",
+    ),
     (
         "[job]\ncollective = 'mesh'",
         f"job.collective is 'mesh': {', '.join(COLLECTIVES.names)} or module:Name is allowed",

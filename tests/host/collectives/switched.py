@@ -60,14 +60,14 @@ class Place:
             rank,
             ELEMENTS,
             job=self.job,
-            transport=self._transport(rank),
+            transport=self.transport(rank),
             addresses=self.addresses,
             generation=self.generation,
             first_iteration=self.first_iteration,
             timeout_s=timeout_s,
         )
 
-    def _transport(self, rank: int) -> Transport:
+    def transport(self, rank: int) -> Transport:
         """A socket is of the namespace that its thread was in when it opened it."""
 
         def transport() -> Transport:
@@ -139,6 +139,10 @@ class RealSwitch:
             generation=self._generation,
             first_iteration=1_000_000 * next(_calls),
         )
+
+    def set_k(self, k: int) -> None:
+        """Of the job that is elastic."""
+        self._loop.run(self._slots.set_k(k))
 
     def begin_anew(self) -> None:
         """All slots are lost to those who speak of them now."""

@@ -14,6 +14,7 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.collectives.streamed_gradient import StreamedGradient
 from kofn.host.collectives.work import WorkOutcome
+from kofn.host.compression.encoder import SLICE
 from kofn.host.compression.pieces import Pieces
 from kofn.host.errors import CollectiveError, GradientError
 from kofn.host.wire.packet import PORT
@@ -293,3 +294,19 @@ def test_a_piece_that_is_refused_changes_nothing() -> None:
             pieces.put(begin, np.full(20, 5, np.float32))
     assert pieces.described == "elements 50 to 100 are missing"
     assert pieces.values.max() == 1
+
+
+def test_the_last_elements_may_come_first_in_more_blocks_than_a_window_has(switch: Summed) -> None:
+    """Blocks that cannot leave yet do not take the room of those before them."""
+    elements = 4 * SLICE
+    values = np.random.default_rng(1).normal(size=elements).astype(np.float32)
+
+    def train(communicator: InNetwork) -> Floats:
+        gradient = communicator.begin(elements, elastic=True)
+        for begin in reversed(range(0, elements, elements // 4)):
+            time.sleep(0.05)  # for each piece to be taken before the next one comes
+            gradient.put(begin, values[begin : begin + elements // 4])
+        return gradient.result(LIMIT_S).value
+
+    with switch.team(2, elements=elements, timeout_s=5.0) as team:
+        assert all(np.allclose(found, values, atol=1e-6) for found in team.all(train))

@@ -1,0 +1,72 @@
+"""Iterations of DDP with gloo's all-reduce and with the switch, side by side over the same links.
+
+    kofn run bench/torch_ddp.toml --set network.link_mbps=200 && cat runs/latest/all/logs/worker-0.log
+
+Each worker trains a GPT by turns: without any network, by gloo, by the switch.  A line says for each the median time of
+an iteration.  Arguments: width and layers of the GPT, turns, steps a turn.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import kofn.torch
+from examples.torch.gpt import GPT, batch_of, read_text
+
+
+def trainer(characters: int, shape: Sequence[int]) -> DistributedDataParallel:
+    torch.manual_seed(1)
+    return DistributedDataParallel(GPT(characters, width=shape[0], layers=shape[1]), gradient_as_bucket_view=True)
+
+
+def steps(model: Any, count: int, text: torch.Tensor, *, alone: bool) -> list[float]:
+    """Seconds of each."""
+    optimizer, generator = torch.optim.SGD(model.parameters(), lr=0.01), torch.Generator().manual_seed(1)
+    took_s = []
+    for _ in range(count):
+        given, wanted = (each[:1] for each in batch_of(text, generator))  # little computation
+        begun_s = time.perf_counter()
+        with model.no_sync() if alone else nullcontext():
+            cross_entropy(model(given).flatten(0, 1), wanted.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        took_s.append(time.perf_counter() - begun_s)
+    return took_s
+
+
+def main(width: int = 384, layers: int = 6, turns: int = 3, count: int = 3) -> None:
+    dist.init_process_group("gloo")
+    text, characters = read_text()
+    by_gloo, by_switch = (trainer(characters, (width, layers)) for _ in range(2))
+    elements = sum(each.numel() for each in by_gloo.parameters())
+    kofn.torch.ddp_hook(by_switch)
+    for model in (by_switch, by_gloo):
+        steps(model, 2, text, alone=False)  # buckets are made anew after the first
+    ways: dict[str, Callable[[], list[float]]] = {
+        "computation alone": lambda: steps(by_gloo, count, text, alone=True),
+        "gloo": lambda: steps(by_gloo, count, text, alone=False),
+        "switch": lambda: steps(by_switch, count, text, alone=False),
+    }
+    took_s: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(turns):
+        for way, run in ways.items():
+            dist.barrier()
+            took_s[way] += run()
+    found = ", ".join(f"{way} {1e3 * median(each):.0f} ms" for way, each in took_s.items())
+    print(f"{elements:,} elements, {dist.get_world_size()} workers: {found}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

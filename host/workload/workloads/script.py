@@ -1,0 +1,34 @@
+"""A training by a script of the user's own in PyTorch: torchrun starts it at each worker, and kofn.torch takes part."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.workload.workload import Workload
+
+
+class Script(Workload):
+    """Stands for it where a run looks for a metric: there is none, and nothing but the script can compute gradients."""
+
+    metric = None
+
+    def __init__(self, config: Config, rank: int) -> None:
+        raise ConfigError(f"torch.script is {config.torch.script!r}: `kofn run` alone trains by a script")
+
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
+        raise NotImplementedError
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        if config.torch.script is None:
+            raise ConfigError("model.workload is 'script': torch.script is needed, a file")
+        if not Path(config.torch.script).is_file():
+            raise ConfigError(f"torch.script is {config.torch.script!r}: there is no such file")
+        if find_spec("torch") is None:
+            raise ConfigError(f"torch.script is given, and {sys.executable} has no module torch: run/setup.sh torch")
+
+
+script = Script

@@ -1,0 +1,11 @@
+"""PyTorch through the switch: a communication hook for DistributedDataParallel, an elastic optimizer, a process group.
+
+Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
+"""
+
+from kofn.torch.attach import ddp_hook, elastic
+from kofn.torch.errors import TorchError
+from kofn.torch.process_group import SwitchGroup, use
+from kofn.torch.session import Session
+
+__all__ = ["Session", "SwitchGroup", "TorchError", "ddp_hook", "elastic", "use"]

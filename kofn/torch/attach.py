@@ -1,0 +1,80 @@
+"""How a training begins to go through the switch: one call on its model."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
+from kofn.torch.errors import TorchError
+from kofn.torch.job import ControlledJob, TorchJob
+from kofn.torch.place import JobPlace
+from kofn.torch.replica import Stateful
+from kofn.torch.session import Session
+
+
+def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> Session:
+    """Have a model's gradients averaged by the job's switch instead of its process group.
+
+        model = DistributedDataParallel(model)
+        kofn.torch.ddp_hook(model)
+
+    Gradients leave bucket by bucket while backward goes on.  For jobs whose k is n; with a smaller one a slow worker
+    falls behind, which elastic() prevents.  `job`: None: that of the environment (docs/howto/pytorch.md).
+
+    Returns when all workers are there.  TorchError says what of model, process group or environment is not allowed;
+    AgentError that the controller refuses, or that nothing moves for a minute.
+    """
+    session = _session(model, job)
+    session.join()
+    return session
+
+
+def elastic(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any = None,
+    *,
+    before_step: Callback | None = None,
+    after_step: Callback | None = None,
+    also: Iterable[Stateful] = (),
+    job: TorchJob | None = None,
+) -> Session:
+    """As ddp_hook(), of the fastest k of n workers, whose replicas stay equal to the bit.
+
+        session = kofn.torch.elastic(model, optimizer, scheduler)
+        while not session.done():
+            optimizer.zero_grad()
+            loss(model, next(batches)).backward()
+            optimizer.step()
+
+    A worker that was late applies what it has missed after its own step.  So the loop runs until session.done(), and
+    not over a worker's own batches; the scheduler is stepped here.  `before_step` and `after_step` are called around
+    every step, own or applied: clipping and moving averages are theirs.  `also`: what else has a state_dict() and
+    changes in these.  A worker that died and comes back goes on from another one's parameters and states.
+    """
+    session = _session(model, job)
+    check_elastic(model, optimizer, scheduler)
+    session.replica.parts = named_parts(optimizer, scheduler, also)
+    session.join()
+    ElasticSteps(session, optimizer, scheduler, before_step=before_step, after_step=after_step)
+    return session
+
+
+def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
+    if not isinstance(model, DistributedDataParallel):
+        raise TorchError(f"the model is a {type(model).__name__}: a DistributedDataParallel is needed")
+    if model._comm_hooks:
+        raise TorchError("the model has a communication hook: none is allowed, DDP takes one")
+    group = model.process_group.rank(), model.process_group.size()
+    found = job or ControlledJob(JobPlace.find(group))
+    workers = found.config.job.workers
+    if group[1] not in (1, workers):
+        raise TorchError(
+            f"WORLD_SIZE is {group[1]}, job.workers is {workers}: the same is needed, or 1 where each worker has a"
+            " process group of its own"
+        )
+    if group[1] == 1 and workers > 1 and model.find_unused_parameters:
+        raise TorchError("find_unused_parameters=True needs all workers in one process group: WORLD_SIZE is 1")
+    return Session(model, found)

@@ -1,0 +1,159 @@
+"""An optimizer that keeps up with the fastest k of n workers, and stays equal to theirs to the bit.
+
+What a worker has missed while it was slow, it applies after its own step: the means of later iterations, in order, each
+by a step of the optimizer and of the scheduler.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.algorithms.join import Joinable
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.training.loop import Step
+from kofn.host.workload.replica import ReplicaState
+from kofn.torch.errors import TorchError
+from kofn.torch.exchange import Update
+from kofn.torch.replica import Stateful
+from kofn.torch.session import Session
+
+Callback = Callable[[], object]
+
+
+class ElasticSteps:
+    """All steps of `optimizer` in a session, of which the user makes one after each backward pass; see elastic()."""
+
+    def __init__(
+        self,
+        session: Session,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        *,
+        before_step: Callback | None,
+        after_step: Callback | None,
+    ) -> None:
+        self._session, self._optimizer, self._scheduler = session, optimizer, scheduler
+        self._before_step, self._after_step = before_step or _nothing, after_step or _nothing
+        self._buffers = _buffers(session.model)
+        self._epoch = None if scheduler is None else scheduler.last_epoch
+        self._applying = False
+        self._updates: Sequence[Update] = ()
+        optimizer.register_step_pre_hook(self._before)
+        optimizer.register_step_post_hook(self._after)
+
+    # -- around a step that the user makes
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, keywords: dict[str, Any]) -> None:
+        if self._applying:
+            return
+        if len(args) > 1 or keywords.get("closure"):  # args[0] is the optimizer
+            raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+        self._own, self._updates = self._session.ended()
+        self._check(self._updates[0])
+        self._session.replica.begin_change()
+        self._before_step()
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, keywords: dict[str, Any]) -> None:
+        if self._applying:
+            return
+        self._applying = True
+        first, *later = self._updates
+        try:
+            self._took(first, self._own)
+            self._apply_all(later)
+            while missed := self._session.missed():
+                self._apply_all(missed)
+        finally:
+            self._applying = False
+            self._session.replica.end_change()
+        self._session.report(self._own, self._updates)
+
+    # -- one iteration
+
+    def _apply_all(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            self._apply(update)
+
+    def _apply(self, update: Update) -> None:
+        """One that the others have finished without this worker."""
+        if isinstance(update, Aggregate):
+            self._fill(update.mean)
+            self._before_step()
+            self._optimizer.step()
+        self._took(update, None)
+
+    def _took(self, update: Update, own: Step | None) -> None:
+        """Its step was made; a state makes the step before void."""
+        if isinstance(update, ReplicaState):
+            self._session.replica.restore(update)
+            self._session.jumped()
+        else:
+            if self._scheduler is not None:
+                self._scheduler.step()
+            self._after_step()
+            self._session.applied(update, own)
+        self._epoch = None if self._scheduler is None else self._scheduler.last_epoch
+
+    def _fill(self, mean: Floats) -> None:
+        """As DDP leaves it, in the same memory where there is some."""
+        for parameter, part in self._session.layout.parts(mean):
+            if parameter.grad is None:
+                parameter.grad = part.clone()
+            else:
+                parameter.grad.detach().copy_(part)
+
+    # -- what would part the replicas
+
+    def _check(self, update: Update) -> None:
+        if self._scheduler is not None and self._scheduler.last_epoch != self._epoch:
+            raise TorchError("the scheduler was stepped: elastic() does that after every iteration, own or applied")
+        if (now := _buffers(self._session.model)) != self._buffers:
+            changed = next(name for name in now if now[name] != self._buffers.get(name))
+            raise TorchError(
+                f"{changed} changes while a gradient is computed, and is no parameter: it would differ between workers"
+                " (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
+            )
+        if isinstance(update, Aggregate):
+            for parameter, part in self._session.layout.parts(update.mean):
+                if parameter.grad is None or not torch.equal(parameter.grad, part):
+                    raise TorchError(
+                        "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s"
+                        " before_step does what all workers do to every mean"
+                    )
+
+
+def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """TorchError for what cannot be done k of n, or would part the replicas."""
+    if isinstance(optimizer, Joinable):
+        raise TorchError(
+            f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise TorchError("ReduceLROnPlateau needs each worker's own loss: a scheduler of iterations is allowed")
+    if model.find_unused_parameters:
+        raise TorchError("find_unused_parameters=True asks all workers after every backward pass: False is allowed")
+    if model.will_sync_module_buffers() and model.process_group.size() > 1:
+        raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
+
+
+def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]) -> dict[str, Stateful]:
+    """What a replica is made of beside the parameters."""
+    parts: dict[str, Stateful] = {"optimizer": optimizer}
+    if scheduler is not None:
+        parts["scheduler"] = scheduler
+    return parts | {f"also-{number}": each for number, each in enumerate(also)}
+
+
+def _buffers(model: DistributedDataParallel) -> dict[str, tuple[int, int]]:
+    """Which memory each one is, and how often it was changed in place."""
+    return {name: (each.data_ptr(), each._version) for name, each in model.module.named_buffers()}
+
+
+def _nothing() -> None:
+    """In place of a callback."""

@@ -1,0 +1,7 @@
+"""What can go wrong between a training in PyTorch and its job."""
+
+from kofn.host.errors import HostError
+
+
+class TorchError(HostError):
+    """A model, an optimizer, a call or an environment that kofn.torch cannot work with."""

@@ -1,0 +1,105 @@
+"""One gradient an iteration through an agent: parts of it in, in any order, and their means out, as they close.
+
+Two threads: one carries the agent's iterations, one completes the futures that DDP waits for.  Both end by themselves,
+as the agent gives up when nothing moves for long (host/agent/iteration_wait.py).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from kofn.host.agent.agent import Agent
+from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.workload.replica import ReplicaState
+from kofn.torch.layout import Ranges
+
+Update = Aggregate | ReplicaState
+"""What an iteration has come to; a state replaces all before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """What has ended, the mean that the gradient's futures had first; `handed_s`: when the gradient was contributed
+    (time.monotonic), None where the training was over by then; `late`: whether its iteration had ended elsewhere.
+    """
+
+    updates: Sequence[Update]
+    handed_s: float | None
+    late: bool
+
+
+class GradientExchange:
+    """Of an agent whose job ends with the iteration `last`."""
+
+    def __init__(self, agent: Agent, coding: JobCoding, last: int) -> None:
+        self._agent, self._coding, self._last = agent, coding, last
+        self._carrier, self._deliverer = (ThreadPoolExecutor(1, f"kofn-{name}") for name in ("gradient", "means"))
+        self._stream = GradientStream(coding.elements, coding.layout.elements)
+
+    def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
+        """The gradient of an iteration, in which nothing is put yet; `known`: the iteration's, where that has ended."""
+        self._stream = GradientStream(self._coding.elements, self._coding.layout.elements)
+        return self._carrier.submit(self._carry, self._stream, iteration, known)
+
+    def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Put values, flat, of any dtype, at these ranges; their means, in the same dtype."""
+        gradient: Floats = values.detach().float().numpy()
+        starts = accumulate((end - begin for begin, end in ranges), initial=0)
+        for (begin, end), at in sorted(zip(ranges, starts, strict=False)):  # the first elements leave first
+            self._stream.pieces.put(begin, gradient[at : at + end - begin])
+        means = torch.futures.Future[torch.Tensor]()
+        self._deliverer.submit(_deliver, self._stream, ranges, values.dtype, means)
+        return means
+
+    def gradient(self) -> Floats:
+        """What was put, (elements,)."""
+        return self._stream.pieces.values
+
+    def fail(self, error: Exception) -> None:
+        """There will be no means of this gradient."""
+        self._stream.fail(error)
+
+    def close(self) -> None:
+        for threads in (self._carrier, self._deliverer):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _carry(self, stream: GradientStream, begun: int, known: Aggregate | None) -> Exchanged:
+        updates: list[Update] = [] if known is None else [known]
+        try:
+            while self._agent.iteration <= self._last:
+                if updates:
+                    stream.finish(_mean(updates[0], stream))
+                late = bool(updates)
+                handed_s, ended = self._agent.all_reduce(None, begun=begun, stream=stream)
+                updates += ended
+                if handed_s is not None:
+                    stream.finish(_mean(updates[0], stream))
+                    return Exchanged(updates=updates, handed_s=handed_s, late=late)
+            stream.finish(_mean(updates[0], stream))
+            return Exchanged(updates=updates, handed_s=None, late=True)
+        except BaseException as error:
+            stream.fail(error)
+            raise
+
+
+def _mean(update: Update, stream: GradientStream) -> Floats:
+    """A state makes the step void that is made by its gradient: any will do."""
+    return update.mean if isinstance(update, Aggregate) else stream.pieces.values
+
+
+def _deliver(
+    stream: GradientStream, ranges: Ranges, dtype: torch.dtype, means: torch.futures.Future[torch.Tensor]
+) -> None:
+    try:
+        parts = [stream.wait(begin, end) for begin, end in ranges]
+        mean = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        means.set_result(torch.from_numpy(mean).to(dtype))
+    except BaseException as error:  # whatever it is, a future that never ends would hang the training
+        means.set_exception(error)

@@ -1,0 +1,84 @@
+"""Where each parameter of a model is in the job's gradient, which is one array: the last parameter first.
+
+Backward gives the last gradients first, and what is put first should have the first elements (docs/explanation/
+protocol.md).  Places go by parameter, not by bucket, as DDP makes its buckets anew after the first iteration.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from kofn.host.arrays import Floats
+from kofn.torch.errors import TorchError
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+Ranges = list[tuple[int, int]]
+
+
+class ParameterLayout:
+    """Of the parameters of `module` that are trained, but those `ignored`; TorchError for what cannot be summed."""
+
+    def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
+        _check_modules(module)
+        named = [(name, each) for name, each in module.named_parameters() if each.requires_grad and name not in ignored]
+        for name, parameter in named:
+            _check(name, parameter)
+        self.parameters = dict(reversed(named))
+        ends = list(accumulate(each.numel() for each in self.parameters.values()))
+        self._places = {
+            id(each): (end - each.numel(), end) for each, end in zip(self.parameters.values(), ends, strict=True)
+        }
+        self.elements = ends[-1] if ends else 0
+        """Of the gradient."""
+        if not self.elements:
+            raise TorchError("the model has no parameters that are trained: at least one is needed")
+
+    def ranges(self, parameters: Iterable[nn.Parameter]) -> Ranges:
+        """Where these are in the gradient, in their order; neighbours are one range."""
+        joined: Ranges = []
+        for parameter in parameters:
+            if id(parameter) not in self._places:
+                raise TorchError("DDP reduces a parameter that the model did not have when it was given to kofn.torch")
+            begin, end = self._places[id(parameter)]
+            if joined and joined[-1][1] == begin:
+                joined[-1] = joined[-1][0], end
+            else:
+                joined.append((begin, end))
+        return joined
+
+    def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each parameter with its part of values (elements,), in its shape and dtype."""
+        flat = torch.from_numpy(values)
+        for parameter in self.parameters.values():
+            begin, end = self._places[id(parameter)]
+            yield parameter, flat[begin:end].view_as(parameter).to(parameter.dtype)
+
+    def values(self) -> Floats:
+        """All parameters, (elements,)."""
+        each = [parameter.detach().reshape(-1).float() for parameter in self.parameters.values()]
+        flat: Floats = torch.cat(each).numpy()
+        return flat
+
+    @property
+    def digest(self) -> int:
+        """31 bits that are others for other names, shapes and dtypes."""
+        described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.parameters.items()]
+        return zlib.crc32(repr(described).encode()) >> 1
+
+
+def _check(name: str, parameter: nn.Parameter) -> None:
+    if parameter.device.type != "cpu":
+        raise TorchError(f"{name} is on {parameter.device}: cpu is allowed, workers sum in main memory")
+    if parameter.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TorchError(f"{name} is of {str(parameter.dtype).removeprefix('torch.')}: {allowed} are allowed")
+
+
+def _check_modules(module: nn.Module) -> None:
+    for name, each in module.named_modules():
+        if getattr(each, "sparse", False):
+            raise TorchError(f"{name} has sparse gradients: sparse=False is allowed, a switch sums whole blocks")

@@ -1,0 +1,89 @@
+"""What a worker writes down of its iterations, and what its controller hears of them, as of any other workload."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kofn.config.schema import Config
+from kofn.host.agent.agent import Agent
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.alignment import Alignment, Direction
+from kofn.host.kernels.sample import fingerprint, norm2
+from kofn.host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
+from kofn.host.training.metrics import Metrics
+from kofn.host.workload.evaluation import Evaluation
+from kofn.host.workload.straggler_source import StragglerSource
+from kofn.rpc import kofn_pb2
+from kofn.torch.exchange import Exchanged, Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An iteration's gradient; times by time.monotonic: `ready_s` when the parameters were there, `first_s` when its
+    first bucket was.
+    """
+
+    iteration: int
+    started: float  # since the epoch
+    ready_s: float
+    first_s: float
+    blocking_s: float
+    blocked_s: float
+    decision: int
+
+
+class IterationLog:
+    """Of one worker; `elements`: of a gradient."""
+
+    def __init__(self, config: Config, metrics: Metrics, blocking: StragglerSource, elements: int) -> None:
+        self._metrics, self._blocking = metrics, blocking
+        self._alignment = Alignment(elements)
+        self._direction: Direction | None = None
+        self._last = config.run.max_iterations
+        self.loss: float | None = None
+
+    def step(self, agent: Agent, begun: Begun, exchanged: Exchanged, gradient: Floats) -> Step:
+        """What the worker did in an iteration that has ended."""
+        handed_s = exchanged.handed_s or begun.first_s
+        work = Work(
+            loss=self.loss,
+            gradient=gradient,
+            norm2=norm2(gradient),
+            agreement=self._alignment.agreement(gradient),
+            blocking_s=begun.blocking_s,
+            blocked_s=begun.blocked_s,
+            aborted=False,
+        )
+        now, self._direction = time.monotonic(), None
+        return Step(
+            iteration=begun.iteration,
+            started=begun.started,
+            first_block_s=begun.first_s - begun.ready_s,
+            work=work,
+            age=agent.age,
+            catch_up_s=handed_s - begun.first_s if exchanged.late else 0.0,
+            account=agent.account(),
+            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=agent.times, reduced_s=now),
+        )
+
+    def applied(self, update: Aggregate, step: Step | None, parameters: Floats) -> None:
+        """An iteration's mean was applied; `step`: what this worker did in it."""
+        direction = self._alignment.direction(update.mean)
+        self._direction = direction if step else self._direction
+        evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=fingerprint(parameters))
+        line = iteration_line(update, step, time.time(), direction, evaluation)
+        line["injected_mean_s"] = self._blocking.mean_s(update.iteration)
+        if step is not None and step.spent is not None:
+            line["step_s"] = time.monotonic() - step.spent.reduced_s
+        self._metrics.write(**line)
+
+    def jumped(self) -> None:
+        """Another worker's state has come instead of some iterations."""
+        self._alignment.clear()
+
+    def report(self, begun: Begun, step: Step, updates: Sequence[Update]) -> kofn_pb2.Report:
+        """Of an iteration, and of all that had ended with it."""
+        assert step.work is not None
+        spent_s = time.monotonic() - begun.ready_s
+        return report_of_updates(step, step.work, list(updates), self._direction, spent_s, begun.decision)

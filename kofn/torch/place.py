@@ -1,0 +1,60 @@
+"""Which worker of which job this process is, as its environment says (docs/howto/pytorch.md)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kofn.torch.errors import TorchError
+
+SERVICE = "10.0.0.254"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here."""
+
+    config: Path
+    rank: int
+    controller: str
+    address: str
+    service: str
+    metrics: Path
+    certs: Path | None
+
+    @classmethod
+    def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
+        """`group`: rank and size of the process group that the model is trained in.
+
+        A group of one is a worker of its own, whose rank KOFN_RANK says; TorchError names the variable that is missing
+        or wrong.
+        """
+        rank, size = group
+
+        def needed(name: str, what: str) -> str:
+            if not environment.get(name):
+                raise TorchError(f"{name} is not set: {what} is needed (kofn run --torch sets it)")
+            return environment[name]
+
+        given = environment.get("KOFN_RANK", "")
+        if size == 1:
+            rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0,"))
+        elif given and _number("KOFN_RANK", given) != rank:
+            raise TorchError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
+        certs = environment.get("KOFN_CERTS")
+        return cls(
+            config=Path(needed("KOFN_CONFIG", "the job's TOML file")),
+            rank=rank,
+            controller=needed("KOFN_CONTROLLER", "the controller's HOST:PORT"),
+            address=needed("KOFN_ADDRESS", "this worker's address on the management network"),
+            service=environment.get("KOFN_SERVICE") or SERVICE,
+            metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it,")),
+            certs=Path(certs) if certs else None,
+        )
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise TorchError(f"{name} is {text!r}: a number from 0 on is needed")
+    return int(text)

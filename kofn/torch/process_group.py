@@ -1,0 +1,223 @@
+"""torch.distributed's backend "kofn": what a Communicator can do goes through it, everything else over gloo.
+
+    with InNetwork(rank, ...) as communicator:  # or any other kofn.Communicator of all ranks
+        kofn.torch.use(communicator)
+        dist.init_process_group("kofn")
+
+A Communicator's sums of floats are exact as docs/explanation/protocol.md says (exact sums).  Groups of fewer ranks than
+it has workers, other dtypes and other operations than sum and mean are gloo's.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kofn.host.collectives.call import Array, Op
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.work import Work
+from kofn.torch.errors import TorchError
+
+FLOATING = (torch.float32, torch.float16, torch.bfloat16)
+
+DTYPES = (*FLOATING, torch.int32, torch.int64)
+
+c10d = torch._C._distributed_c10d
+
+GLOO = dist.ProcessGroup.BackendType.GLOO
+
+_used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
+
+
+def use(communicator: Communicator) -> None:
+    """What process groups of this thread's context go through from now on; it is the caller's to close."""
+    _used.set(communicator)
+
+
+class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
+    """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        communicator = _used.get()
+        if communicator is None:
+            raise TorchError("there is no communicator: kofn.torch.use(communicator) comes before init_process_group")
+        full = communicator.workers == size
+        if full and communicator.rank != rank:
+            raise TorchError(f"the communicator's rank is {communicator.rank}, the group's {rank}: the same is needed")
+        self._communicator = communicator if full else None
+        self.calls = Counter[tuple[str, str]]()
+        self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        self._set_default_backend(GLOO)  # for what C++ calls without asking this class
+        self._register_backend(torch.device("cpu"), GLOO, self.gloo)
+        self._rank, self._size = rank, size
+
+    def getBackendName(self) -> str:  # noqa: N802  # as torch has it
+        return "kofn"
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    # -- sums
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        options = opts or c10d.AllreduceOptions()
+        (tensor, *more), op = tensors, _op(options.reduceOp)
+        if more or op is None or not self._sums(tensor, op):
+            return self._by_gloo("allreduce", tensors, options)
+        return self._do("allreduce", lambda one: one.all_reduce(_array(tensor), op=op, name=self.group_name), [tensor])
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        options = opts or c10d.AllreduceOptions()
+        if not all(self._sums(tensor, _op(options.reduceOp)) for tensor in tensors):
+            return self._by_gloo("allreduce_coalesced", tensors, options)
+        return _joined([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+        options = opts or c10d.ReduceScatterOptions()
+        op = _op(options.reduceOp)
+        if op is None or not self._sums(given, op):
+            return self._by_gloo("reduce_scatter_single", output, given, options)
+        rows = _array(given).reshape(self._size, -1)
+        return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, given, strict=True)
+        return _joined([self.reduce_scatter_single(*pair, opts) for pair in pairs], list(outputs))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # -- copies
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+        if not self._carries(given):
+            return self._by_gloo("all_gather_single", output, given, opts or c10d.AllgatherOptions())
+        return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Any:
+        pairs = zip(outputs, given, strict=True)
+        return _joined([self.all_gather_single(*pair, opts) for pair in pairs], list(outputs))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor], opts: Any = None) -> Any:
+        (tensor, *more), parts = given, outputs[0]
+        alike = all(part.shape == tensor.shape and part.dtype == tensor.dtype for part in parts)
+        if more or not alike or not self._carries(tensor):
+            return self._by_gloo("allgather", outputs, given, opts or c10d.AllgatherOptions())
+        return self._do("all_gather", lambda one: one.all_gather(_array(tensor), name=self.group_name), parts)
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        options = opts or c10d.BroadcastOptions()
+        (tensor, *more), root = tensors, options.rootRank
+        if more or not self._carries(tensor):
+            return self._by_gloo("broadcast", tensors, options)
+        return self._do(
+            "broadcast", lambda one: one.broadcast(_array(tensor), root=root, name=self.group_name), [tensor]
+        )
+
+    def barrier(self, opts: Any = None) -> Any:
+        if self._communicator is None:
+            return self._by_gloo("barrier", opts or c10d.BarrierOptions())
+        return self._do("barrier", lambda one: one.barrier(name=self.group_name), [])
+
+    # -- which way
+
+    def _carries(self, tensor: Tensor) -> bool:
+        """Whether the communicator can move it."""
+        dense = tensor.device.type == "cpu" and tensor.layout == torch.strided
+        return self._communicator is not None and dense and tensor.dtype in DTYPES
+
+    def _sums(self, tensor: Tensor, op: Op | None) -> bool:
+        return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
+
+    def _by_gloo(self, call: str, *given: Any) -> Any:
+        self.calls["gloo", call] += 1
+        return getattr(self.gloo, call)(*given)
+
+    def _do(self, call: str, begin: Callable[[Communicator], Work[Any]], targets: Sequence[Tensor]) -> Any:
+        """Its rows go to the targets, one to each, or all to the only one."""
+        assert self._communicator is not None
+        self.calls["kofn", call] += 1
+        future = torch.futures.Future[list[Tensor]]()
+
+        def done(work: Any) -> None:
+            try:
+                if targets:
+                    _fill(targets, work.result())
+                work.result()
+                future.set_result(list(targets))
+            except Exception as error:  # a future that never ends would hang the training
+                future.set_exception(error)
+
+        begin(self._communicator).add_done_callback(done)
+        return c10d._create_work_from_future(future)
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    def call(self: SwitchGroup, *given: Any, **named: Any) -> Any:
+        self.calls["gloo", name] += 1
+        return getattr(self.gloo, name)(*given, **named)
+
+    return call
+
+
+for _name in (
+    *("alltoall", "alltoall_base", "all_to_all_single", "gather", "monitored_barrier", "recv", "recv_anysource"),
+    *("reduce", "reduce_scatter", "scatter", "send", "allgather_coalesced"),
+):
+    if hasattr(dist.ProcessGroupGloo, _name):
+        setattr(SwitchGroup, _name, _delegate(_name))
+
+
+def _op(given: Any) -> Op | None:
+    """None for what only gloo can."""
+    return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
+
+
+def _array(tensor: Tensor) -> Array:
+    """Of the same memory where it is contiguous."""
+    flat = tensor.detach().contiguous()
+    brain = flat.dtype == torch.bfloat16
+    array: Array = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if brain else flat.numpy()
+    return array
+
+
+def _tensor(array: Array) -> Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _fill(targets: Sequence[Tensor], result: Array) -> None:
+    found = _tensor(result)
+    if len(targets) == 1:
+        targets[0].detach().copy_(found.reshape(targets[0].shape))
+        return
+    for target, row in zip(targets, found, strict=True):
+        target.detach().copy_(row)
+
+
+def _joined(works: Sequence[Any], tensors: list[Tensor]) -> Any:
+    """Done when all are."""
+    every = torch.futures.collect_all([work.get_future() for work in works])
+    return c10d._create_work_from_future(every.then(lambda done: [one.value() for one in done.value()] and tensors))
+
+
+dist.Backend.register_backend("kofn", SwitchGroup, devices=["cpu"])

@@ -1,0 +1,114 @@
+"""A worker's copy of a training's state, for peers that come late or back: parameters, optimizer, scheduler.
+
+The training thread changes it in steps; peers may ask at any time, and get it as it is between two steps.
+"""
+
+import io
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from kofn.host.arrays import Integers
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.plan import Plan
+from kofn.host.workload.optimizer import Arrays, fitting
+from kofn.host.workload.replica import ReplicaState
+from kofn.torch.errors import TorchError
+from kofn.torch.layout import ParameterLayout
+
+STEP_S = 4.0
+"""For a step to end, when a peer asks in the middle of it."""
+
+
+class Stateful(Protocol):
+    """What an optimizer, a scheduler and a module are."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class ModelReplica:
+    """Of the parameters of `layout`; `parts`: what else makes a replica, by name, None where nobody knows.
+
+    `blocks`: of a gradient, whose results have checksums; `plan`: the first iteration's; `note`: as layout and initial
+    parameters are called among the workers.
+    """
+
+    def __init__(self, layout: ParameterLayout, blocks: int, plan: Plan, note: Integers) -> None:
+        self.layout, self.note = layout, note
+        self.parts: Mapping[str, Stateful] | None = None
+        self.iteration = 0
+        """The last one that is in it."""
+        self.results: Integers = np.zeros(blocks, np.int64)
+        """Checksums of all results, added up."""
+        self._plan = plan
+        self._changed = threading.Condition()
+        self._changing = False
+
+    def start(self, iteration: int) -> None:
+        """The initial parameters, the same everywhere, are those after this iteration."""
+        self.iteration = iteration
+
+    def begin_change(self) -> None:
+        """A step begins; it is over with end_change()."""
+        with self._changed:
+            self._changing = True
+
+    def end_change(self) -> None:
+        with self._changed:
+            self._changing = False
+            self._changed.notify_all()
+
+    def applied(self, update: Aggregate) -> None:
+        """The step of an iteration was made."""
+        self.results += update.checksums
+        self._plan, self.iteration = update.plan, update.iteration
+
+    def state(self) -> ReplicaState | None:
+        """A copy; None while a step takes long, or where nobody knows the optimizer."""
+        with self._changed:
+            if self.parts is None or not self._changed.wait_for(lambda: not self._changing, STEP_S):
+                return None
+            saved = {name: _saved(part) for name, part in self.parts.items()}
+            return ReplicaState(iteration=self.iteration, arrays=self._arrays() | saved)
+
+    def restore(self, state: ReplicaState) -> None:
+        """Become another replica; TorchError when it is of another model, or nobody knows the optimizer."""
+        if self.parts is None:
+            raise TorchError(
+                "the job runs already, and a communication hook alone cannot go on from another worker's state:"
+                " kofn.torch.elastic() can, as it knows the optimizer"
+            )
+        try:
+            taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays().items()}
+            for name, part in self.parts.items():
+                part.load_state_dict(_loaded(state.arrays[name]))
+        except (ValueError, LookupError, RuntimeError) as error:
+            raise TorchError(f"another worker's state does not fit this model and optimizer: {error}") from error
+        self._take(taken)
+        self.iteration = state.iteration
+
+    def _arrays(self) -> Arrays:
+        named: Arrays = {"parameters": self.layout.values(), "results": self.results.copy(), "note": self.note.copy()}
+        return named | self._plan.to_arrays()
+
+    def _take(self, arrays: Arrays) -> None:
+        for parameter, values in self.layout.parts(arrays["parameters"].astype(np.float32, copy=False)):
+            parameter.detach().copy_(values)
+        self.results[:], self.note[:] = arrays["results"], arrays["note"]
+        self._plan = Plan.from_arrays(arrays)
+
+
+def _saved(part: Stateful) -> Any:
+    out = io.BytesIO()
+    torch.save(part.state_dict(), out)
+    return np.frombuffer(out.getvalue(), np.uint8)
+
+
+def _loaded(saved: Any) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(io.BytesIO(saved.tobytes()), weights_only=True)
+    return state

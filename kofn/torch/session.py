@@ -1,0 +1,269 @@
+"""A training's place in its job: what leaves with each backward pass, and what has come of it.
+
+A session follows a model in DistributedDataParallel.  DDP calls reduce() with each bucket of gradients, and ready()
+before each forward pass.  Without an optimizer in hand (elastic.py) one mean is given for each backward pass, in the
+order of iterations.
+"""
+
+import atexit
+import time
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
+from kofn.host.training.loop import Step
+from kofn.host.training.metrics import Metrics
+from kofn.host.workload.replica import ReplicaState
+from kofn.host.workload.straggler_source import load_stragglers
+from kofn.torch.errors import TorchError
+from kofn.torch.exchange import Exchanged, GradientExchange, Update
+from kofn.torch.job import TorchJob
+from kofn.torch.layout import ParameterLayout
+from kofn.torch.log import Begun, IterationLog
+from kofn.torch.replica import ModelReplica
+
+BACKLOG = 64
+"""Means that may wait for a training that knows no elastic(), before it is an error."""
+
+
+class Session:
+    """Of one worker; ddp_hook() and elastic() make it.  Every wait has a limit; errors are HostErrors.
+
+    The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call the
+    error itself.
+    """
+
+    def __init__(self, model: DistributedDataParallel, job: TorchJob) -> None:
+        self.model, self._job = model, job
+        self.rank, self.workers = job.rank, job.config.job.workers
+        self.layout = ParameterLayout(model.module, getattr(model, "parameters_to_ignore", ()))
+        self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True)
+        note = np.array([self.layout.digest, zlib.crc32(self.layout.values().data) >> 1, self.layout.elements])
+        self.replica = ModelReplica(self.layout, self._coding.layout.blocks, self._coding.planner.first(), note)
+        self._last = job.config.run.max_iterations
+        self._blocking = load_stragglers(job.config, job.rank)
+        self._error: Exception | None = None
+        self._ended: Future[Exchanged] | None = None
+        """Of the gradient that was begun last, until it is taken in."""
+        self._whole = True
+        """Whether the last bucket of the gradient that was begun last has come."""
+        self._backlog = deque[Update]()
+        self._begun: Begun | None = None
+        self._closed = False
+
+    def join(self) -> None:
+        """Take part in the job; waits for all workers, or goes on where a peer is."""
+        self.agent = self._job.join(self._coding, self.replica)
+        self.agent.encoder.note = tuple(self.replica.note.tolist())
+        self._exchange = GradientExchange(self.agent, self._coding, self._last)
+        self._metrics = Metrics(self._job.metrics)
+        self._log = IterationLog(self._job.config, self._metrics, self._blocking, self.layout.elements)
+        self._begun_s = self._ready_s = time.monotonic()
+        self._started = time.time()
+        self.model.register_comm_hook(self, Session._hook)
+        self.model.register_forward_pre_hook(lambda module, given: self.ready())
+        atexit.register(self.close)
+
+    # -- for the user
+
+    @property
+    def iteration(self) -> int:
+        """The latest one whose mean was applied, from 1; 0: none was."""
+        return self.replica.iteration
+
+    def done(self) -> bool:
+        """Whether the parameters are those after the job's last iteration (run.max_iterations)."""
+        return self.iteration >= self._last
+
+    @property
+    def loss(self) -> float | None:
+        """Of the current batch, for reports; none need be given."""
+        return self._log.loss
+
+    @loss.setter
+    def loss(self, loss: float) -> None:
+        self._log.loss = loss
+
+    def close(self) -> None:
+        """Leave the job, with the other workers where the training is done; at the process's end it comes by itself."""
+        if self._closed:
+            return
+        atexit.unregister(self.close)
+        try:
+            self._settle_last()
+        finally:
+            self._closed = True
+            self._job.leave("iterations" if self.done() else "")
+            self._exchange.close()
+            self._sum_up()
+
+    # -- for DDP
+
+    @staticmethod
+    def _hook(session: "Session", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """As register_comm_hook() wants it: what is raised here would make DDP unusable."""
+        try:
+            return session.reduce(bucket)
+        except HostError as error:
+            session.fail(error)
+            failed = torch.futures.Future[torch.Tensor]()
+            failed.set_exception(error)
+            return failed
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The means of a bucket, later."""
+        if self._error is not None:
+            raise self._error
+        if self._whole:
+            self._begin()
+        values = bucket.buffer()
+        if values.is_sparse:
+            raise TorchError("DDP reduces a sparse gradient: dense ones are allowed, a switch sums whole blocks")
+        self._whole = bucket.is_last()
+        return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
+
+    def ready(self) -> None:
+        """A forward pass begins: the parameters are those after the last iteration."""
+        self.check()
+        if self.replica.parts is None:
+            self._settle()
+        elif self.model._join_config.enable:
+            raise TorchError("join() waits for all workers before every forward pass: session.done() ends the loop")
+
+    def check(self) -> None:
+        """Raise the first error, if there is one."""
+        if self._closed:
+            raise TorchError(f"the session of worker {self.rank} is closed")
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: Exception) -> None:
+        """The first one counts."""
+        self._error = self._error or error
+        self._exchange.fail(self._error)
+        self._job.fail(self._error)
+
+    # -- iterations
+
+    def _begin(self) -> None:
+        """The first bucket of a gradient has come."""
+        self._settle()
+        iteration = self.iteration + 1
+        if iteration > self._last:
+            raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
+        known = self._backlog.popleft() if self._backlog else None
+        first_s, blocking_s = time.monotonic(), self._pause(iteration)
+        self._begun = Begun(
+            iteration=iteration,
+            started=self._started,
+            ready_s=self._ready_s,
+            first_s=time.monotonic(),
+            blocking_s=blocking_s,
+            blocked_s=time.monotonic() - first_s,
+            decision=self.agent.decision,
+        )
+        assert known is None or isinstance(known, Aggregate)
+        self._ended = self._exchange.begin(iteration, known)
+
+    def _pause(self, iteration: int) -> float:
+        """Be blocked as the configuration says; for how long, without what stands for a larger model."""
+        now = time.monotonic()
+        blocking_s = self._blocking.blocking_s(iteration, 0, now - self._begun_s)
+        floor_s = max(0.0, self._ready_s + self._blocking.compute_s(iteration) - now)
+        time.sleep(floor_s + blocking_s)
+        return blocking_s
+
+    def ended(self) -> tuple[Step, Sequence[Update]]:
+        """What this worker did in its last iteration, and what has ended since; waits for it."""
+        self.check()
+        if self._ended is None or self._begun is None:
+            raise TorchError("there is no gradient for this step: backward() comes first, outside of no_sync()")
+        exchanged = self._result(self._ended)
+        self._ended = None
+        step = self._log.step(self.agent, self._begun, exchanged, self._exchange.gradient())
+        return step, exchanged.updates
+
+    def missed(self) -> Sequence[Update]:
+        """What the others have finished since; empty where this worker is not behind, or the training is over."""
+        if self.done():
+            return ()
+        try:
+            return self.agent.catch_up()
+        except HostError as error:
+            self.fail(error)
+            raise
+
+    def _result(self, ended: "Future[Exchanged]") -> Exchanged:
+        try:
+            exchanged = ended.result()
+            for update in exchanged.updates:
+                self._check_notes(update)
+        except HostError as error:
+            self.fail(error)
+            raise
+        return exchanged
+
+    def _check_notes(self, update: Update) -> None:
+        """That all workers train the same model, and began with the same parameters."""
+        if isinstance(update, ReplicaState):
+            return
+        for rank, (digest, parameters, elements) in update.notes.items():
+            own = self.replica.note.tolist()
+            if [digest, elements] != own[::2]:
+                raise TorchError(f"worker {rank} trains another model, of {elements} elements: this one has {own[2]}")
+            if parameters != own[1]:
+                raise TorchError(f"worker {rank} began with other parameters: give all the same seed, or one group")
+
+    def applied(self, update: Aggregate, step: Step | None) -> None:
+        """An iteration's mean is in the parameters."""
+        self.replica.applied(update)
+        self._log.applied(update, step, self.layout.values())
+        self._ready_s, self._started = time.monotonic(), time.time()
+
+    def jumped(self) -> None:
+        """The parameters are another worker's."""
+        self.agent.encoder.note = tuple(self.replica.note.tolist())
+        self._log.jumped()
+        self._ready_s, self._started = time.monotonic(), time.time()
+
+    def report(self, step: Step, updates: Sequence[Update]) -> None:
+        assert self._begun is not None
+        self._job.report(self._log.report(self._begun, step, updates))
+
+    def _settle(self) -> None:
+        """Without elastic(): the optimizer has made one step since the last backward pass."""
+        if self._ended is None:
+            return
+        step, updates = self.ended()
+        first, *later = updates
+        if any(isinstance(update, ReplicaState) for update in updates) or len(self._backlog) + len(later) > BACKLOG:
+            raise TorchError(
+                f"worker {self.rank} is more than {BACKLOG} iterations behind the others: kofn.torch.elastic() applies"
+                " what it has missed, a hook alone cannot"
+            )
+        assert isinstance(first, Aggregate)
+        self.applied(first, step)
+        self._backlog.extend(later)
+        self.report(step, updates)
+
+    def _settle_last(self) -> None:
+        """What nobody has looked at when the training ends; an error was raised elsewhere."""
+        if self._error is None and self._whole and self.replica.parts is None:
+            self._settle()
+
+    def _sum_up(self) -> None:
+        account = self.agent.account()
+        reason = "iterations" if self.done() else "closed"
+        statistics = self.agent.statistics() | {"reason": reason, "account": account and asdict(account)}
+        self._metrics.write(summary=statistics)
+        self._metrics.close(self.agent.totals(), self.replica.results)

@@ -1,0 +1,90 @@
+"""Scripts in PyTorch: torchrun at each host of a real run, through the switch; a worker that dies comes back."""
+
+import json
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run.real_run import RealRun
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch"),
+]
+
+TOGETHER = """
+[run]
+trials = ["all"]
+max_iterations = 200
+[job]
+workers = 2
+[model]
+compute_ms = 0
+"""
+
+APART = f"""
+[run]
+trials = ["progress"]
+max_iterations = 1500
+[job]
+workers = 3
+[model]
+compute_ms = 15
+[torch]
+script = "{EXAMPLES / "digits_elastic.py"}"
+group = "worker"
+max_restarts = 1
+[[straggler]]
+workers = [1]
+mean_ms = 40
+"""
+
+
+def trial(run: RealRun) -> dict[str, Any]:
+    (found,) = json.loads((run.out / "summary.json").read_text())["trials"]
+    assert found["identity_error"] is found["conservation_error"] is found["conservation_unchecked"] is None
+    return dict(found)
+
+
+def test_ddp_in_one_process_group(tmp_path: Path) -> None:
+    with RealRun(tmp_path, "--torch", str(EXAMPLES / "digits_ddp.py"), config=TOGETHER) as run:
+        assert run.wait() == 0, run.text()
+        assert run.leftovers() == []
+        found = trial(run)
+        assert found["iterations"] == 200
+        log = (run.out / "all" / "logs" / "worker-0.log").read_text()
+    last = log.splitlines()[-1]
+    assert last.startswith("step 200: ")
+    assert float(last.rpartition(" ")[2].rstrip("%")) > 93
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) -> None:
+    with RealRun(tmp_path, config=APART) as run:
+        run.until(lambda: run.lines(2, "progress") > 100, "training", 120)
+        os.kill(script(run, 2), signal.SIGKILL)
+        assert run.wait(200) == 0, run.text()
+        assert run.leftovers() == []
+        found = trial(run)
+    assert (found["iterations"], found["rejoins"]) == (1500, 1)
+    assert found["late_by_worker"][1] > 0
+
+
+def script(run: RealRun, rank: int) -> int:
+    """The process of a worker's training, without its torchrun."""
+    for pid in run.processes():
+        command, environment = (
+            Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")
+        )
+        if command[1:2] == [b"-u"] and f"KOFN_RANK={rank}".encode() in environment:
+            return pid
+    raise AssertionError(f"worker {rank} trains nothing: {run.text()}")

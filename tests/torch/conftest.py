@@ -1,0 +1,26 @@
+"""PyTorch's tests: skipped where it is not installed; workers are threads, and sockets need namespaces."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.host.collectives.switched import close_all
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name == "torch":
+            item.add_marker(pytest.mark.root)
+            if os.geteuid() != 0:
+                item.add_marker(pytest.mark.skip(reason="needs root: network namespaces"))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _switch() -> Iterator[None]:
+    """One for all crews of this process; each worker has one thread."""
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    yield
+    close_all()

@@ -1,0 +1,150 @@
+"""Trainings in PyTorch beneath a real switch: each worker a thread, with a socket in a namespace of its own.
+
+Each model has a process group of one, so that all that the workers hear of each other goes through the switch.
+"""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.config.schema import Config
+from kofn.host.agent.agent import Agent
+from kofn.host.collectives.in_network import Nobody
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.protocol.results import Result
+from kofn.host.transport.event_loop import EventLoop
+from kofn.host.workload.replica import ReplicaState
+from kofn.rpc import kofn_pb2
+from kofn.torch.replica import ModelReplica
+from tests.host.collectives.switched import EMBEDDED, HOSTS, Place, started
+
+T = TypeVar("T")
+
+
+@dataclass
+class SwitchedJob:
+    """A TorchJob without a controller; peers are asked directly."""
+
+    config: Config
+    rank: int
+    metrics: Path
+    place: Place
+    peers: "Crew"
+    give_up_s: float
+    reports: list[kofn_pb2.Report] = field(default_factory=list)
+    left: str | None = None
+
+    def join(self, coding: JobCoding, replica: ModelReplica) -> Agent:
+        self.replica = replica
+        self.agent = Agent(
+            self.place.job,
+            rank=self.rank,
+            coding=coding,
+            transport=self.place.transport(self.rank),
+            give_up_s=self.give_up_s,
+        )
+        replica.start(self.place.first_iteration - 1)
+        self.peers.loop.run(self.agent.start(self.place.first_iteration, self.place.generation, self.peers))
+        self.peers.come.wait(30)
+        return self.agent
+
+    def report(self, report: kofn_pb2.Report) -> None:
+        self.reports.append(report)
+
+    def fail(self, error: Exception) -> None:
+        async def fail() -> None:
+            self.agent.fail(error)
+
+        self.peers.loop.spawn(fail())
+
+    def leave(self, reason: str) -> None:
+        self.left = reason
+
+
+class Crew(Nobody):
+    """All workers' jobs; they end together with the crew, so that late ones can ask."""
+
+    def __init__(self, place: Place, iterations: int, folder: Path, workers: int, give_up_s: float) -> None:
+        self.first = place.first_iteration
+        run = {"max_iterations": self.first - 1 + iterations}
+        config = Config.of({"job": {"workers": workers}, "run": run, "model": {"compute_ms": 0}})
+        self.loop, self.come = EventLoop(), threading.Barrier(workers)
+        self.jobs = [
+            SwitchedJob(config, rank, folder / f"worker-{rank}.jsonl", place, self, give_up_s)
+            for rank in range(workers)
+        ]
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        for job in self.jobs:
+            yield list(job.agent.protocol.results(first, last))
+
+    async def state(self) -> ReplicaState | None:
+        return max((job.replica.state() for job in self.jobs), key=lambda state: state.iteration if state else 0)
+
+    def all(self, work: Callable[[SwitchedJob], T]) -> list[T]:
+        """What comes of it, by rank; each in a thread."""
+        with ThreadPoolExecutor(len(self.jobs)) as pool:
+            return list(pool.map(work, self.jobs))
+
+    def close(self) -> None:
+        for job in self.jobs:
+            if hasattr(job, "agent"):
+                self.loop.run(job.agent.close())
+        self.loop.close()
+
+
+@contextmanager
+def crew(folder: Path, iterations: int, *, k: int = HOSTS, give_up_s: float = 20.0) -> Iterator[Crew]:
+    switch = started(EMBEDDED)
+    switch.set_k(k)
+    made = Crew(switch.place(()), iterations, folder, HOSTS, give_up_s)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+_making = threading.Lock()
+
+
+def parameters_of(model: torch.nn.Module) -> bytes:
+    return b"".join(each.detach().float().numpy().tobytes() for each in model.parameters())
+
+
+def ddp(make: Callable[[], torch.nn.Module], **given: Any) -> DistributedDataParallel:
+    """With the same parameters in each thread; in a group of one, where no other is given."""
+    with _making:
+        group_of_one()
+        torch.manual_seed(0)
+        module = make()
+    return DistributedDataParallel(module, **given)  # which may wait for other threads
+
+
+def group_of_one() -> None:
+    """For every model of this process that has no other group."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+
+
+def gloo_group(store: dist.Store, rank: int, size: int) -> Any:
+    """A thread's process group, among those of other threads; as init_process_group() would make it for a process."""
+    group_of_one()
+    group: Any = dist.ProcessGroup(store, rank, size)
+    backend = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(backend)
+    gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
+    group._register_backend(torch.device("cpu"), backend, gloo)
+    group._set_group_name(f"thread-{rank}")
+    world = dist.distributed_c10d._world
+    world.pg_map[group], world.pg_names[group] = ("gloo", store), f"thread-{rank}"
+    world.pg_group_ranks[group], world.pg_backend_config[group] = {0: rank}, "cpu:gloo"
+    return group

@@ -1,0 +1,120 @@
+"""Elastic trainings through a real switch: slow workers, schedulers, clipping, averages; replicas equal to the bit."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import kofn.torch
+from tests.host.collectives.switched import HOSTS
+from tests.torch.crew import Crew, SwitchedJob, crew, ddp, parameters_of
+from tests.torch.test_hook import BATCH, layers
+
+ITERATIONS, SLOW = 60, 2
+
+
+class Trained:
+    """A worker's training, whose gradients take `slow_s` longer at worker SLOW."""
+
+    def __init__(self, job: SwitchedJob, make: Callable[[Any], torch.optim.Optimizer], **options: Any) -> None:
+        self.job, self.model, self.own = job, ddp(layers, bucket_cap_mb=0.01, **options), 0
+        self.optimizer = make(self.model.parameters())
+        self.average: AveragedModel | None = None
+
+    def run(self, scheduler: Any = None, slow_s: float = 0.03, **elastic: Any) -> "Trained":
+        data = torch.Generator().manual_seed(self.job.rank)
+        made = kofn.torch.elastic(self.model, self.optimizer, scheduler, job=self.job, **elastic)
+        with closing(made) as session:
+            while not session.done():
+                images, labels = torch.randn(BATCH, 64, generator=data), torch.randint(0, 10, (BATCH,), generator=data)
+                loss = nn.functional.cross_entropy(self.model(images), labels)
+                self.optimizer.zero_grad()
+                time.sleep(slow_s if self.job.rank == SLOW else 0.003)
+                loss.backward()
+                self.optimizer.step()
+                self.own += 1
+        return self
+
+    def clip(self) -> None:
+        clip_grad_norm_(self.model.parameters(), 0.1)
+
+
+def trained(folder: Path, train: Callable[[SwitchedJob], Trained], k: int = 2) -> tuple[Crew, list[Trained]]:
+    with crew(folder, ITERATIONS, k=k) as made:
+        workers = made.all(train)
+    assert [parameters_of(each.model) for each in workers] == [parameters_of(workers[0].model)] * HOSTS
+    assert workers[0].own == workers[1].own == ITERATIONS > workers[SLOW].own > 0
+    return made, workers
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_slow_worker_ends_with_the_others(name: str, tmp_path: Path) -> None:
+    made, _ = trained(tmp_path, lambda job: Trained(job, OPTIMIZERS[name]).run())
+    assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
+    assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("*.jsonl"))] == [ITERATIONS + 1] * HOSTS
+
+
+def test_the_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
+    def train(job: SwitchedJob) -> Trained:
+        worker = Trained(job, OPTIMIZERS["SGD"], gradient_as_bucket_view=True)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(worker.optimizer, 0.1, total_steps=ITERATIONS + 1)
+        return worker.run(scheduler)
+
+    rates = [each.optimizer.param_groups[0]["lr"] for each in trained(tmp_path, train)[1]]
+    assert rates == [rates[0]] * HOSTS
+    assert rates[0] < 1e-4
+
+
+def test_clipping_and_a_moving_average_are_of_every_iteration(tmp_path: Path) -> None:
+    def train(job: SwitchedJob) -> Trained:
+        worker = Trained(job, OPTIMIZERS["AdamW"])
+        worker.average = average = AveragedModel(worker.model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        return worker.run(
+            before_step=worker.clip, after_step=lambda: average.update_parameters(worker.model.module), also=[average]
+        )
+
+    averages = [parameters_of(each.average) for each in trained(tmp_path, train)[1]]
+    assert averages == [averages[0]] * HOSTS
+
+
+def test_another_worker_can_go_on_from_a_replica(tmp_path: Path) -> None:
+    """What a peer is given after some iterations, and restored in a model that has begun anew."""
+
+    def train(job: SwitchedJob) -> Trained:
+        worker = Trained(job, OPTIMIZERS["AdamW"])
+        return worker.run(torch.optim.lr_scheduler.StepLR(worker.optimizer, 5))
+
+    made, workers = trained(tmp_path, train)
+    given = made.jobs[0].replica.state()
+    assert given is not None
+    fresh = Trained(made.jobs[1], OPTIMIZERS["AdamW"])
+    scheduler = torch.optim.lr_scheduler.StepLR(fresh.optimizer, 5)
+    session = kofn.torch.Session(fresh.model, made.jobs[1])
+    session.replica.parts = {"optimizer": fresh.optimizer, "scheduler": scheduler}
+    session.replica.restore(given)
+    assert session.iteration == given.iteration == made.first + ITERATIONS - 1
+    assert parameters_of(fresh.model) == parameters_of(workers[0].model)
+    assert scheduler.last_epoch == ITERATIONS
+    moments = [
+        [state["exp_avg"].sum().item() for state in each.optimizer.state.values()] for each in (fresh, workers[0])
+    ]
+    assert moments[0] == moments[1]

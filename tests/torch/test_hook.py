@@ -1,0 +1,179 @@
+"""The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import kofn.torch
+from kofn.torch.job import TorchJob
+from tests.host.collectives.switched import HOSTS
+from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, parameters_of
+
+BATCH, STEPS = 16, 12
+
+
+class Branches(nn.Module):
+    """Of which a forward pass uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Linear(64, 48), nn.Linear(48, 10), nn.Linear(48, 10)
+        self.calls = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        branch = self.left if self.calls % 2 else self.right
+        hidden: torch.Tensor = torch.relu(self.first(images))
+        return branch(hidden)
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to use DDP; `accumulate`: batches a step; `more`: further batches by rank, in join()."""
+
+    make: Callable[[], nn.Module] = layers
+    options: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    tolerance: float = 1e-5
+    steps: int = STEPS
+    accumulate: int = 1
+    more: int = 0
+
+    def train(self, model: DistributedDataParallel, rank: int, attach: Callable[[], Any]) -> list[float]:
+        """All losses."""
+        attach()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        data, losses = torch.Generator().manual_seed(rank), []
+        with model.join() if self.more else nullcontext():
+            for step in range(1, self.accumulate * (self.steps + self.more * rank) + 1):
+                images = torch.randn(BATCH, 64, generator=data).to(self.dtype)
+                labels = torch.randint(0, 10, (BATCH,), generator=data)
+                last = step % self.accumulate == 0
+                with nullcontext() if last else model.no_sync():
+                    loss = nn.functional.cross_entropy(model(images).float(), labels)
+                    loss.backward()
+                losses.append(loss.item())
+                if last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return losses
+
+
+CASES = {
+    "one bucket": Case(),
+    "many buckets": Case(options={"bucket_cap_mb": 0.01}),
+    "gradient_as_bucket_view": Case(options={"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}),
+    "static_graph": Case(options={"bucket_cap_mb": 0.01, "static_graph": True}),
+    "find_unused_parameters": Case(make=Branches, options={"bucket_cap_mb": 0.01, "find_unused_parameters": True}),
+    "no_sync": Case(options={"bucket_cap_mb": 0.01}, accumulate=3),
+    "join": Case(options={"bucket_cap_mb": 0.01}, more=3),
+    "float16": Case(dtype=torch.float16, tolerance=5e-3),
+    "bfloat16": Case(options={"bucket_cap_mb": 0.01}, dtype=torch.bfloat16, tolerance=5e-2),
+}
+
+
+def compared(case: Case, folder: Path) -> None:
+    """The same training by gloo and by the switch: losses as near as the case says, and replicas equal to the bit."""
+    stores = dist.HashStore(), dist.HashStore()
+
+    def make() -> nn.Module:
+        return case.make().to(case.dtype)
+
+    def train(job: SwitchedJob) -> tuple[list[float], list[float], bytes]:
+        by_gloo, by_switch = (
+            ddp(make, process_group=group, **case.options)
+            for group in [gloo_group(store, job.rank, HOSTS) for store in stores]
+        )
+        wanted = case.train(by_gloo, job.rank, lambda: None)
+        found = case.train(by_switch, job.rank, lambda: sessions.append(kofn.torch.ddp_hook(by_switch, job=job)))
+        return wanted, found, parameters_of(by_switch)
+
+    sessions: list[kofn.torch.Session] = []
+    with crew(folder, case.steps + case.more * (HOSTS - 1)) as made:
+        trained = made.all(train)
+        for session in sessions:
+            session.close()
+    for wanted, found, parameters in trained:
+        assert found == pytest.approx(wanted, rel=case.tolerance)
+        assert parameters == trained[0][2]
+    assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_is_that_of_gloo(name: str, tmp_path: Path) -> None:
+    compared(CASES[name], tmp_path)
+
+
+def test_two_hundred_steps_are_those_of_gloo(tmp_path: Path) -> None:
+    compared(Case(steps=200), tmp_path)
+
+
+def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
+    """The backward pass of the first layer waits for the mean of the last one."""
+
+    def train(job: SwitchedJob) -> list[float]:
+        model = ddp(layers, bucket_cap_mb=0.01)
+        session = kofn.torch.ddp_hook(model, job=job)
+        last, waited = model.module[-1].bias, list[float]()
+
+        def wait(module: nn.Module, *gradients: Any) -> None:
+            if session.iteration >= crewed.first:  # buckets are made anew after the first iteration
+                stream = session._exchange._stream
+                waited.append(float(stream.wait(0, last.numel(), 10).sum()))
+
+        model.module[1].register_full_backward_hook(wait)
+        for _ in range(3):
+            model(torch.full((BATCH, 64), job.rank + 1.0)).square().mean().backward()
+            sums.append((job.rank, last.grad.sum().item()))
+            model.zero_grad()
+        session.close()
+        return waited
+
+    sums: list[tuple[int, float]] = []
+    with crew(tmp_path, 3) as crewed:
+        waited = crewed.all(train)
+    wanted = {round(each, 3) for _, each in sums[HOSTS:]}
+    assert [len(each) for each in waited] == [2] * HOSTS
+    assert {round(each, 3) for one in waited for each in one} == wanted
+
+
+def test_without_elastic_a_slow_worker_gets_every_mean_in_order(tmp_path: Path) -> None:
+    """k = 2 of 3: what it has missed is there for its next backward passes."""
+
+    def train(job: SwitchedJob) -> bytes:
+        model = ddp(layers)
+        with closing(kofn.torch.ddp_hook(model, job=job)) as session:
+            optimizer = torch.optim.Adam(model.parameters())
+            for step in range(STEPS):
+                time.sleep(0.05 * (job.rank == 0))
+                model(torch.full((BATCH, 64), job.rank + step / 8)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert session.done()
+        return parameters_of(model)
+
+    with crew(tmp_path, STEPS, k=2) as crewed:
+        parameters = crewed.all(train)
+    assert parameters == [parameters[0]] * HOSTS
+    assert max(report.iterations_behind for report in crewed.jobs[0].reports) > 1
+
+
+_: type[TorchJob] = SwitchedJob

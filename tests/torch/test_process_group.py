@@ -1,0 +1,152 @@
+"""The backend "kofn" over exact sums of a real switch: PyTorch's own tests, and what trains on it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import kofn.torch
+import kofn.torch.process_group
+from tests.host.collectives.crews import addresses
+from tests.host.collectives.switched import EMBEDDED, HOSTS, started
+from tests.torch import suite
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+
+FEW = (
+    *("all_gather", "all_reduce_max", "all_reduce_sum", "all_reduce_sum_async", "barrier", "broadcast", "gather"),
+    *("all_gather_coalesced_simple", "all_reduce_coalesced_sum", "irecv"),
+)
+
+MORE = (
+    *("all_gather_coalesced_complex", "all_gather_coalesced_full_group", "all_gather_coalesced_with_empty"),
+    *("all_gather_complex", "all_gather_full_group", "all_reduce_coalesced_full_group_max"),
+    *("all_reduce_coalesced_full_group_min", "all_reduce_coalesced_full_group_product"),
+    *("all_reduce_coalesced_full_group_sum", "all_reduce_coalesced_max", "all_reduce_coalesced_min"),
+    *("all_reduce_coalesced_max_complex_unsupported", "all_reduce_coalesced_product"),
+    *("all_reduce_complex_unsupported_ops", "all_reduce_full_group_max", "all_reduce_full_group_min"),
+    *("all_reduce_full_group_product", "all_reduce_full_group_sum", "all_reduce_min", "all_reduce_product"),
+    *("all_reduce_sum_complex", "all_to_all_single_equal_split", "all_to_all_single_equal_split_complex"),
+    *("all_to_all_single_equal_split_full_group", "all_to_all_single_unequal_split"),
+    *("all_to_all_single_unequal_split_complex", "all_to_all_single_unequal_split_full_group"),
+    *("barrier_full_group", "broadcast_full_group", "destroy_full_group", "destroy_group", "gather_checks"),
+    *("gather_full_group", "get_future", "get_rank_size_full_group", "get_rank_size_group", "isend"),
+    *("reduce_full_group_max", "reduce_full_group_min", "reduce_full_group_sum", "reduce_sum", "reduce_max"),
+    *("scatter", "scatter_checks", "scatter_full_group", "send_recv", "send_recv_with_tag"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    with suite.threads_as_ranks():
+        yield
+
+
+@pytest.fixture
+def join() -> suite.Join:
+    """A communicator through the switch, by rank."""
+    place = started(EMBEDDED).place(addresses(HOSTS))
+    return lambda rank: place.join(rank, 20.0)
+
+
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in MORE)])
+def test_of_pytorch(name: str, join: suite.Join) -> None:
+    outcome, _ = suite.run(f"test_{name}", join, HOSTS)
+    assert outcome == "passed"
+
+
+def in_a_group(join: suite.Join, work: Callable[[int], Any]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+    """What comes of it by rank, and rank 0's calls."""
+    store = dist.HashStore()
+
+    def one(rank: int) -> tuple[Any, Counter[tuple[str, str]]]:
+        with join(rank) as communicator:
+            kofn.torch.use(communicator)
+            dist.init_process_group("kofn", rank=rank, world_size=HOSTS, store=store)
+            group = dist.group.WORLD
+            assert isinstance(group, kofn.torch.SwitchGroup)
+            found = work(rank)
+            dist.barrier()
+            dist.destroy_process_group()
+            return found, group.calls
+
+    with ThreadPoolExecutor(HOSTS) as pool:
+        found = list(pool.map(one, range(HOSTS)))
+    return [each for each, _ in found], found[0][1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64])
+def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype, join: suite.Join) -> None:
+    def work(rank: int) -> list[list[float]]:
+        values = torch.arange(6).to(dtype) + rank
+        summed, row, rows = values.clone(), torch.empty(2, dtype=dtype), torch.empty(18, dtype=dtype)
+        dist.all_reduce(summed)
+        dist.reduce_scatter_tensor(row, values)
+        dist.all_gather_into_tensor(rows, values)
+        dist.broadcast(values, 2)
+        return [each.float().tolist() for each in (summed, row, rows[::6], values)]
+
+    found, calls = in_a_group(join, work)
+    sums = [3.0 * number + 3 for number in range(6)]
+    for rank, (summed, row, firsts, values) in enumerate(found):
+        assert (summed, row) == (sums, sums[2 * rank : 2 * rank + 2])
+        assert (firsts, values) == ([0, 1, 2], [2.0 + number for number in range(6)])
+    assert {way for way, _ in calls} == {"kofn"}
+
+
+def test_what_a_switch_cannot_sum_goes_over_gloo(join: suite.Join) -> None:
+    def work(rank: int) -> tuple[float, float, float]:
+        most, double, pair = torch.tensor(rank), torch.ones(2, dtype=torch.float64), torch.ones(3)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        dist.all_reduce(double)
+        group = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(pair, group=group)
+        return most.item(), double.sum().item(), pair.sum().item()
+
+    found, calls = in_a_group(join, work)
+    assert found == [(2, 6, 6), (2, 6, 6), (2, 6, 3)]
+    assert calls["gloo", "allreduce"] == 2
+    assert ("kofn", "allreduce") not in calls
+
+
+def test_fsdp_and_ddp_train_on_it(join: suite.Join) -> None:
+    def work(rank: int) -> tuple[float, float]:
+        sharded, whole = nn.Linear(8, 8), nn.Linear(8, 8)
+        for each in (sharded, whole):
+            nn.init.ones_(each.weight)
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (HOSTS,)))
+        sharded(torch.full((2, 8), float(rank))).sum().backward()
+        replicated = DistributedDataParallel(whole)
+        replicated(torch.full((2, 8), float(rank))).sum().backward()
+        return sharded.weight.grad.full_tensor().sum().item(), whole.weight.grad.sum().item()
+
+    found, calls = in_a_group(join, work)
+    assert found == [(128.0, 128.0)] * HOSTS  # the mean of 0, 1 and 2, twice, in 64 elements
+    assert calls["kofn", "reduce_scatter"] == 1
+    assert calls["kofn", "allreduce"] >= 1
+
+
+def test_a_group_needs_a_communicator_of_its_rank(join: suite.Join) -> None:
+    def work(rank: int) -> None:
+        context = kofn.torch.process_group._used
+        used = context.get()
+        for other, words in ((None, "there is no communicator"), (used, "the communicator's rank is")):
+            context.set(other)
+            with pytest.raises(kofn.torch.TorchError, match=words):
+                kofn.torch.SwitchGroup(dist.HashStore(), (rank + 1) % HOSTS, HOSTS, suite.TIMEOUT)
+
+    in_a_group(join, work)

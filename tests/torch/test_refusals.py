@@ -1,0 +1,268 @@
+"""What cannot be done with a model, an optimizer or an environment: a clear error, and never a training that hangs."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+import kofn.torch
+from kofn.config.schema import Config
+from kofn.host.errors import AgentError, HostError
+from kofn.torch.attach import ddp_hook
+from kofn.torch.layout import ParameterLayout
+from kofn.torch.place import JobPlace
+from tests.host.collectives.switched import HOSTS
+from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group
+
+SEED = torch.ones(4, 8)
+
+ENVIRONMENT = {
+    "KOFN_CONFIG": "job.toml",
+    "KOFN_RANK": "1",
+    "KOFN_CONTROLLER": "172.30.255.1:50052",
+    "KOFN_ADDRESS": "172.30.255.3",
+    "KOFN_METRICS": "worker-1.jsonl",
+}
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> SwitchedJob:
+    """A job that nobody joins."""
+    config = Config.of({"job": {"workers": HOSTS}})
+    place: Any = None
+    peers: Any = None
+    return SwitchedJob(config, 0, tmp_path / "worker-0.jsonl", place, peers, 1.0)
+
+
+def line() -> nn.Module:
+    return nn.Linear(8, 8)
+
+
+# -- models
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (lambda: nn.Linear(2, 2, dtype=torch.float64), "weight is of float64: float32, float16, bfloat16 are allowed"),
+        (lambda: nn.Linear(2, 2, dtype=torch.complex64), "weight is of complex64: float32"),
+        (lambda: nn.Linear(2, 2, device="meta"), "weight is on meta: cpu is allowed"),
+        (lambda: nn.Sequential(nn.Embedding(9, 2, sparse=True)), "0 has sparse gradients: sparse=False is allowed"),
+        (lambda: nn.Linear(2, 2).requires_grad_(False), "the model has no parameters that are trained"),
+    ],
+)
+def test_models_that_cannot_be_summed(module: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(kofn.torch.TorchError, match=words):
+        ParameterLayout(module())
+
+
+def test_what_is_no_ddp_or_has_a_hook(alone: SwitchedJob) -> None:
+    plain: Any = line()
+    with pytest.raises(kofn.torch.TorchError, match="the model is a Linear: a DistributedDataParallel is needed"):
+        ddp_hook(plain, job=alone)
+    model = ddp(line)
+    model.register_comm_hook(None, allreduce_hook)
+    with pytest.raises(kofn.torch.TorchError, match="has a communication hook: none is allowed"):
+        ddp_hook(model, job=alone)
+
+
+def test_a_world_of_another_size(alone: SwitchedJob) -> None:
+    store = dist.HashStore()
+
+    def train(rank: int) -> str:
+        model = ddp(line, process_group=gloo_group(store, rank, 2))
+        with pytest.raises(kofn.torch.TorchError) as caught:
+            ddp_hook(model, job=alone)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(words.startswith("WORLD_SIZE is 2, job.workers is 3") for words in pool.map(train, range(2)))
+
+
+def test_unused_parameters_need_all_workers_in_one_group(alone: SwitchedJob) -> None:
+    with pytest.raises(kofn.torch.TorchError, match="find_unused_parameters=True needs all workers"):
+        ddp_hook(ddp(line, find_unused_parameters=True), job=alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "optimizer", "scheduler", "words"),
+    [
+        ({"find_unused_parameters": True}, torch.optim.SGD, None, "find_unused_parameters=True"),
+        ({}, torch.optim.LBFGS, None, "LBFGS needs several gradients a step"),
+        ({}, torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau needs each"),
+    ],
+)
+def test_what_is_not_elastic(
+    alone: SwitchedJob, options: dict[str, Any], optimizer: Any, scheduler: Any, words: str
+) -> None:
+    model = ddp(line, **options)
+    made = optimizer(model.parameters(), lr=0.1)
+    with pytest.raises(kofn.torch.TorchError, match=words):
+        kofn.torch.elastic(model, made, scheduler and scheduler(made), job=alone)
+
+
+# -- environments
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_a_variable_that_is_missing(name: str) -> None:
+    with pytest.raises(kofn.torch.TorchError, match=f"{name} is not set: .* is needed"):
+        JobPlace.find((0, 1), {**ENVIRONMENT, name: ""})
+
+
+def test_ranks_that_differ_or_are_no_numbers() -> None:
+    assert JobPlace.find((0, 1), ENVIRONMENT).rank == JobPlace.find((1, 3), ENVIRONMENT).rank == 1
+    with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 1, the process group's rank is 2"):
+        JobPlace.find((2, 3), ENVIRONMENT)
+    with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 'one': a number"):
+        JobPlace.find((0, 1), {**ENVIRONMENT, "KOFN_RANK": "one"})
+
+
+# -- while it trains
+
+
+def errors(made: Crew, train: Callable[[SwitchedJob, Any], object], limit_s: float = 12.0) -> list[str]:
+    """With what each worker's session ends; it is the same at every later call."""
+
+    def run(job: SwitchedJob) -> str:
+        model = ddp(line)
+        begun_s = time.monotonic()
+        with suppress(RuntimeError), pytest.raises(HostError):  # what DDP makes of it, without its type
+            train(job, model)
+        with pytest.raises(HostError) as caught:
+            model(SEED)
+        assert time.monotonic() - begun_s < limit_s
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    return made.all(run)
+
+
+def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
+    def train(job: SwitchedJob, model: Any) -> None:
+        kofn.torch.ddp_hook(model, job=job)
+        model(SEED * (float("nan") if job.rank == 1 else 1)).sum().backward()
+
+    with crew(tmp_path, 3, give_up_s=2.0) as made:
+        found = errors(made, train)
+    assert found[1].startswith("GradientError: ")
+    assert "is nan: finite" in found[1]
+    assert all(words.startswith("AgentError: iteration") and "worker 1" in words for words in (found[0], found[2]))
+
+
+def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> str:
+        model = ddp(line)
+        kofn.torch.ddp_hook(model, job=job)
+        if job.rank == 2:
+            return "worker 2"
+        with pytest.raises(RuntimeError, match="iteration"):
+            model(SEED).sum().backward()
+        with pytest.raises(AgentError) as caught:
+            model(SEED)
+        return str(caught.value)
+
+    with crew(tmp_path, 3, give_up_s=2.0) as made:
+        assert all("worker 2" in words for words in made.all(run))
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 7)), "trains another model, of 71 elements"),
+        (lambda: nn.Linear(8, 8).apply(nn.init.ones_), "began with other parameters"),
+    ],
+)
+def test_another_model_at_one_worker(other: Any, words: str, tmp_path: Path) -> None:
+    def ones(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.ones_(module.weight)
+
+    def run(job: SwitchedJob) -> str:
+        makes = other if "model" in words else lambda: nn.Linear(8, 8).apply(ones)
+        model = ddp(makes if job.rank == 1 else line)
+        kofn.torch.ddp_hook(model, job=job)
+        with suppress(RuntimeError):
+            model(SEED).sum().backward()
+        with pytest.raises(kofn.torch.TorchError) as caught:
+            model(SEED)
+        return str(caught.value)
+
+    with crew(tmp_path, 3, give_up_s=2.0) as made:
+        found = made.all(run)
+    assert all(words in each for each in (found[0], found[2]))
+
+
+def unscale(optimizer: torch.optim.Optimizer) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        (lambda model, scheduler: nn.utils.clip_grad_norm_(model.parameters(), 1e-6), "by clipping or a GradScaler"),
+        (lambda model, scheduler: unscale(scheduler.optimizer), "by clipping or a GradScaler"),
+        (lambda model, scheduler: scheduler.step(), "the scheduler was stepped"),
+    ],
+)
+def test_what_would_part_the_replicas(between: Callable[..., Any], words: str, tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> None:
+        model = ddp(line)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        kofn.torch.elastic(model, optimizer, scheduler, job=job)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(SEED).sum().backward()
+            if scheduler.last_epoch == 0:
+                optimizer.step()
+        between(model, scheduler)
+        with pytest.raises(kofn.torch.TorchError, match=words):
+            optimizer.step()
+
+    with crew(tmp_path, 3) as made:
+        made.all(run)
+
+
+def test_steps_without_gradients_and_batch_statistics(tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> None:
+        model = ddp(lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kofn.torch.elastic(model, optimizer, job=job)
+        with pytest.raises(kofn.torch.TorchError, match="there is no gradient for this step"):
+            optimizer.step()
+        with pytest.raises(kofn.torch.TorchError, match="is given a closure"):
+            optimizer.step(lambda: 0.0)
+        model(SEED).sum().backward()
+        with pytest.raises(kofn.torch.TorchError, match="num_batches_tracked changes while a gradient is computed"):
+            optimizer.step()
+        with pytest.raises(kofn.torch.TorchError, match="join\\(\\) waits for all workers"), model.join():
+            model(SEED)
+
+    with crew(tmp_path, 3) as made:
+        made.all(run)
+
+
+def test_more_iterations_than_the_job_has(tmp_path: Path) -> None:
+    def train(job: SwitchedJob, model: Any) -> None:
+        session = kofn.torch.ddp_hook(model, job=job)
+        for _ in range(2):
+            model(SEED).sum().backward()
+        assert session.done()
+
+    with crew(tmp_path, 1) as made:
+        assert all("the job has" in words for words in errors(made, train))
