@@ -31,6 +31,7 @@ class Sections(TypedDict, total=False):
     compress: Keys
     policy: Keys
     model: Keys
+    schedule: Keys
     straggler: Sequence[Keys]
     shock: Sequence[Keys]
     shard: Sequence[Keys]

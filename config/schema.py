@@ -25,6 +25,7 @@ from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import Settings, override
 from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
+from kofn.config.schedule import ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
 
@@ -350,6 +351,7 @@ class Config(Section, frozen=True):
     compress: CompressSection = CompressSection()
     policy: PolicySection = PolicySection()
     model: ModelSection = ModelSection()
+    schedule: ScheduleSection = ScheduleSection()
     straggler: tuple[StragglerSection, ...] = ()
     shock: tuple[ShockSection, ...] = ()
     shard: tuple[ShardSection, ...] = ()
@@ -450,6 +452,7 @@ class Config(Section, frozen=True):
                 f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
+        self.schedule.check()
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:

@@ -115,10 +115,18 @@ class Training:
         self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
-        self.coding = JobCoding.of(config.job, config.compress, self.parameters)
+        self.coding = self._code(config)
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
         self.replica = Replica(workload, config, blocks, self.coding.planner.first())
         self._metric = metric_of(config)
+
+    def _code(self, config: Config) -> JobCoding:
+        """How what goes over the wire is coded."""
+        return JobCoding.of(config.job, config.compress, self.parameters)
+
+    def _mean(self, aggregate: Aggregate) -> Floats:
+        """Shape of the parameters."""
+        return aggregate.mean
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the metric's target ("target"), the last iteration ("iterations"), or till it has "diverged"."""
@@ -246,8 +254,9 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
         """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
-        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
-        direction = self._alignment.direction(aggregate.mean)
+        mean = self._mean(aggregate)
+        evaluation = self.replica.apply(aggregate.iteration, mean, aggregate.checksums, aggregate.plan)
+        direction = self._alignment.direction(mean)
         if step:
             self._direction = direction
         line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Floats
 from kofn.host.schedule.layers import Layer
-from kofn.host.schedule.orders import usual
+from kofn.host.workload.layered import LayeredModel
 
 
 class Examples(Protocol):
@@ -115,8 +115,8 @@ class Convolution(LayerKind):
         return np.ascontiguousarray(windows).reshape(-1, self.shape[0])
 
 
-class Network:
-    """`parameters` is updated in place; begin() takes examples, then come the steps."""
+class Network(LayeredModel):
+    """begin() takes a batch of examples."""
 
     def __init__(self, kinds: Sequence[LayerKind], seed: int) -> None:
         self._kinds = kinds
@@ -125,8 +125,6 @@ class Network:
         ends = accumulate((kind.elements for kind in kinds), initial=0)
         self.layers = [Layer(str(number), *edges) for number, edges in enumerate(pairwise(ends), 1)]
 
-    # -- step by step
-
     def begin(self, examples: Examples) -> None:
         """Of one batch."""
         self._labels = examples.labels
@@ -134,13 +132,12 @@ class Network:
         self._errors: dict[int, Floats] = {}  # of the outputs of each layer, likewise
 
     def forward(self, layer: int) -> None:
-        """The layers before it first."""
         outputs = self._kinds[layer].forward(self._inputs[layer], self._flat(layer))
         hidden = layer + 1 < len(self.layers)
         self._inputs[layer + 1] = np.maximum(outputs, 0) if hidden else outputs
 
     def loss(self) -> float:
-        """The mean cross-entropy after all forward passes, and with it the last layer's error term."""
+        """The mean cross-entropy."""
         last = len(self.layers)
         probability = _softmax(self._inputs.pop(last))
         rows = np.arange(len(self._labels))
@@ -150,38 +147,21 @@ class Network:
         return loss
 
     def error(self, layer: int) -> None:
-        """The error term of the layer before it."""
         error = self._kinds[layer].error(self._errors[layer], self._flat(layer))
         self._errors[layer - 1] = error * (self._inputs[layer] > 0)
 
     def weight(self, layer: int) -> Floats:
-        """The gradient of a layer's parameters, shape (elements,)."""
         return self._kinds[layer].weight(self._inputs[layer], self._errors[layer])
-
-    def release(self, layer: int) -> None:
-        """Both steps of a layer are done."""
-        del self._inputs[layer], self._errors[layer]
 
     @property
     def held_bytes(self) -> int:
         """Of activations and error terms."""
         return sum(array.nbytes for held in (self._inputs, self._errors) for array in held.values())
 
-    # -- as a whole
-
     def gradient(self, examples: Examples) -> tuple[float, Floats]:
         """The loss over a batch and its gradient, shape of `parameters`."""
         self.begin(examples)
-        for layer in range(len(self.layers)):
-            self.forward(layer)
-        loss = self.loss()
-        gradient = np.empty_like(self.parameters)
-        for kind, layer in usual(len(self.layers), 0):
-            if kind == "error":
-                self.error(layer)
-            else:
-                gradient[self.layers[layer].begin : self.layers[layer].end] = self.weight(layer)
-        return loss, gradient
+        return self.passes()
 
     def accuracy(self, examples: Examples) -> float:
         """Share of the examples that are classified rightly."""

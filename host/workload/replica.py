@@ -47,6 +47,7 @@ class Replica:
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self._iteration: int | None = None
+        self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, and what they were
         self.results: Integers = np.zeros(blocks, np.int64)
         """Checksums of all results, added up: of what all workers together had counted."""
         self._arrays: Arrays = {
@@ -60,10 +61,20 @@ class Replica:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self._iteration = iteration
 
+    def step_part(self, begin: int, end: int, mean: Floats) -> None:
+        """The part of apply() that concerns parameters `begin` to `end`, before it: mean is of shape (end - begin,)."""
+        with self._lock:
+            self._stepped[begin, end] = {name: array[begin:end].copy() for name, array in self._by_parameter.items()}
+            self._optimizer.step_part(mean, begin, end)
+
     def apply(self, iteration: int, mean: Floats, checksums: Integers, plan: Plan) -> Evaluation:
         """An iteration's average gradient, shape (elements,), checksums of what it was made from, the plan after it."""
         with self._lock:
-            self._optimizer.step(mean)
+            if not self._stepped:
+                self._optimizer.step(mean)
+            for begin, end in self._rest(mean.size):
+                self._optimizer.step_part(mean[begin:end], begin, end)
+            self._stepped.clear()
             self.results += checksums
             self._arrays |= plan.to_arrays()
             self._iteration = iteration
@@ -76,6 +87,9 @@ class Replica:
                 return None
             own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
             arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
+            for (begin, end), before in self._stepped.items():
+                for name, part in before.items():
+                    arrays[name][begin:end] = part
             return ReplicaState(iteration=self._iteration, arrays=arrays)
 
     def restore(self, state: ReplicaState) -> None:
@@ -86,12 +100,26 @@ class Replica:
         try:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays.items()}
             with self._lock:
+                self._stepped.clear()
                 self._optimizer.restore(own)
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration
         except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
             raise AgentError(str(error)) from error
+
+
+    @property
+    def _by_parameter(self) -> Arrays:
+        """What a step of some parameters changes in the same places."""
+        parameters = self._arrays["parameters"]
+        own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
+        return {"parameters": parameters} | {n: array for n, array in own.items() if array.shape == parameters.shape}
+
+    def _rest(self, elements: int) -> list[tuple[int, int]]:
+        """Ranges that are not stepped, where others are."""
+        edges = [0, *(edge for part in sorted(self._stepped) for edge in part), elements]
+        return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if self._stepped and begin < end]
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:

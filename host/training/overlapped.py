@@ -1,0 +1,209 @@
+"""Training whose gradients leave while they are computed, and whose forward passes wait for their own layer's mean.
+
+An iteration is a forward pass, in which each layer waits for its mean of the iteration before and is stepped, the loss, and
+a backward pass in the order of the schedule, from which pieces leave as soon as their layers are computed.  A
+thread of its own waits for the iteration's end meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.agent.agent import Agent
+from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
+from kofn.host.kernels.sample import norm2
+from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.partition import Piece, partition
+from kofn.host.schedule.wire_layout import WireLayout
+from kofn.host.stopwatch import Times
+from kofn.host.training.loop import Spent, Step, Training, Work
+from kofn.host.training.metrics import Metrics
+from kofn.host.training.reducer import Reducer
+from kofn.host.workload.layered import LayeredWorkload
+from kofn.host.workload.replica import ReplicaState
+
+T = TypeVar("T")
+
+Kind = Literal["forward", "error", "weight"]
+
+Updates = list[Aggregate | ReplicaState]
+
+
+class Replaced(HostError):
+    """A peer's replica has come instead of an iteration's mean."""
+
+
+class Reduction:
+    """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
+
+    def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
+        self.stream = GradientStream(layout.elements, block_elements)
+        for begin, end in layout.padding():
+            self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
+        self._agent, self._iteration, self._layout = agent, iteration, layout
+        self._ended: Future[Updates] = Future()
+        self._thread = threading.Thread(target=self._reduce, name="kofn-reduction", daemon=True)
+        self._thread.start()
+
+    def put(self, piece: Piece, gradient: Floats) -> None:
+        """`gradient`: shape of the parameters."""
+        for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
+            at = self._layout.at(layer, begin)
+            self.stream.pieces.prioritise(at, at + end - begin, piece.level)
+            self.stream.pieces.put(at, gradient[begin:end])
+
+    def mean(self, layer: int) -> Floats:
+        """A layer's, once it is there."""
+        place = self._layout.place(layer)
+        return self.stream.wait(place.start, place.stop)
+
+    def result(self) -> Updates:
+        """All that has ended, from this iteration on."""
+        return self._ended.result()
+
+    def _reduce(self) -> None:
+        updates: Updates = []
+        try:
+            handed_s = None
+            while handed_s is None:  # late: what has ended meanwhile is told first
+                handed_s, ended = self._agent.all_reduce(None, begun=self._iteration, stream=self.stream)
+                updates += ended
+                if isinstance(updates[0], Aggregate):
+                    self.stream.finish(updates[0].mean)
+            if isinstance(updates[0], ReplicaState):
+                self.stream.fail(Replaced())
+            self._ended.set_result(updates)
+        except BaseException as error:  # as it comes from another thread
+            self.stream.fail(error)
+            self._ended.set_exception(error)
+
+
+class OverlappedTraining(Training):
+    """By a schedule, of a layered model."""
+
+    def __init__(self, config: Config, rank: int) -> None:
+        super().__init__(config, rank)
+        section = config.schedule
+        assert section.family is not None
+        if not isinstance(self._workload, LayeredWorkload):
+            raise ConfigError(
+                f"schedule.family is {section.family!r}, model.workload {config.model.workload_name!r}: one derived from"
+                " LayeredWorkload is needed"
+            )
+        self._model = self._workload.model
+        self._schedule = Schedule(section.family, section.threshold, section.front)
+        if section.front > len(self._model.layers):
+            raise ConfigError(
+                f"schedule.front is {section.front}: the model has {len(self._model.layers)} layers, 0 to"
+                f" {len(self._model.layers)} is allowed"
+            )
+        self._order = self._schedule.order(len(self._model.layers))
+        self._pieces = partition(self._model.layers, self._schedule)
+        self._forwarded: int | None = None
+        """The iteration whose forward pass has been made, with the parameters as they are."""
+
+    def _code(self, config: Config) -> JobCoding:
+        block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
+        self._layout = WireLayout(self._workload.model.layers, block_elements)
+        return JobCoding.of(config.job, config.compress, self._layout.elements)
+
+    def _mean(self, aggregate: Aggregate) -> Floats:
+        return self._layout.parameters(aggregate.mean)
+
+    def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, Updates, str | None]:
+        """From an iteration's loss to the next one's."""
+        if reducer.entered:  # before a restart
+            self._forwarded = None
+            return super()._iterate(reducer, metrics, ready)
+        assert isinstance(reducer, Agent)
+        iteration, started, since, self._waited_s = reducer.iteration, time.time(), self._since_s, 0.0
+        if self._forwarded != iteration:
+            self._forward(iteration)
+        reduction, work, first_s = self._backward(reducer, iteration, ready)
+        if reduction is not None:
+            self._forward(iteration + 1, reduction)
+        updates = reducer.skip() if reduction is None else reduction.result()
+        now = time.monotonic()
+        step = Step(
+            iteration=iteration,
+            started=started,
+            first_block_s=first_s - ready,
+            work=work,
+            age=reducer.age,
+            account=reducer.account(),
+            spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
+        )
+        reason = self._follow(updates, step, metrics)
+        alone = len(updates) == 1 and isinstance(updates[0], Aggregate)
+        self._forwarded = iteration + 1 if reduction is not None and alone else None
+        return step, updates, reason
+
+    def _forward(self, iteration: int, reduction: Reduction | None = None) -> None:
+        """Layer by layer, each with the parameters after this reduction; without one with those that are there."""
+        self._workload.begin(iteration)
+        if reduction is not None and not self._schedule.family.by_layer:
+            self._wait(reduction.result)
+        for number, layer in enumerate(self._model.layers):
+            if reduction is not None:
+                try:
+                    mean = self._wait(lambda: reduction.mean(number))
+                except Replaced:
+                    return
+                self.replica.step_part(layer.begin, layer.end, mean)
+            self._timed("forward", number, iteration, lambda: self._model.forward(number))
+
+    def _backward(self, agent: Agent, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
+        """What reduces it, None where it is given up; and when the first piece left."""
+        spent_s, loss = time.thread_time(), self._model.loss()
+        blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
+        paused_s = time.monotonic()
+        aborted = self._pause(agent, blocking_s, 0)
+        paused_s = time.monotonic() - paused_s
+        work = Work(
+            loss=loss, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, blocked_s=paused_s, aborted=aborted
+        )
+        if aborted:
+            return None, replace(work, blocked_s=max(paused_s, blocking_s)), time.monotonic()
+        reduction = Reduction(agent, iteration, self._layout, self.coding.layout.elements)
+        gradient, waiting, computed, first_s = np.empty(self.parameters, np.float32), [*self._pieces], set(), 0.0
+        for step in self._order:
+            self._timed(step.kind, step.layer, iteration, lambda: self._model.step(step, gradient))
+            if step.kind == "weight":
+                computed.add(step.layer)
+            while self._schedule.family.overlaps and waiting and computed.issuperset(waiting[0].layers):
+                first_s = first_s or time.monotonic()
+                reduction.put(waiting.pop(0), gradient)
+        agreement = self._alignment.agreement(gradient)
+        first_s = first_s or time.monotonic()
+        for piece in waiting:
+            reduction.put(piece, gradient)
+        return reduction, replace(work, gradient=gradient, norm2=norm2(gradient), agreement=agreement), first_s
+
+    def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
+        """A step, that takes its share of model.compute_ms at least."""
+        end_s = time.monotonic() + self._share(kind, layer) * self._blocking.compute_s(iteration)
+        compute()
+        time.sleep(max(0.0, end_s - time.monotonic()))
+
+    def _share(self, kind: Kind, layer: int) -> float:
+        """Of an iteration's computation: as layers have parameters."""
+        elements = [one.elements for one in self._model.layers]
+        return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
+
+    def _wait(self, wait: Callable[[], T]) -> T:
+        begun_s = time.monotonic()
+        try:
+            return wait()
+        finally:
+            self._waited_s += time.monotonic() - begun_s
