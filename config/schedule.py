@@ -7,6 +7,8 @@ from msgspec import Meta
 from kofn.config.errors import ConfigError
 from kofn.config.section import Section
 
+AUTO = "auto"
+
 FAMILIES = ("sequential", "buckets", "wait-free", "priority", "front-first", "late-front")
 """docs/explanation/schedule.md says what each does."""
 
@@ -16,11 +18,20 @@ WITH_FRONT = ("front-first", "late-front")
 class ScheduleSection(Section, frozen=True):
     """Order and overlap of computation and transfers (docs/explanation/schedule.md)."""
 
-    family: str | None = None  # sequential, buckets, wait-free, priority, front-first, late-front; None: no schedule
+    family: str | None = (
+        None  # sequential, buckets, wait-free, priority, front-first, late-front; auto: found by trying; None: no schedule
+    )
     threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
         256.0  # of float32: smaller layers leave together, larger ones in pieces of at most this
     )
     front: Annotated[int, Meta(ge=0)] = 0  # first layers whose weight gradients are computed early (front-first, late-front)
+
+    enumerate: bool = False  # find threshold and front by trying all (source 001): a hundred iterations and more
+
+    @property
+    def searches(self) -> bool:
+        """Whether the schedule is found while the run goes on."""
+        return self.enumerate or self.family == AUTO
 
     @property
     def threshold(self) -> int:
@@ -31,8 +42,9 @@ class ScheduleSection(Section, frozen=True):
         """That the family exists, and that what it needs is there; ConfigError."""
         if self.family is None:
             return
-        if self.family not in FAMILIES:
-            raise ConfigError(f"schedule.family is {self.family!r}: {', '.join(FAMILIES)} are allowed")
-        if self.front and self.family not in WITH_FRONT:
-            allowed = " or ".join(WITH_FRONT)
-            raise ConfigError(f"schedule.front is {self.front}, schedule.family {self.family!r}: {allowed} is needed")
+        if self.family not in (*FAMILIES, AUTO):
+            raise ConfigError(f"schedule.family is {self.family!r}: {', '.join(FAMILIES)} and {AUTO} are allowed")
+        given = "front" if self.front else "enumerate" if self.enumerate else None
+        if given and self.family not in WITH_FRONT:
+            allowed, value = " or ".join(WITH_FRONT), getattr(self, given)
+            raise ConfigError(f"schedule.{given} is {value}, schedule.family {self.family!r}: {allowed} is needed")

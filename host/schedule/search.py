@@ -1,17 +1,18 @@
 """Which schedule is in force, found in the first iterations by all workers alike.
 
 Each worker says three numbers beside its gradient (compression.side_values), and hears those of all members of the sum,
-which all workers have alike.  A search is a function of these: all workers come to the same schedule without a word
-more.
+which all workers have alike.  A search is a function of these, in their order: all workers come to the same schedule without
+a word more, and who comes back replays what the others have heard.
 
-    search.said(measured)    # this worker's numbers of an iteration
-    search.hear(numbers)     # what all members said in it: `search.schedule` is that of the next iteration
+    said = search.said(measured)              # this worker's numbers of an iteration
+    search.hear(Heard.of(notes.values()))     # what all members said: `search.schedule` is that of the next iteration
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
+from typing import NamedTuple, Self
 
 from kofn.host.compression.side_values import SideValues
 from kofn.host.schedule.families import FAMILIES, Schedule
@@ -32,6 +33,20 @@ class Measured:
     times: LayerTimes
 
 
+class Heard(NamedTuple):
+    """What an iteration's members said: the largest first number, and the mean of each, rounded down."""
+
+    largest: int
+    first: int
+    second: int
+    third: int
+
+    @classmethod
+    def of(cls, said: Collection[SideValues]) -> Self:
+        means = (sum(numbers) // len(said) for numbers in zip(*said, strict=True))
+        return cls(max(numbers[0] for numbers in said), *means)
+
+
 class Search(ABC):
     """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in seconds."""
 
@@ -39,21 +54,26 @@ class Search(ABC):
         self.schedule = schedule
         self.done = False
         self.tried: dict[Schedule, list[float]] = {}
+        self.heard = 0
+        """Iterations."""
 
     def said(self, measured: Measured) -> SideValues:
         """The iteration's time and two more numbers, in microseconds."""
         return (_micro(measured.iteration_s), 0, 0)
 
-    def hear(self, numbers: Mapping[int, SideValues]) -> None:
+    def hear(self, heard: Heard) -> None:
+        """Of an iteration, before it is done."""
+        self.heard += 1
+        self._hear(heard)
+
+    def _hear(self, heard: Heard) -> None:
         """The slowest worker's time counts, since the others wait for it."""
-        if self.done:
-            return
-        self.tried.setdefault(self.schedule, []).append(max(said[0] for said in numbers.values()) / MICRO)
-        self._go_on(numbers)
+        self.tried.setdefault(self.schedule, []).append(heard.largest / MICRO)
+        self._go_on()
 
     @abstractmethod
-    def _go_on(self, numbers: Mapping[int, SideValues]) -> None:
-        """Choose `schedule` after what was heard, or be `done`."""
+    def _go_on(self) -> None:
+        """Choose another `schedule` to try, or be `done`."""
 
     def _best(self, among: Sequence[Schedule]) -> Schedule:
         """By the median of its times."""
@@ -67,7 +87,7 @@ class Fixed(Search):
         super().__init__(schedule)
         self.done = True
 
-    def _go_on(self, numbers: Mapping[int, SideValues]) -> None:
+    def _go_on(self) -> None:
         raise AssertionError("it is done")
 
 
@@ -86,7 +106,7 @@ class Enumeration(Search):
         self.schedule = self._to_try.pop(0)
         self._fronts = False  # whether these are enumerated
 
-    def _go_on(self, numbers: Mapping[int, SideValues]) -> None:
+    def _go_on(self) -> None:
         if not self._to_try and not self._fronts:
             self._fronts = True
             best = self._best([*self.tried])
@@ -128,14 +148,14 @@ class Proposals(Search):
         times = measured.times
         return tuple(_micro(kind[at]) for kind in (times.forward, times.error, times.weight))
 
-    def hear(self, numbers: Mapping[int, SideValues]) -> None:
+    def _hear(self, heard: Heard) -> None:
         if len(self._told) < len(self._layers):
-            self._told.append(tuple(fmean(said[kind] for said in numbers.values()) / MICRO for kind in range(3)))
+            self._told.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
             if len(self._told) == len(self._layers):
                 self._field = self._proposed()
                 self.schedule = self._field[0]
         else:
-            super().hear(numbers)
+            super()._hear(heard)
 
     def _proposed(self) -> list[Schedule]:
         """The fastest by the model, best first."""
@@ -155,7 +175,7 @@ class Proposals(Search):
             for step in STEPS
         ]
 
-    def _go_on(self, numbers: Mapping[int, SideValues]) -> None:
+    def _go_on(self) -> None:
         self._turn += 1
         if self._turn == ROUNDS * len(self._field):
             ranked = sorted(self._field, key=lambda one: (median(self.tried[one]), one))

@@ -15,7 +15,7 @@ from typing import Any
 
 from kofn.config.late_rules import GIVE_UPS
 from kofn.config.schema import Config
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
@@ -117,12 +117,16 @@ class Training:
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
         self.coding = self._code(config)
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
-        self.replica = Replica(workload, config, blocks, self.coding.planner.first())
+        self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())
         self._metric = metric_of(config)
 
     def _code(self, config: Config) -> JobCoding:
         """How what goes over the wire is coded."""
         return JobCoding.of(config.job, config.compress, self.parameters)
+
+    def _alike(self) -> dict[str, Integers]:
+        """What else is in a replica."""
+        return {}
 
     def _mean(self, aggregate: Aggregate) -> Floats:
         """Shape of the parameters."""

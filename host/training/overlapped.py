@@ -10,32 +10,43 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from kofn.config.errors import ConfigError
+from kofn.config.schedule import AUTO
 from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
 from kofn.host.kernels.sample import norm2
+from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.layers import LayerTimes
 from kofn.host.schedule.partition import Piece, partition
+from kofn.host.schedule.pipeline import Network
+from kofn.host.schedule.search import Enumeration, Fixed, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.stopwatch import Times
 from kofn.host.training.loop import Spent, Step, Training, Work
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
-from kofn.host.workload.layered import LayeredWorkload
+from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
+from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 from kofn.host.workload.replica import ReplicaState
 
 T = TypeVar("T")
 
 Kind = Literal["forward", "error", "weight"]
+
+KINDS: tuple[Kind, ...] = ("forward", "error", "weight")
+
+UNSHAPED_MBPS = 1000.0
+"""What the model of the pipeline takes for the rate of links that are not shaped."""
 
 Updates = list[Aggregate | ReplicaState]
 
@@ -90,33 +101,54 @@ class Reduction:
 
 
 class OverlappedTraining(Training):
-    """By a schedule, of a layered model."""
+    """By a schedule, of a layered model; a search may change it from iteration to iteration."""
 
     def __init__(self, config: Config, rank: int) -> None:
         super().__init__(config, rank)
-        section = config.schedule
-        assert section.family is not None
-        if not isinstance(self._workload, LayeredWorkload):
-            raise ConfigError(
-                f"schedule.family is {section.family!r}, model.workload {config.model.workload_name!r}: one derived from"
-                " LayeredWorkload is needed"
-            )
-        self._model = self._workload.model
-        self._schedule = Schedule(section.family, section.threshold, section.front)
-        if section.front > len(self._model.layers):
-            raise ConfigError(
-                f"schedule.front is {section.front}: the model has {len(self._model.layers)} layers, 0 to"
-                f" {len(self._model.layers)} is allowed"
-            )
-        self._order = self._schedule.order(len(self._model.layers))
-        self._pieces = partition(self._model.layers, self._schedule)
         self._forwarded: int | None = None
         """The iteration whose forward pass has been made, with the parameters as they are."""
+        self._measured: Measured | None = None  # of the latest iteration
+        self._spent_s: dict[tuple[Kind, int], float] = {}
+
+    @property
+    def _model(self) -> LayeredModel:
+        if isinstance(self._workload, LayeredWorkload):
+            return self._workload.model
+        raise ConfigError(
+            f"schedule.family is {self._config.schedule.family!r}, model.workload {self._config.model.workload_name!r}: one"
+            " derived from LayeredWorkload is needed"
+        )
+
+    def _new_search(self) -> Search:
+        """As it begins."""
+        section, layers = self._config.schedule, self._model.layers
+        if section.front > len(layers):
+            raise ConfigError(f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed")
+        first = Schedule("late-front" if section.family == AUTO else str(section.family), section.threshold, section.front)
+        if section.family == AUTO:
+            return Proposals(layers, first, self._network())
+        return Enumeration(len(layers), first) if section.enumerate else Fixed(first)
+
+    def _network(self) -> Network:
+        """What the configuration says of the link: elements a second, and blocks in flight."""
+        mbps = self._config.pace_mbps() or UNSHAPED_MBPS
+        block, words = self.coding.layout.elements, self.coding.layout.words_most
+        block_bytes = words * WORD_BYTES + HEADER_BYTES
+        return Network(rate=mbps * 1e6 / 8 / block_bytes * block, credit=self._config.job.window * block)
 
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
-        self._layout = WireLayout(self._workload.model.layers, block_elements)
-        return JobCoding.of(config.job, config.compress, self._layout.elements)
+        self._layout = WireLayout(self._model.layers, block_elements)
+        return JobCoding.of(config.job, config.compress, self._layout.elements, notes=config.schedule.searches)
+
+    def _alike(self) -> dict[str, Integers]:
+        self._search = AgreedSearch(self._new_search)
+        return {"schedule_search": self._search.heard}
+
+    def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
+        applied = super()._apply(aggregate, step)
+        self._search.hear(aggregate.notes.values())
+        return applied
 
     def _mean(self, aggregate: Aggregate) -> Floats:
         return self._layout.parameters(aggregate.mean)
@@ -128,6 +160,9 @@ class OverlappedTraining(Training):
             return super()._iterate(reducer, metrics, ready)
         assert isinstance(reducer, Agent)
         iteration, started, since, self._waited_s = reducer.iteration, time.time(), self._since_s, 0.0
+        self._schedule = self._search.schedule
+        if self._measured is not None:
+            reducer.encoder.note = self._search.said(self._measured)
         if self._forwarded != iteration:
             self._forward(iteration)
         reduction, work, first_s = self._backward(reducer, iteration, ready)
@@ -135,6 +170,7 @@ class OverlappedTraining(Training):
             self._forward(iteration + 1, reduction)
         updates = reducer.skip() if reduction is None else reduction.result()
         now = time.monotonic()
+        self._measured = Measured(iteration_s=now - ready - work.blocked_s, times=self._layer_times())
         step = Step(
             iteration=iteration,
             started=started,
@@ -176,8 +212,10 @@ class OverlappedTraining(Training):
         if aborted:
             return None, replace(work, blocked_s=max(paused_s, blocking_s)), time.monotonic()
         reduction = Reduction(agent, iteration, self._layout, self.coding.layout.elements)
-        gradient, waiting, computed, first_s = np.empty(self.parameters, np.float32), [*self._pieces], set(), 0.0
-        for step in self._order:
+        layers = self._model.layers
+        gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
+        computed, first_s = set[int](), 0.0
+        for step in self._schedule.order(len(layers)):
             self._timed(step.kind, step.layer, iteration, lambda: self._model.step(step, gradient))
             if step.kind == "weight":
                 computed.add(step.layer)
@@ -192,9 +230,16 @@ class OverlappedTraining(Training):
 
     def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
         """A step, that takes its share of model.compute_ms at least."""
-        end_s = time.monotonic() + self._share(kind, layer) * self._blocking.compute_s(iteration)
+        begun_s = time.monotonic()
         compute()
+        end_s = begun_s + self._share(kind, layer) * self._blocking.compute_s(iteration)
         time.sleep(max(0.0, end_s - time.monotonic()))
+        self._spent_s[kind, layer] = time.monotonic() - begun_s
+
+    def _layer_times(self) -> LayerTimes:
+        """As they were measured last."""
+        layers = range(len(self._model.layers))
+        return LayerTimes(*([self._spent_s.get((kind, layer), 0.0) for layer in layers] for kind in KINDS))
 
     def _share(self, kind: Kind, layer: int) -> float:
         """Of an iteration's computation: as layers have parameters."""

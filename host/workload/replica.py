@@ -5,7 +5,7 @@ iterations.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +36,13 @@ class ReplicaState:
 class Replica:
     """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `blocks`: of a gradient, whose results have checksums; 0: there are none.
+    `blocks`: of a gradient, whose results have checksums; 0: there are none.  `more`: what else all workers have alike, by
+    name, which changes in place.
     """
 
-    def __init__(self, workload: Workload, config: Config, blocks: int, plan: Plan) -> None:
+    def __init__(
+        self, workload: Workload, config: Config, blocks: int, plan: Plan, more: Mapping[str, Integers] | None = None
+    ) -> None:
         self._lock = threading.Lock()
         model, run = config.model, config.run
         self._optimizer = workload.optimizer or Momentum(
@@ -55,6 +58,7 @@ class Replica:
             "results": self.results,
             "values": self.evaluator.recent,
             **plan.to_arrays(),
+            **(more or {}),
         }
 
     def start(self, iteration: int) -> None:

@@ -11,7 +11,7 @@ from kofn.host.schedule.families import FAMILIES, Schedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import partition
 from kofn.host.schedule.pipeline import Network, bound_s, timeline
-from kofn.host.schedule.search import Enumeration, Measured, Proposals, Search
+from kofn.host.schedule.search import Enumeration, Heard, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=9)
@@ -137,7 +137,7 @@ def searched(search: Search, layers: list[Layer], times: LayerTimes, network: Ne
             return iteration
         took = timeline(layers, times, search.schedule, network).iteration_s
         measured = Measured(iteration_s=took, times=times)
-        search.hear({rank: search.said(measured) for rank in range(workers)})
+        search.hear(Heard.of([search.said(measured)] * workers))
     raise AssertionError("it goes on for ever")
 
 
@@ -163,5 +163,5 @@ def test_proposals_are_as_good_as_a_grid_in_thirty_iterations(ratio: float) -> N
 
 def test_the_slowest_worker_s_time_counts() -> None:
     search = Enumeration(1, Schedule("priority", 1000))
-    search.hear({0: (1_000, 0, 0), 2: (5_000, 0, 0)})
+    search.hear(Heard.of([(1_000, 0, 0), (5_000, 0, 0)]))
     assert [*search.tried.values()] == [[0.005]]
