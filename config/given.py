@@ -32,6 +32,7 @@ class Sections(TypedDict, total=False):
     policy: Keys
     model: Keys
     schedule: Keys
+    layer: Sequence[Keys]
     straggler: Sequence[Keys]
     shock: Sequence[Keys]
     shard: Sequence[Keys]

@@ -15,16 +15,28 @@ FAMILIES = ("sequential", "buckets", "wait-free", "priority", "front-first", "la
 WITH_FRONT = ("front-first", "late-front")
 
 
+class LayerSection(Section, frozen=True):
+    """One layer of model.workload = "accelerator", from the first one on."""
+
+    elements: Annotated[int, Meta(ge=1)]
+    forward_ms: Annotated[float, Meta(ge=0)] = 0.0
+    error_ms: Annotated[float, Meta(ge=0)] = 0.0  # the error term of its input; the first layer's is not computed
+    weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # its weight gradient
+    name: str = ""  # empty: its number
+
+
 class ScheduleSection(Section, frozen=True):
     """Order and overlap of computation and transfers (docs/explanation/schedule.md)."""
 
     family: str | None = (
-        None  # sequential, buckets, wait-free, priority, front-first, late-front; auto: found by trying; None: no schedule
+        None  # sequential, buckets, wait-free, priority, front-first, late-front, auto: found by trying; None: none
     )
     threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
         256.0  # of float32: smaller layers leave together, larger ones in pieces of at most this
     )
-    front: Annotated[int, Meta(ge=0)] = 0  # first layers whose weight gradients are computed early (front-first, late-front)
+    front: Annotated[int, Meta(ge=0)] = (
+        0  # first layers whose weight gradients are computed early (front-first, late-front)
+    )
 
     enumerate: bool = False  # find threshold and front by trying all (source 001): a hundred iterations and more
 

@@ -25,7 +25,7 @@ from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import Settings, override
 from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
-from kofn.config.schedule import ScheduleSection
+from kofn.config.schedule import LayerSection, ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
 
@@ -352,6 +352,7 @@ class Config(Section, frozen=True):
     policy: PolicySection = PolicySection()
     model: ModelSection = ModelSection()
     schedule: ScheduleSection = ScheduleSection()
+    layer: tuple[LayerSection, ...] = ()
     straggler: tuple[StragglerSection, ...] = ()
     shock: tuple[ShockSection, ...] = ()
     shard: tuple[ShardSection, ...] = ()

@@ -17,8 +17,8 @@ from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.membership.member import Member
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.training.loop import Training
-from kofn.host.training.overlapped import OverlappedTraining
 from kofn.host.training.metrics import Metrics
+from kofn.host.training.overlapped import OverlappedTraining
 from kofn.host.training.peer_to_peer import PeerToPeer
 from kofn.host.training.reducer import Reducer
 from kofn.host.transport.event_loop import EventLoop

@@ -14,7 +14,9 @@ HEARD_MOST = 1000
 
 
 class AgreedSearch:
-    """`new` makes it as it begins; `heard`, int64, changes in place: how many iterations were heard, then what in each."""
+    """`new` makes it as it begins; `heard`, int64, changes in place: how many iterations were heard, then what in
+    each.
+    """
 
     def __init__(self, new: Callable[[], Search]) -> None:
         self._new = new

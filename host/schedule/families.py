@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from kofn.host.schedule.orders import Step, front_first, late_front, usual
 
@@ -10,9 +11,9 @@ from kofn.host.schedule.orders import Step, front_first, late_front, usual
 class Family:
     """How computation and transfers go together.
 
-    `order` of the backward pass, by the number of layers and of front layers; `overlaps`: pieces leave while the rest of
-    the gradient is computed; `by_layer`: a layer's forward pass waits for its own parameters alone; `prioritised`: pieces
-    of earlier layers overtake others; `cuts`: what is larger than the threshold leaves in several pieces.
+    `order` of the backward pass, by the number of layers and of front layers; `overlaps`: pieces leave while the rest
+    of the gradient is computed; `by_layer`: a layer's forward pass waits for its own parameters alone; `prioritised`:
+    pieces of earlier layers overtake others; `cuts`: what is larger than the threshold leaves in several pieces.
     """
 
     order: Callable[[int, int], list[Step]] = usual
@@ -40,6 +41,15 @@ class Schedule:
     name: str
     threshold: int
     front: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.threshold}:{self.front}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What str() gave."""
+        name, threshold, front = text.split(":")
+        return cls(name, int(threshold), int(front))
 
     @property
     def family(self) -> Family:

@@ -19,8 +19,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds, by layer, of its forward pass, of the error term of its input (the first layer's is not needed) and of its
-    weight gradient.
+    """Seconds, by layer, of its forward pass, of the error term of its input (the first layer's is not needed) and of
+    its weight gradient.
     """
 
     forward: Sequence[float]

@@ -37,8 +37,8 @@ def front_first(layers: int, front: int) -> list[Step]:
 
 
 def late_front(layers: int, front: int) -> list[Step]:
-    """As usual down to layer `front`, then the error terms of the layers before it, then their weight gradients from the
-    first one on.
+    """As usual down to layer `front`, then the error terms of the layers before it, then their weight gradients from
+    the first one on.
 
     With `front` = 0 this is the usual order, and with all layers the source's with all layers.
     """
@@ -47,7 +47,7 @@ def late_front(layers: int, front: int) -> list[Step]:
 
 def _down(layers: int, front: int) -> list[Step]:
     """Both steps of each layer from the last one down to `front`."""
-    steps = [Step(kind, layer) for layer in range(layers - 1, front - 1, -1) for kind in ("weight", "error")]  # type: ignore[arg-type]
+    steps = [Step(kind, layer) for layer in range(layers - 1, front - 1, -1) for kind in ("weight", "error")]
     return [step for step in steps if step != ("error", 0)]
 
 

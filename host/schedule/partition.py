@@ -24,8 +24,8 @@ class Piece:
 def partition(layers: Sequence[Layer], schedule: Schedule) -> list[Piece]:
     """All of a gradient, in the order in which its last weight gradient is computed.
 
-    A layer with fewer elements than the threshold goes together with those that are computed after it, until there are as many,
-    and has the level of the last one; what then has more is cut into pieces of at most the threshold.
+    A layer with fewer elements than the threshold goes together with those that are computed after it, until there
+    are as many, and has the level of the last one; what then has more is cut into pieces of at most the threshold.
     """
     computed = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
     pieces, run = [], list[int]()

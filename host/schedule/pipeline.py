@@ -2,8 +2,8 @@
 
 The computation is a sequence: forward passes, each of which waits for the means that it needs, then the steps of the
 backward pass. A piece is handed to the link once its last weight gradient is there. The link carries one chunk after
-another, always one of the highest level that is there; a chunk that has begun is not overtaken, which is what blocks in flight
-amount to. The mean of a piece is there `latency_s` after its last chunk.
+another, always one of the highest level that is there; a chunk that has begun is not overtaken, which is what blocks
+in flight amount to. The mean of a piece is there `latency_s` after its last chunk.
 """
 
 import heapq
@@ -20,8 +20,8 @@ ITERATIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What all gradients go through: elements a second, seconds until a mean is there, seconds of processor time that handing
-    over a piece takes, and elements in flight, which nothing overtakes.
+    """What all gradients go through: elements a second, seconds until a mean is there, seconds of processor time that
+    handing over a piece takes, and elements in flight, which nothing overtakes.
     """
 
     rate: float

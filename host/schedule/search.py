@@ -1,8 +1,8 @@
 """Which schedule is in force, found in the first iterations by all workers alike.
 
 Each worker says three numbers beside its gradient (compression.side_values), and hears those of all members of the sum,
-which all workers have alike.  A search is a function of these, in their order: all workers come to the same schedule without
-a word more, and who comes back replays what the others have heard.
+which all workers have alike.  A search is a function of these, in their order: all workers come to the same schedule
+without a word more, and who comes back replays what the others have heard.
 
     said = search.said(measured)              # this worker's numbers of an iteration
     search.hear(Heard.of(notes.values()))     # what all members said: `search.schedule` is that of the next iteration
@@ -48,7 +48,9 @@ class Heard(NamedTuple):
 
 
 class Search(ABC):
-    """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in seconds."""
+    """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in
+    seconds.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule

@@ -9,7 +9,7 @@ elsewhere, and whether one that has contributed computes another gradient with t
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,7 +34,10 @@ from kofn.results.account import Account
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.rpc import kofn_pb2
 
-OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *TIME_PARTS)
+OWN = (
+    *("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account"),
+    *("schedule", "timeline", *TIME_PARTS),
+)
 """Fields of a metrics line that only a worker has that computed the iteration."""
 
 
@@ -63,6 +66,8 @@ class Step:
     catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
     account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
+    schedule: str | None = None  # in force, where there is one
+    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.Interval, likewise
 
     @property
     def contributed(self) -> bool:
@@ -82,6 +87,8 @@ class Step:
             "gradient_norm2": self.work.norm2,
             "age": self.age,
             "account": self.account and asdict(self.account),
+            "schedule": self.schedule,
+            "timeline": self.timeline,
             **(self.spent.fields() if self.spent else {}),
         }
 

@@ -1,15 +1,16 @@
 """Training whose gradients leave while they are computed, and whose forward passes wait for their own layer's mean.
 
-An iteration is a forward pass, in which each layer waits for its mean of the iteration before and is stepped, the loss, and
-a backward pass in the order of the schedule, from which pieces leave as soon as their layers are computed.  A
-thread of its own waits for the iteration's end meanwhile.
+An iteration is a forward pass, in which each layer waits for its mean of the iteration before and is stepped, the
+loss, and a backward pass in the order of the schedule, from which pieces leave as soon as their layers are computed.
+A thread of its own waits for the iteration's end meanwhile.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Floats, Integers
+from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
@@ -37,21 +39,37 @@ from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
+from kofn.host.workload.optimizer import Optimizer
 from kofn.host.workload.replica import ReplicaState
 
 T = TypeVar("T")
 
-Kind = Literal["forward", "error", "weight"]
+Kind = Literal["forward", "error", "weight", "wait", "transfer"]
 
-KINDS: tuple[Kind, ...] = ("forward", "error", "weight")
+PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 
 UNSHAPED_MBPS = 1000.0
 """What the model of the pipeline takes for the rate of links that are not shaped."""
 
+def check_schedule(config: Config) -> None:
+    """ConfigError where the configuration's schedule needs what is not there."""
+    section, collective = config.schedule, config.job.collective
+    if section.family is None:
+        return
+    if not load_collective(collective).ledger:
+        raise ConfigError(
+            f"schedule.family is {section.family!r}, job.collective {collective!r}: pieces leave to a switch or a server"
+        )
+    training = OverlappedTraining(config, 0)
+    optimizer = type(training.replica.optimizer)
+    if optimizer.step_part is Optimizer.step_part:
+        raise ConfigError(f"schedule.family is {section.family!r}: {optimizer.__name__} has no step_part(), for one layer")
+
+
 Updates = list[Aggregate | ReplicaState]
 
 
-class Replaced(HostError):
+class ReplacedError(HostError):
     """A peer's replica has come instead of an iteration's mean."""
 
 
@@ -62,13 +80,24 @@ class Reduction:
         self.stream = GradientStream(layout.elements, block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
-        self._agent, self._iteration, self._layout = agent, iteration, layout
+        self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements
+        self._put_s: dict[int, float] = {}
         self._ended: Future[Updates] = Future()
         self._thread = threading.Thread(target=self._reduce, name="kofn-reduction", daemon=True)
         self._thread.start()
 
+    def transfers(self) -> Iterator[tuple[int, float, float]]:
+        """Layers, when the first piece of each was put, and when the last of its mean came, as far as that is known."""
+        for layer, put_s in self._put_s.items():
+            place = self._layout.place(layer)
+            end_s = self.stream.closed_s[place.start // self._size : -(-place.stop // self._size)].max()
+            if not np.isnan(end_s):
+                yield layer, put_s, float(end_s)
+
     def put(self, piece: Piece, gradient: Floats) -> None:
         """`gradient`: shape of the parameters."""
+        for layer in piece.layers:
+            self._put_s.setdefault(layer, time.monotonic())
         for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
             at = self._layout.at(layer, begin)
             self.stream.pieces.prioritise(at, at + end - begin, piece.level)
@@ -93,7 +122,7 @@ class Reduction:
                 if isinstance(updates[0], Aggregate):
                     self.stream.finish(updates[0].mean)
             if isinstance(updates[0], ReplicaState):
-                self.stream.fail(Replaced())
+                self.stream.fail(ReplacedError())
             self._ended.set_result(updates)
         except BaseException as error:  # as it comes from another thread
             self.stream.fail(error)
@@ -108,23 +137,30 @@ class OverlappedTraining(Training):
         self._forwarded: int | None = None
         """The iteration whose forward pass has been made, with the parameters as they are."""
         self._measured: Measured | None = None  # of the latest iteration
-        self._spent_s: dict[tuple[Kind, int], float] = {}
+
+    @property
+    def _layered(self) -> LayeredWorkload:
+        if isinstance(self._workload, LayeredWorkload):
+            return self._workload
+        raise ConfigError(
+            f"schedule.family is {self._config.schedule.family!r}, model.workload"
+            f" {self._config.model.workload_name!r}: one derived from LayeredWorkload is needed"
+        )
 
     @property
     def _model(self) -> LayeredModel:
-        if isinstance(self._workload, LayeredWorkload):
-            return self._workload.model
-        raise ConfigError(
-            f"schedule.family is {self._config.schedule.family!r}, model.workload {self._config.model.workload_name!r}: one"
-            " derived from LayeredWorkload is needed"
-        )
+        return self._layered.model
 
     def _new_search(self) -> Search:
         """As it begins."""
         section, layers = self._config.schedule, self._model.layers
         if section.front > len(layers):
-            raise ConfigError(f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed")
-        first = Schedule("late-front" if section.family == AUTO else str(section.family), section.threshold, section.front)
+            raise ConfigError(
+                f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed"
+            )
+        first = Schedule(
+            "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front
+        )
         if section.family == AUTO:
             return Proposals(layers, first, self._network())
         return Enumeration(len(layers), first) if section.enumerate else Fixed(first)
@@ -159,7 +195,8 @@ class OverlappedTraining(Training):
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
         assert isinstance(reducer, Agent)
-        iteration, started, since, self._waited_s = reducer.iteration, time.time(), self._since_s, 0.0
+        iteration, started, since = reducer.iteration, time.time(), self._since_s
+        self._timeline = list[tuple[Kind, int, float, float]]()
         self._schedule = self._search.schedule
         if self._measured is not None:
             reducer.encoder.note = self._search.said(self._measured)
@@ -170,6 +207,9 @@ class OverlappedTraining(Training):
             self._forward(iteration + 1, reduction)
         updates = reducer.skip() if reduction is None else reduction.result()
         now = time.monotonic()
+        if reduction is not None:
+            self._timeline += [("transfer", *transfer) for transfer in reduction.transfers()]
+        waited_s = sum(end_s - begin_s for what, _, begin_s, end_s in self._timeline if what == "wait")
         self._measured = Measured(iteration_s=now - ready - work.blocked_s, times=self._layer_times())
         step = Step(
             iteration=iteration,
@@ -178,7 +218,12 @@ class OverlappedTraining(Training):
             work=work,
             age=reducer.age,
             account=reducer.account(),
-            spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
+            spent=Spent(compute_s=now - since - waited_s, times=Times(wait=waited_s), reduced_s=now),
+            schedule=str(self._schedule),
+            timeline=[
+                (what, self._model.layers[layer].name, round(begin_s - ready, 6), round(end_s - ready, 6))
+                for what, layer, begin_s, end_s in self._timeline
+            ],
         )
         reason = self._follow(updates, step, metrics)
         alone = len(updates) == 1 and isinstance(updates[0], Aggregate)
@@ -187,27 +232,33 @@ class OverlappedTraining(Training):
 
     def _forward(self, iteration: int, reduction: Reduction | None = None) -> None:
         """Layer by layer, each with the parameters after this reduction; without one with those that are there."""
-        self._workload.begin(iteration)
+        self._layered.begin(iteration)
         if reduction is not None and not self._schedule.family.by_layer:
-            self._wait(reduction.result)
+            self._wait(0, reduction.result)
         for number, layer in enumerate(self._model.layers):
             if reduction is not None:
                 try:
-                    mean = self._wait(lambda: reduction.mean(number))
-                except Replaced:
+                    mean = self._wait(number, partial(reduction.mean, number))
+                except ReplacedError:
                     return
                 self.replica.step_part(layer.begin, layer.end, mean)
-            self._timed("forward", number, iteration, lambda: self._model.forward(number))
+            self._timed("forward", number, iteration, partial(self._model.forward, number))
 
     def _backward(self, agent: Agent, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
         """What reduces it, None where it is given up; and when the first piece left."""
-        spent_s, loss = time.thread_time(), self._model.loss()
+        loss = self._model.loss()
         blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
         paused_s = time.monotonic()
         aborted = self._pause(agent, blocking_s, 0)
         paused_s = time.monotonic() - paused_s
         work = Work(
-            loss=loss, gradient=None, norm2=0.0, agreement=0.0, blocking_s=blocking_s, blocked_s=paused_s, aborted=aborted
+            loss=loss,
+            gradient=None,
+            norm2=0.0,
+            agreement=0.0,
+            blocking_s=blocking_s,
+            blocked_s=paused_s,
+            aborted=aborted,
         )
         if aborted:
             return None, replace(work, blocked_s=max(paused_s, blocking_s)), time.monotonic()
@@ -216,7 +267,7 @@ class OverlappedTraining(Training):
         gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
         computed, first_s = set[int](), 0.0
         for step in self._schedule.order(len(layers)):
-            self._timed(step.kind, step.layer, iteration, lambda: self._model.step(step, gradient))
+            self._timed(step.kind, step.layer, iteration, partial(self._model.step, step, gradient))
             if step.kind == "weight":
                 computed.add(step.layer)
             while self._schedule.family.overlaps and waiting and computed.issuperset(waiting[0].layers):
@@ -234,21 +285,22 @@ class OverlappedTraining(Training):
         compute()
         end_s = begun_s + self._share(kind, layer) * self._blocking.compute_s(iteration)
         time.sleep(max(0.0, end_s - time.monotonic()))
-        self._spent_s[kind, layer] = time.monotonic() - begun_s
+        self._timeline.append((kind, layer, begun_s, time.monotonic()))
 
     def _layer_times(self) -> LayerTimes:
-        """As they were measured last."""
+        """Of the iteration."""
+        spent_s = {(kind, layer): end_s - begin_s for kind, layer, begin_s, end_s in self._timeline}
         layers = range(len(self._model.layers))
-        return LayerTimes(*([self._spent_s.get((kind, layer), 0.0) for layer in layers] for kind in KINDS))
+        return LayerTimes(*([spent_s.get((kind, layer), 0.0) for layer in layers] for kind in PASSES))
 
     def _share(self, kind: Kind, layer: int) -> float:
         """Of an iteration's computation: as layers have parameters."""
         elements = [one.elements for one in self._model.layers]
         return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
 
-    def _wait(self, wait: Callable[[], T]) -> T:
+    def _wait(self, layer: int, wait: Callable[[], T]) -> T:
         begun_s = time.monotonic()
         try:
             return wait()
         finally:
-            self._waited_s += time.monotonic() - begun_s
+            self._timeline.append(("wait", layer, begun_s, time.monotonic()))

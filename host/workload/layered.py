@@ -12,8 +12,8 @@ from kofn.host.workload.workload import Workload
 
 
 class LayeredModel(ABC):
-    """`layers`, counted from 0, of `parameters`; on one batch come the forward passes from the first layer on, the loss, and
-    the steps of a backward pass in any order of schedule.orders.
+    """`layers`, counted from 0, of `parameters`; on one batch come the forward passes from the first layer on, the
+    loss, and the steps of a backward pass in any order of schedule.orders.
     """
 
     parameters: Floats
@@ -24,7 +24,7 @@ class LayeredModel(ABC):
         """The layers before it first."""
 
     @abstractmethod
-    def loss(self) -> float:
+    def loss(self) -> float | None:
         """After all forward passes; with it comes the last layer's error term."""
 
     @abstractmethod
@@ -43,8 +43,8 @@ class LayeredModel(ABC):
             layer = self.layers[step.layer]
             gradient[layer.begin : layer.end] = self.weight(step.layer)
 
-    def passes(self) -> tuple[float, Floats]:
-        """All of them, in the usual order: the loss and the gradient, shape of `parameters`."""
+    def passes(self) -> tuple[float | None, Floats]:
+        """All of them, in the usual order: the loss, where there is one, and the gradient, shape of `parameters`."""
         for layer in range(len(self.layers)):
             self.forward(layer)
         loss, gradient = self.loss(), np.empty_like(self.parameters)
@@ -62,6 +62,6 @@ class LayeredWorkload(Workload):
     def begin(self, iteration: int, batch: int = 0) -> None:
         """Give the model the data of an iteration's `batch`-th gradient."""
 
-    def gradient(self, iteration: int, batch: int = 0) -> tuple[float, Floats]:
+    def gradient(self, iteration: int, batch: int = 0) -> tuple[float | None, Floats]:
         self.begin(iteration, batch)
         return self.model.passes()

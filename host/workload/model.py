@@ -1,5 +1,4 @@
-"""Small networks in NumPy for the digits of UCI and scikit-learn: 8 x 8 grey images, 10 classes.
-"""
+"""Small networks in NumPy for the digits of UCI and scikit-learn: 8 x 8 grey images, 10 classes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

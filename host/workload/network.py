@@ -1,7 +1,8 @@
 """A network of layers in NumPy, one behind the other with ReLU between them, and a softmax in the end.
 
-Parameters and gradient are flat float32 vectors, as the aggregation wants them.  Each layer's forward pass, the error term
-of its input and its weight gradient are steps of their own; whoever makes them in another order gets the same bits.
+Parameters and gradient are flat float32 vectors, as the aggregation wants them.  Each layer's forward pass, the error
+term of its input and its weight gradient are steps of their own; whoever makes them in another order gets the same
+bits.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ class Examples(Protocol):
 
 
 class LayerKind(ABC):
-    """What a layer computes; `weights` is a view of its part of the parameters, inputs and outputs are (n, elements)."""
+    """What a layer computes; `flat` is its part of the parameters, inputs and outputs are (n, elements)."""
 
     shape: tuple[int, int]
     """Of the weights: (values that go into one output, outputs that have weights of their own)."""
@@ -161,7 +162,9 @@ class Network(LayeredModel):
     def gradient(self, examples: Examples) -> tuple[float, Floats]:
         """The loss over a batch and its gradient, shape of `parameters`."""
         self.begin(examples)
-        return self.passes()
+        loss, gradient = self.passes()
+        assert loss is not None
+        return loss, gradient
 
     def accuracy(self, examples: Examples) -> float:
         """Share of the examples that are classified rightly."""

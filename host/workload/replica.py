@@ -36,8 +36,8 @@ class ReplicaState:
 class Replica:
     """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `blocks`: of a gradient, whose results have checksums; 0: there are none.  `more`: what else all workers have alike, by
-    name, which changes in place.
+    `blocks`: of a gradient, whose results have checksums; 0: there are none.  `more`: what else all workers have
+    alike, by name, which changes in place.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Replica:
     ) -> None:
         self._lock = threading.Lock()
         model, run = config.model, config.run
-        self._optimizer = workload.optimizer or Momentum(
+        self.optimizer = workload.optimizer or Momentum(
             workload.parameters, rate=model.learning_rate, momentum=model.momentum
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
@@ -69,15 +69,15 @@ class Replica:
         """The part of apply() that concerns parameters `begin` to `end`, before it: mean is of shape (end - begin,)."""
         with self._lock:
             self._stepped[begin, end] = {name: array[begin:end].copy() for name, array in self._by_parameter.items()}
-            self._optimizer.step_part(mean, begin, end)
+            self.optimizer.step_part(mean, begin, end)
 
     def apply(self, iteration: int, mean: Floats, checksums: Integers, plan: Plan) -> Evaluation:
         """An iteration's average gradient, shape (elements,), checksums of what it was made from, the plan after it."""
         with self._lock:
             if not self._stepped:
-                self._optimizer.step(mean)
+                self.optimizer.step(mean)
             for begin, end in self._rest(mean.size):
-                self._optimizer.step_part(mean[begin:end], begin, end)
+                self.optimizer.step_part(mean[begin:end], begin, end)
             self._stepped.clear()
             self.results += checksums
             self._arrays |= plan.to_arrays()
@@ -89,7 +89,7 @@ class Replica:
         with self._lock:
             if self._iteration is None:
                 return None
-            own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
+            own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
             arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
             for (begin, end), before in self._stepped.items():
                 for name, part in before.items():
@@ -105,25 +105,27 @@ class Replica:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays.items()}
             with self._lock:
                 self._stepped.clear()
-                self._optimizer.restore(own)
+                self.optimizer.restore(own)
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration
         except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
             raise AgentError(str(error)) from error
 
-
     @property
     def _by_parameter(self) -> Arrays:
         """What a step of some parameters changes in the same places."""
         parameters = self._arrays["parameters"]
-        own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
-        return {"parameters": parameters} | {n: array for n, array in own.items() if array.shape == parameters.shape}
+        own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
+        alike = {name: array for name, array in own.items() if array.shape == parameters.shape}
+        return {"parameters": parameters} | alike
 
     def _rest(self, elements: int) -> list[tuple[int, int]]:
         """Ranges that are not stepped, where others are."""
+        if not self._stepped:
+            return []
         edges = [0, *(edge for part in sorted(self._stepped) for edge in part), elements]
-        return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if self._stepped and begin < end]
+        return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:

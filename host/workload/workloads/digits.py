@@ -8,6 +8,8 @@ from kofn.host.workload.model import Perceptron, load_shard
 class Digits(LayeredWorkload):
     """The multilayer perceptron on this worker's share of the images."""
 
+    model: Perceptron
+
     def __init__(self, config: Config, rank: int) -> None:
         run = config.run
         shard = load_shard(rank, config.job.workers, run.seed, config.shard, config.model.dirichlet)

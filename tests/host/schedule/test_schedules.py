@@ -56,7 +56,8 @@ def test_pieces_are_the_whole_gradient(given: tuple[list[Layer], Schedule]) -> N
             assert layers[layer].begin <= begin < end <= layers[layer].end
             covered[begin:end] += 1
         assert not schedule.family.cuts or piece.elements <= schedule.threshold
-        assert not schedule.family.prioritised or piece.level == len(layers) - _computed_last(piece.layers, layers, schedule)
+        last = _computed_last(piece.layers, layers, schedule)
+        assert not schedule.family.prioritised or piece.level == len(layers) - last
     assert (covered == 1).all()
 
 
