@@ -6,7 +6,7 @@ from typing import Self, cast
 
 import pandas as pd
 
-from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.families import PassSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class ScheduleInForce:
 
     trial: str
     job: int
-    schedule: Schedule
+    schedule: PassSchedule
     first: int
     iterations: int
     iteration_s: float
@@ -38,7 +38,7 @@ class ScheduleInForce:
             cls(
                 trial=trial,
                 job=job,
-                schedule=Schedule.parse(name),
+                schedule=PassSchedule.parse(name),
                 first=int(names.index[names == name][0]),
                 iterations=int((names == name).sum()),
                 iteration_s=float(took[names == name].median()),

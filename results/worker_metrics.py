@@ -24,7 +24,7 @@ TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s",
 """Fields of an iteration that its time is split into."""
 
 
-class Interval(msgspec.Struct, frozen=True, array_like=True):
+class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since the start of the iteration in which one layer's pass or transfer began and ended."""
 
     what: str  # forward, error, weight, wait or transfer
@@ -76,7 +76,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
     refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
     schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
-    timeline: tuple[Interval, ...] | None = None  # of passes and transfers, likewise; from its loss to the next one's
+    timeline: tuple[TimelineEntry, ...] | None = (
+        None  # of passes and transfers, likewise; from its loss to the next one's
+    )
     k: int  # in force when the sum was completed
     count: int  # contributions that counted in it
     members: tuple[int, ...] = ()  # ranks of all workers in the sum

@@ -6,7 +6,7 @@ import numpy as np
 
 from kofn.host.arrays import Integers
 from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.search import Heard, Measured, Search
 
 HEARD_MOST = 1000
@@ -34,7 +34,7 @@ class AgreedSearch:
         return self._search
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> PassSchedule:
         """Of the iteration that comes."""
         return self.search.schedule
 

@@ -35,7 +35,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Schedule:
+class PassSchedule:
     """One of a family: with a threshold in elements, and so many front layers where the family has any."""
 
     name: str

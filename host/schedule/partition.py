@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer
 
 
@@ -21,7 +21,7 @@ class Piece:
         return sum(end - begin for begin, end in self.ranges)
 
 
-def partition(layers: Sequence[Layer], schedule: Schedule) -> list[Piece]:
+def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
     """All of a gradient, in the order in which its last weight gradient is computed.
 
     A layer with fewer elements than the threshold goes together with those that are computed after it, until there
@@ -37,7 +37,7 @@ def partition(layers: Sequence[Layer], schedule: Schedule) -> list[Piece]:
     return pieces
 
 
-def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: Schedule) -> list[Piece]:
+def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule) -> list[Piece]:
     """Of layers that leave together; a level is that of the last layer computed, the first layer's is the highest."""
     level = len(layers) - run[-1] if schedule.family.prioritised else 0
     ranges = [(layers[one].begin, layers[one].end) for one in run]

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
 
@@ -19,7 +19,7 @@ ITERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class LinkModel:
     """What all gradients go through: elements a second, seconds until a mean is there, seconds of processor time that
     handing over a piece takes, and elements in flight, which nothing overtakes.
     """
@@ -34,7 +34,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class TimeSpan:
     """What one layer's "forward", "error" or "weight" takes, or one piece's "transfer"; seconds since the iteration's
     first forward pass could have begun.
     """
@@ -46,12 +46,12 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class IterationTimeline:
     """One iteration of a filled pipeline; its transfers may end in the next one."""
 
     iteration_s: float
-    computation: Sequence[Interval]
-    transfers: Sequence[Interval]
+    computation: Sequence[TimeSpan]
+    transfers: Sequence[TimeSpan]
 
     @property
     def waited_s(self) -> float:
@@ -59,7 +59,9 @@ class Timeline:
         return self.iteration_s - sum(one.end_s - one.begin_s for one in self.computation)
 
 
-def timeline(layers: Sequence[Layer], times: LayerTimes, schedule: Schedule, network: Network) -> Timeline:
+def timeline(
+    layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel
+) -> IterationTimeline:
     """Of an iteration once the pipeline is filled."""
     pipeline = _Pipeline(layers, times, schedule, network)
     ends = [0.0]
@@ -67,10 +69,10 @@ def timeline(layers: Sequence[Layer], times: LayerTimes, schedule: Schedule, net
         computation, transfers = pipeline.iteration()
         ends.append(computation[-1].end_s)
     iteration_s, begin = ends[-1] - ends[-2], ends[-2]
-    return Timeline(iteration_s, [*_since(computation, begin)], [*_since(transfers, begin)])
+    return IterationTimeline(iteration_s, [*_since(computation, begin)], [*_since(transfers, begin)])
 
 
-def bound_s(layers: Sequence[Layer], times: LayerTimes, network: Network) -> float:
+def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
     """No schedule is faster: the computation, the transfer, and each layer's way from its forward pass to the next one.
 
     That way leads through the forward passes of the layers behind it, their error terms and its weight gradient.
@@ -84,7 +86,7 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: Network) -> flo
 
 
 class _Pipeline:
-    def __init__(self, layers: Sequence[Layer], times: LayerTimes, schedule: Schedule, network: Network) -> None:
+    def __init__(self, layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> None:
         self._times, self._family, self._network = times, schedule.family, network
         self._layers = range(len(layers))
         self._order = schedule.order(len(layers))
@@ -93,7 +95,7 @@ class _Pipeline:
         self._free_s = 0.0  # when the link is
         self._there = [0.0] * len(layers)  # when each layer's mean is
 
-    def iteration(self) -> tuple[list[Interval], list[Interval]]:
+    def iteration(self) -> tuple[list[TimeSpan], list[TimeSpan]]:
         computation, computed = [], dict[int, float]()
         for layer in self._layers:
             self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there))
@@ -111,11 +113,11 @@ class _Pipeline:
             handed = [(self._now, piece) for _, piece in handed]
         return computation, self._transfer(handed)
 
-    def _spend(self, what: str, layer: int, seconds: float) -> Interval:
+    def _spend(self, what: str, layer: int, seconds: float) -> TimeSpan:
         begin_s, self._now = self._now, self._now + seconds
-        return Interval(what, layer, begin_s, self._now)
+        return TimeSpan(what, layer, begin_s, self._now)
 
-    def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> list[Interval]:
+    def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> list[TimeSpan]:
         """The link's part, by the time that each piece was handed over; ascending."""
         self._there = [0.0] * len(self._layers)
         transfers, ready = [], list[tuple[int, int, int]]()  # -level, piece, elements that are left
@@ -133,12 +135,12 @@ class _Pipeline:
             if left > chunk:
                 heapq.heappush(ready, (level, number, left - chunk))
                 continue
-            transfers.append(Interval("transfer", number, begun[number], self._free_s))
+            transfers.append(TimeSpan("transfer", number, begun[number], self._free_s))
             for layer in handed[number][1].layers:
                 self._there[layer] = max(self._there[layer], self._free_s + self._network.latency_s)
         return transfers
 
 
-def _since(intervals: Sequence[Interval], begin: float) -> Iterator[Interval]:
+def _since(intervals: Sequence[TimeSpan], begin: float) -> Iterator[TimeSpan]:
     for one in intervals:
-        yield Interval(one.what, one.number, one.begin_s - begin, one.end_s - begin)
+        yield TimeSpan(one.what, one.number, one.begin_s - begin, one.end_s - begin)

@@ -15,9 +15,9 @@ from statistics import median
 from typing import NamedTuple, Self
 
 from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.families import FAMILIES, Schedule
+from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.pipeline import Network, timeline
+from kofn.host.schedule.pipeline import LinkModel, timeline
 
 MICRO = 1_000_000
 
@@ -52,10 +52,10 @@ class Search(ABC):
     seconds.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: PassSchedule) -> None:
         self.schedule = schedule
         self.done = False
-        self.tried: dict[Schedule, list[float]] = {}
+        self.tried: dict[PassSchedule, list[float]] = {}
         self.heard = 0
         """Iterations."""
 
@@ -77,15 +77,15 @@ class Search(ABC):
     def _go_on(self) -> None:
         """Choose another `schedule` to try, or be `done`."""
 
-    def _best(self, among: Sequence[Schedule]) -> Schedule:
+    def _best(self, among: Sequence[PassSchedule]) -> PassSchedule:
         """By the median of its times."""
         return min(among, key=lambda one: (median(self.tried[one]), one))
 
 
-class Fixed(Search):
+class GivenSchedule(Search):
     """The schedule that is configured."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: PassSchedule) -> None:
         super().__init__(schedule)
         self.done = True
 
@@ -100,11 +100,11 @@ GROWTH, THRESHOLDS = 1.1, 100
 class Enumeration(Search):
     """Source 001's: thresholds from the one given on, with the usual order, then every number of front layers."""
 
-    def __init__(self, layers: int, first: Schedule) -> None:
+    def __init__(self, layers: int, first: PassSchedule) -> None:
         super().__init__(first)
         thresholds = [int(first.threshold * GROWTH**number) for number in range(THRESHOLDS + 1)]
         self._layers = layers
-        self._to_try = [Schedule(first.name, threshold, 0) for threshold in dict.fromkeys(thresholds)]
+        self._to_try = [PassSchedule(first.name, threshold, 0) for threshold in dict.fromkeys(thresholds)]
         self.schedule = self._to_try.pop(0)
         self._fronts = False  # whether these are enumerated
 
@@ -112,7 +112,7 @@ class Enumeration(Search):
         if not self._to_try and not self._fronts:
             self._fronts = True
             best = self._best([*self.tried])
-            self._to_try = [Schedule(best.name, best.threshold, front) for front in range(1, self._layers + 1)]
+            self._to_try = [PassSchedule(best.name, best.threshold, front) for front in range(1, self._layers + 1)]
         if self._to_try:
             self.schedule = self._to_try.pop(0)
         else:
@@ -136,11 +136,11 @@ class Proposals(Search):
     model expects most of are tried in turn, and the slower half leaves, until one is left.
     """
 
-    def __init__(self, layers: Sequence[Layer], first: Schedule, network: Network) -> None:
+    def __init__(self, layers: Sequence[Layer], first: PassSchedule, network: LinkModel) -> None:
         super().__init__(first)
         self._layers, self._network = layers, network
         self._told: list[tuple[float, ...]] = []
-        self._field: list[Schedule] = []
+        self._field: list[PassSchedule] = []
         self._turn = 0
 
     def said(self, measured: Measured) -> SideValues:
@@ -159,19 +159,19 @@ class Proposals(Search):
         else:
             super()._hear(heard)
 
-    def _proposed(self) -> list[Schedule]:
+    def _proposed(self) -> list[PassSchedule]:
         """The fastest by the model, best first."""
         forward, error, weight = zip(*self._told, strict=True)
         times = LayerTimes(forward, error, weight)
         expected = {one: timeline(self._layers, times, one, self._network).iteration_s for one in self.candidates()}
         return sorted(expected, key=lambda one: (expected[one], one))[:PROPOSED]
 
-    def candidates(self) -> list[Schedule]:
+    def candidates(self) -> list[PassSchedule]:
         """All that the model looks at."""
         elements, layers = self._layers[-1].end, len(self._layers)
         fronts = {name: range(layers + 1) if family.has_front else range(1) for name, family in FAMILIES.items()}
         return [
-            Schedule(name, max(1, int(elements * step)), front)
+            PassSchedule(name, max(1, int(elements * step)), front)
             for name, range_ in fronts.items()
             for front in range_
             for step in STEPS

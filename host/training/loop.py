@@ -67,7 +67,7 @@ class Step:
     account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
     schedule: str | None = None  # in force, where there is one
-    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.Interval, likewise
+    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, likewise
 
     @property
     def contributed(self) -> bool:

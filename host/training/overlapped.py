@@ -27,11 +27,11 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
 from kofn.host.kernels.sample import norm2
 from kofn.host.schedule.agreed_search import AgreedSearch
-from kofn.host.schedule.families import Schedule
+from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import LayerTimes
 from kofn.host.schedule.partition import Piece, partition
-from kofn.host.schedule.pipeline import Network
-from kofn.host.schedule.search import Enumeration, Fixed, Measured, Proposals, Search
+from kofn.host.schedule.pipeline import LinkModel
+from kofn.host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.stopwatch import Times
 from kofn.host.training.loop import Spent, Step, Training, Work
@@ -51,6 +51,7 @@ PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 UNSHAPED_MBPS = 1000.0
 """What the model of the pipeline takes for the rate of links that are not shaped."""
 
+
 def check_schedule(config: Config) -> None:
     """ConfigError where the configuration's schedule needs what is not there."""
     section, collective = config.schedule, config.job.collective
@@ -58,12 +59,14 @@ def check_schedule(config: Config) -> None:
         return
     if not load_collective(collective).ledger:
         raise ConfigError(
-            f"schedule.family is {section.family!r}, job.collective {collective!r}: pieces leave to a switch or a server"
+            f"schedule.family is {section.family!r}, job.collective {collective!r}: a switch or a server is needed"
         )
     training = OverlappedTraining(config, 0)
     optimizer = type(training.replica.optimizer)
     if optimizer.step_part is Optimizer.step_part:
-        raise ConfigError(f"schedule.family is {section.family!r}: {optimizer.__name__} has no step_part(), for one layer")
+        raise ConfigError(
+            f"schedule.family is {section.family!r}: {optimizer.__name__} has no step_part(), for one layer"
+        )
 
 
 Updates = list[Aggregate | ReplicaState]
@@ -158,19 +161,19 @@ class OverlappedTraining(Training):
             raise ConfigError(
                 f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed"
             )
-        first = Schedule(
+        first = PassSchedule(
             "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front
         )
         if section.family == AUTO:
             return Proposals(layers, first, self._network())
-        return Enumeration(len(layers), first) if section.enumerate else Fixed(first)
+        return Enumeration(len(layers), first) if section.enumerate else GivenSchedule(first)
 
-    def _network(self) -> Network:
+    def _network(self) -> LinkModel:
         """What the configuration says of the link: elements a second, and blocks in flight."""
         mbps = self._config.pace_mbps() or UNSHAPED_MBPS
         block, words = self.coding.layout.elements, self.coding.layout.words_most
         block_bytes = words * WORD_BYTES + HEADER_BYTES
-        return Network(rate=mbps * 1e6 / 8 / block_bytes * block, credit=self._config.job.window * block)
+        return LinkModel(rate=mbps * 1e6 / 8 / block_bytes * block, credit=self._config.job.window * block)
 
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements

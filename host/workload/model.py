@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kofn.config.schema import CLASSES
 from kofn.config.schema import ShardSection as ClassShard
 from kofn.host.arrays import Floats
-from kofn.host.workload.network import Convolution, Dense, Network
+from kofn.host.workload.neural_network import Convolution, Dense, NeuralNetwork
 
 Labels = npt.NDArray[np.int64]
 
@@ -115,7 +115,7 @@ def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> l
     return [np.sort(np.array(mine, dtype=np.intp)) for mine in parts]
 
 
-class Perceptron(Network):
+class Perceptron(NeuralNetwork):
     """Dense layers with ReLU between them, for the digits."""
 
     def __init__(self, hidden: tuple[int, ...], seed: int) -> None:
@@ -123,7 +123,7 @@ class Perceptron(Network):
         super().__init__([Dense(*pair) for pair in pairwise(sizes)], seed)
 
 
-class Convolutional(Network):
+class Convolutional(NeuralNetwork):
     """3 x 3 convolutions with so many channels each, with ReLU between them, and a dense layer, for the digits."""
 
     def __init__(self, channels: tuple[int, ...], seed: int) -> None:

@@ -116,7 +116,7 @@ class Convolution(LayerKind):
         return np.ascontiguousarray(windows).reshape(-1, self.shape[0])
 
 
-class Network(LayeredModel):
+class NeuralNetwork(LayeredModel):
     """begin() takes a batch of examples."""
 
     def __init__(self, kinds: Sequence[LayerKind], seed: int) -> None:
