@@ -14,6 +14,8 @@ FAMILIES = ("sequential", "buckets", "wait-free", "priority", "front-first", "la
 
 WITH_FRONT = ("front-first", "late-front")
 
+WITH_THRESHOLD = ("priority", *WITH_FRONT)
+
 
 class LayerSection(Section, frozen=True):
     """One layer of model.workload = "accelerator", from the first one on."""
@@ -56,7 +58,11 @@ class ScheduleSection(Section, frozen=True):
             return
         if self.family not in (*FAMILIES, AUTO):
             raise ConfigError(f"schedule.family is {self.family!r}: {', '.join(FAMILIES)} and {AUTO} are allowed")
-        given = "front" if self.front else "enumerate" if self.enumerate else None
-        if given and self.family not in WITH_FRONT:
-            allowed, value = " or ".join(WITH_FRONT), getattr(self, given)
-            raise ConfigError(f"schedule.{given} is {value}, schedule.family {self.family!r}: {allowed} is needed")
+        if self.front and self.family not in WITH_FRONT:
+            allowed = " or ".join(WITH_FRONT)
+            raise ConfigError(f"schedule.front is {self.front}, schedule.family {self.family!r}: {allowed} is needed")
+        if self.enumerate and self.family not in WITH_THRESHOLD:
+            allowed = ", ".join(WITH_THRESHOLD)
+            raise ConfigError(
+                f"schedule.enumerate is true, schedule.family {self.family!r}: one of {allowed} is needed"
+            )

@@ -9,10 +9,16 @@ in flight amount to. The mean of a piece is there `latency_s` after its last chu
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
+
+UNSHAPED_MBPS = 1000.0
+"""What a link that is not shaped is taken to carry."""
 
 ITERATIONS = 8
 """After so many the pipeline is filled, and one takes as long as the next."""
@@ -28,6 +34,13 @@ class LinkModel:
     latency_s: float = 0.0
     piece_s: float = 0.0
     credit: int = 1
+
+    @classmethod
+    def of(cls, mbps: float, layout: BlockLayout, window: int) -> Self:
+        """A link of `mbps`, 0: one that is not shaped, with `window` blocks in flight."""
+        frame_bits = 8 * (layout.words * WORD_BYTES + HEADER_BYTES + FRAME_BYTES)
+        blocks = (mbps or UNSHAPED_MBPS) * 1e6 / frame_bits
+        return cls(rate=blocks * layout.elements, credit=window * layout.elements)
 
     def transfer_s(self, elements: int) -> float:
         return elements / self.rate

@@ -37,7 +37,6 @@ from kofn.host.stopwatch import Times
 from kofn.host.training.loop import Spent, Step, Training, Work
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 from kofn.host.workload.optimizer import Optimizer
 from kofn.host.workload.replica import ReplicaState
@@ -47,9 +46,6 @@ T = TypeVar("T")
 Kind = Literal["forward", "error", "weight", "wait", "transfer"]
 
 PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
-
-UNSHAPED_MBPS = 1000.0
-"""What the model of the pipeline takes for the rate of links that are not shaped."""
 
 
 def check_schedule(config: Config) -> None:
@@ -165,15 +161,13 @@ class OverlappedTraining(Training):
             "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front
         )
         if section.family == AUTO:
-            return Proposals(layers, first, self._network())
-        return Enumeration(len(layers), first) if section.enumerate else GivenSchedule(first)
-
-    def _network(self) -> LinkModel:
-        """What the configuration says of the link: elements a second, and blocks in flight."""
-        mbps = self._config.pace_mbps() or UNSHAPED_MBPS
-        block, words = self.coding.layout.elements, self.coding.layout.words_most
-        block_bytes = words * WORD_BYTES + HEADER_BYTES
-        return LinkModel(rate=mbps * 1e6 / 8 / block_bytes * block, credit=self._config.job.window * block)
+            link = LinkModel.of(self._config.pace_mbps(), self.coding.layout, self._config.job.window)
+            return Proposals(layers, first, link)
+        return (
+            Enumeration(len(layers) if first.family.has_front else 0, first)
+            if section.enumerate
+            else GivenSchedule(first)
+        )
 
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
