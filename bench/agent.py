@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
 from kofn.host.arrays import Floats
@@ -66,7 +66,7 @@ def served() -> Iterator[None]:
         process.communicate()
 
 
-class Worker:
+class MeasuredWorker:
     """The one that is measured."""
 
     def __init__(self, gradient: Floats, words: int, codec: str, mbps: float) -> None:
@@ -155,7 +155,7 @@ def measured(gradient: Floats, words: int, codec: str, mbps: float, rounds: int)
     say(f"{codec}, {words} words")
     with contextlib.ExitStack() as stack:
         stack.enter_context(served())
-        worker = Worker(gradient, words, codec, mbps)
+        worker = MeasuredWorker(gradient, words, codec, mbps)
         stack.callback(worker.close)
         bare, rings = Bare(worker.packets, worker.payload), Rings(gradient)
         stack.callback(bare.close)
@@ -187,13 +187,12 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
     parser.add_argument("--codec", nargs="+", default=["int32"], help="as compress.codec")
     parser.add_argument("--mbps", type=float, default=0.0, help="as compress.pace_mbps (default 0: not paced)")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not all(1 <= words <= WORDS_MAX for words in options.words) or min(options.elements, options.rounds) < 1:
         parser.error("--words is 1 to 32, --elements and --rounds at least 1")

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from bench.agent import Worker, served
-from bench.tables import Row, say, show
+from bench.agent import MeasuredWorker, served
+from bench.tables import Row, make_parser, say, show
 from kofn.host.errors import HostError
 
 SIDE = 256
@@ -38,7 +38,7 @@ _processes = multiprocessing.get_context("forkserver")
 def reduce_until(stop: Any, ready: Any, options: argparse.Namespace) -> float:
     """One gradient after another; Gbit/s."""
     gradient = np.random.default_rng(1).normal(size=options.elements).astype(np.float32)
-    worker = Worker(gradient, options.words, "int32", options.mbps)
+    worker = MeasuredWorker(gradient, options.words, "int32", options.mbps)
     with contextlib.closing(worker):
         worker.reduce()
         ready.set()
@@ -120,13 +120,12 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
     parser.add_argument("--words", type=int, default=32, help="256-byte words in a packet")
     parser.add_argument("--mbps", type=float, default=0.0, help="as compress.pace_mbps (default 0: not paced)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if min(options.elements, options.rounds) < 1 or options.seconds <= 0:
         parser.error("--elements and --rounds are at least 1, --seconds above 0")

@@ -7,7 +7,6 @@
 A block takes two blocking events when nothing blocks (s = 2 tau). Progress goes to stderr, the tables to stdout.
 """
 
-import argparse
 from collections.abc import Callable
 from itertools import product
 
@@ -15,7 +14,7 @@ import numpy as np
 from scipy import fft, special, stats
 
 from bench.synthetic import times_alone
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from bench.timing import median_ms
 from kofn.controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from kofn.controller.estimate.measurements import FloatArray
@@ -184,14 +183,13 @@ def times(seed: int, repetitions: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--part", choices=("exact", "groups", "time"), action="append", help="default: all")
     parser.add_argument("--settings", type=int, default=24, help="random settings of exact (default 24)")
     parser.add_argument("--draws", type=int, default=1_000_000, help="of each (default 1,000,000)")
     parser.add_argument("--seeds", type=int, default=3, help="settings of groups for each size (default 3)")
     parser.add_argument("--repetitions", type=int, default=51, help="of each timing (default 51)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
-    parser.add_argument("--json", action="store_true", help="one object instead of tables")
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
         "exact": lambda: against_draws(options.settings, options.draws, options.seed),

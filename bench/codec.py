@@ -11,12 +11,11 @@ again. A row's calls take turns, the copy among them; medians. The copy takes a 
 allocator puts it: two versions are compared by their milliseconds.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from bench.timing import medians_ms
 from kofn.config.compress import Rounding
 from kofn.host.arrays import Exponents, Floats
@@ -152,14 +151,13 @@ def timed(way: Way, gradient: Floats, repetitions: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--codec", action="append", help="as compress.codec, repeat for several (default: all built in)"
     )
     parser.add_argument("--elements", type=int, default=1 << 20, help="of the gradient, whole blocks (default 2**20)")
     parser.add_argument("--workers", type=int, default=4, help="whose lanes are to fit a sum (default 4)")
     parser.add_argument("--repetitions", type=int, default=50, help="medians are of so many calls (default 50)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     blocks = WORDS * WORD_BYTES * 2
     if options.elements < 1 or options.elements % blocks or min(options.repetitions, options.workers) < 1:

@@ -8,7 +8,6 @@ Times are made from known parameters (bench/synthetic.py); changes of k are the 
 Progress goes to stderr, the tables to stdout.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from itertools import pairwise, product
@@ -18,8 +17,8 @@ import numpy as np
 from scipy import stats
 
 from bench.cluster import Rates, cluster
-from bench.synthetic import ALWAYS, EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, Setting, times_alone
-from bench.tables import Row, say, show
+from bench.synthetic import ALWAYS, EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, SyntheticSetting, times_alone
+from bench.tables import Row, make_parser, say, show
 from bench.timing import median_ms
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate, fit
@@ -44,7 +43,7 @@ SCENARIOS: dict[str, tuple[int, Rates]] = {
 """Workers that do not change, and their mean blocking times."""
 
 
-def coverage(setting: Setting, repetitions: int, seed: int) -> Row:
+def coverage(setting: SyntheticSetting, repetitions: int, seed: int) -> Row:
     """How often the 95 % intervals hold the truth: that of lambda, of all workers, of the fastest and the slowest, and
     that of s + lambda; and how often any worker is called not Poisson."""
     random = np.random.default_rng(seed)
@@ -82,7 +81,7 @@ def coverages(repetitions: int, seed: int) -> list[Row]:
     rows = []
     for events, workers, censored in product((SMALL, LARGE, ALWAYS), (4, 16, 64), (0.0, 0.25, 0.5)):
         say(f"coverage: {workers} workers, {events[0]:g} to {events[1]:g} events, {censored:.0%} cut off")
-        rows.append(coverage(Setting(workers=workers, censored=censored, events=events), repetitions, seed))
+        rows.append(coverage(SyntheticSetting(workers=workers, censored=censored, events=events), repetitions, seed))
     return rows
 
 
@@ -256,7 +255,7 @@ SHAPES: dict[str, Callable[[np.random.Generator, int], np.typing.NDArray[Any]]] 
 def alarm(name: str, window: int, repetitions: int, seed: int) -> Row:
     """How often the eighth worker is called not Poisson, how often one of the others is; and what its curve gains."""
     random = np.random.default_rng(seed)
-    setting = Setting(workers=8, censored=0.0, events=LARGE, window=window)
+    setting = SyntheticSetting(workers=8, censored=0.0, events=LARGE, window=window)
     found = others = 0.0
     off: list[tuple[float, float]] = []
     truth = np.sort(SHAPES[name](random, 100_000))
@@ -298,12 +297,11 @@ def alarms(repetitions: int, seed: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--part", choices=("coverage", "tracking", "fit", "time"), action="append", help="default: all")
     parser.add_argument("--repetitions", type=int, default=1000, help="of each setting (default 1000)")
     parser.add_argument("--seeds", type=int, default=30, help="runs of each scenario of tracking (default 30)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
-    parser.add_argument("--json", action="store_true", help="one object instead of tables")
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
         "coverage": lambda: coverages(options.repetitions, options.seed),

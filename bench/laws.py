@@ -7,14 +7,13 @@ Windows are made from known worlds; the truth is the mean of 40,000 iterations. 
 stdout.
 """
 
-import argparse
 from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.policy.draws import law_times
@@ -114,10 +113,9 @@ def row(name: str, workers: int, k: int, repetitions: int, seed: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--repetitions", type=int, default=300, help="windows of each world (default 300)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
-    parser.add_argument("--json", action="store_true", help="one object instead of a table")
     options = parser.parse_args()
     rows = []
     for name, (workers, k) in product(WORLDS, ((8, 8), (8, 6))):

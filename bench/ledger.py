@@ -8,13 +8,12 @@ packet by packet; `settle`: results are known, 32 at a time. Milliseconds of pro
 slices are those of the encoder. `bytes`: of memory for each element, without parts of a contribution that are not used.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.encoder import SLICE
 from kofn.host.compression.ledger import Ledger
@@ -30,7 +29,7 @@ WARM_UP = 2
 STEPS = ("add", "sending", "noted", "settle")
 
 
-class Worker:
+class LedgerWorker:
     """One ledger, iteration by iteration; `taken_ns`: by step, in the current one."""
 
     def __init__(self, width: int, lanes: int, elements: int) -> None:
@@ -79,7 +78,7 @@ def measure(widths: Sequence[int], lanes: Sequence[int], elements: int, repetiti
     for width in widths:
         for size in lanes:
             say(f"int{width}, blocks of {size} elements")
-            worker, taken = Worker(width, size, elements), []
+            worker, taken = LedgerWorker(width, size, elements), []
             for _ in range(WARM_UP + repetitions):
                 worker.iterate()
                 taken.append(worker.taken_ns)
@@ -90,13 +89,12 @@ def measure(widths: Sequence[int], lanes: Sequence[int], elements: int, repetiti
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient (default 1000000)")
     parser.add_argument(
         "--lanes", type=int, action="append", help="elements of a block, repeat for several (default 2048, 256)"
     )
     parser.add_argument("--repetitions", type=int, default=20, help="medians are of so many iterations (default 20)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     lanes = options.lanes or [2048, 256]
     if min(options.elements, options.repetitions, *lanes) < 1:

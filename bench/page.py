@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from kofn.config.dump import to_toml
 from kofn.config.schema import Config, JobSection, RunSection
 from kofn.report.summarise import first_finishes
@@ -185,11 +185,10 @@ def client(port: int, turn_s: float, told: Path) -> Iterator[None]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--iterations", type=int, default=6000)
     parser.add_argument("--turn-s", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

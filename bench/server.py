@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, say, show
+from bench.tables import Row, make_parser, say, show
 from kofn.host.collectives.parameter_server import ParameterServer
 from kofn.host.kernels.lanes import pack
 from kofn.host.protocol.slot_model import SlotModel
@@ -112,11 +112,10 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     numbers: Sequence[int] = [*options.workers, *options.words, options.rounds]
     if min(numbers) < 1 or max(options.words) > wire.WORDS_MAX or max(options.workers) > 64:

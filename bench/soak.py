@@ -31,7 +31,7 @@ ROUNDS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SoakResult:
     """What came of it; `cost` is the share of contributions that updates cost."""
 
     seconds: float
@@ -58,7 +58,7 @@ class Result:
         yield from self.differences
 
 
-async def soak(target: LoadTarget, options: argparse.Namespace) -> Result:
+async def soak(target: LoadTarget, options: argparse.Namespace) -> SoakResult:
     """All of it on a running switch."""
     async with connected(target) as switch:
         updates = Updates(switch=switch, workers=options.ports)
@@ -77,7 +77,7 @@ async def soak(target: LoadTarget, options: argparse.Namespace) -> Result:
         took = sorted(updates.took_ms)
         steady = memory[len(memory) // 10 :]
         quarter = max(1, len(steady) // 4)
-        return Result(
+        return SoakResult(
             seconds=seconds,
             turn=turn,
             updates=updates.made - made,
@@ -156,7 +156,7 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def describe(result: Result) -> Iterator[str]:
+def describe(result: SoakResult) -> Iterator[str]:
     """The lines of a result."""
     turn = result.turn
     yield f"{turn.results:,} results in {result.seconds:,.0f} s, {turn.rate:,.0f} a second"

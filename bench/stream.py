@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 import threadpoolctl
 
-from bench.agent import Worker, served
-from bench.tables import Row, say, show
+from bench.agent import MeasuredWorker, served
+from bench.tables import Row, make_parser, say, show
 from kofn.host.arrays import Floats
 from kofn.host.errors import HostError
 
@@ -48,7 +48,7 @@ class Computation:
 class Turns:
     """What takes turns: computation, transfer, both one by one, both at once; in seconds."""
 
-    def __init__(self, worker: Worker, gradient: Floats, computation: Computation, pieces: int) -> None:
+    def __init__(self, worker: MeasuredWorker, gradient: Floats, computation: Computation, pieces: int) -> None:
         self._worker, self._gradient, self._computation = worker, gradient, computation
         self._edges = np.linspace(0, gradient.size, pieces + 1).astype(int).tolist()
 
@@ -77,7 +77,7 @@ def measured(options: argparse.Namespace) -> Row:
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpoolctl.threadpool_limits(1))  # as a worker of a run
         stack.enter_context(served())
-        worker = Worker(gradient, options.words, "int32", options.mbps)
+        worker = MeasuredWorker(gradient, options.words, "int32", options.mbps)
         stack.callback(worker.close)
         turns = Turns(worker, gradient, Computation(options.compute_ms, options.pieces), options.pieces)
         rounds = [turns.round() for _ in range(options.rounds + 1)][1:]
@@ -109,14 +109,13 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
     parser.add_argument("--pieces", type=int, default=20)
     parser.add_argument("--compute-ms", type=float, default=150.0, help="of the whole gradient")
     parser.add_argument("--mbps", type=float, default=200.0, help="as compress.pace_mbps")
     parser.add_argument("--words", type=int, default=32, help="256-byte words in a packet")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if min(options.pieces, options.rounds) < 1 or not 0 < options.pieces <= options.elements:
         parser.error("--pieces and --rounds are at least 1, --elements at least --pieces")

@@ -19,7 +19,7 @@ there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SyntheticSetting:
     """What is known of the workers, and how much of it is cut off."""
 
     workers: int

@@ -1,5 +1,6 @@
-"""What a bench says while it measures, and how it prints rows of named figures."""
+"""A bench's command line, what it says while it measures, and how it prints rows of named figures."""
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,13 @@ from rich.table import Table
 from kofn.report.table import make_console
 
 Row = dict[str, Any]
+
+
+def make_parser(about: str | None) -> argparse.ArgumentParser:
+    """With the module's docstring as help, and --json."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    return parser
 
 
 def say(text: str) -> None:

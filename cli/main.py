@@ -77,16 +77,16 @@ def main() -> None:
 
     \b
     Examples:
-      kofn doctor                 is this machine fit for it, check by check
+      kofn doctor                 check this machine
       kofn run                    the default experiment
-      kofn experiment k           is the chosen k the right one: every k, several seeds
-      kofn experiment codecs      what compression costs, and what it is worth
-      kofn compare --quick        parameter server, ring and the network, side by side
-      kofn status                 what a running controller sees
-      kofn k                      why k is what it is
-      kofn slots                  who is missing from which slot of a running switch
-      kofn set-k fixed:3          take k into your own hands
-      kofn exec h1 tcpdump ...    any command inside a host; kofn shell h1
+      kofn experiment k           compare the chosen k with every fixed one, on several seeds
+      kofn experiment codecs      compare codecs: bytes, iterations, time
+      kofn compare --quick        compare parameter server, ring and switch
+      kofn status                 show what a running controller sees
+      kofn k                      show why this k is in force
+      kofn slots                  show which workers are missing from open slots
+      kofn set-k fixed:3          set k by hand
+      kofn exec h1 tcpdump ...    run a command inside a host
 
     \b
     Exit codes of commands that ask a controller: 0 answered, 2 refused or the command line is wrong,
@@ -153,7 +153,7 @@ def lambda_(asked: Asking, wide: bool) -> None:
     help="Seconds between updates, at least.",
 )
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option("--web", is_flag=True, help="On a page: the run that is going on, or the one in FOLDER, also afterwards.")
+@click.option("--web", is_flag=True, help="Serve a page of the run that is going on, or of the one in FOLDER.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free one]"
 )
@@ -194,13 +194,13 @@ def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: 
 @click.argument("objective", metavar="N|auto|all|progress|throughput|fixed:K|RULE:K|NAME")
 @asking
 def set_k(asked: Asking, objective: str) -> None:
-    """Say what k shall be: a number, all workers, or the best for an objective. Holds until it is set again.
+    """Set k: a number, all workers, or the best for an objective. It holds until it is set again.
 
     \b
     Examples:
-      kofn set-k 3           three from now on, as fixed:3
+      kofn set-k 3           k = 3 from now on, as fixed:3
       kofn set-k all         wait for every worker
-      kofn set-k auto        choose it again, by progress
+      kofn set-k auto        let the controller choose again, by progress
       kofn set-k deadline    by the objective of a plug-in (docs/howto/objective.md)
     """
     text = DEFAULT if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective

@@ -255,7 +255,7 @@ def results() -> str:
         _fields(TrialSummary),
         "`interventions` is a list of",
         _fields(Intervention),
-        "`courses` is a list of",
+        "`in_force` is a list of",
         _fields(InForce),
         "`compressed` is",
         inspect.getdoc(Compressed) or "",

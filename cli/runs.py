@@ -23,8 +23,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 @click.group(invoke_without_command=True)
 @folder_option
 @click.option("--prune", is_flag=True, help="Remove all but the newest runs; never the latest, nor one that goes on.")
-@click.option("--keep", type=click.IntRange(min=0), default=KEEP, show_default=True, metavar="N", help="With --prune.")
-@click.option("--dry-run", is_flag=True, help="With --prune: only say what would be removed.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    default=KEEP,
+    show_default=True,
+    metavar="N",
+    help="With --prune: how many to keep.",
+)
+@click.option("--dry-run", is_flag=True, help="With --prune: print what would be removed, remove nothing.")
 @json_option
 @click.pass_context
 def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry_run: bool, as_json: bool) -> None:

@@ -50,18 +50,20 @@ Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no swit
     metavar="HOST:PORT",
     help="The switch's P4Runtime address.",
 )
-@click.option("--device-id", type=click.IntRange(min=0), default=0, show_default=True, help="The switch's.")
+@click.option(
+    "--device-id", type=click.IntRange(min=0), default=0, show_default=True, help="The switch's P4Runtime device id."
+)
 @click.option("--job", type=click.IntRange(1, 255), metavar="N", help="Which job.  [default: all]")
 @click.option("--all", "everything", is_flag=True, help="Closed slots, too.")
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C. --json: one line for each look.")
+@click.option("--watch", is_flag=True, help="Read again until Ctrl-C. --json: one line for each reading.")
 @click.option(
-    "--interval", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between looks."
+    "--interval", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, every slot.")
 def command(
     *, address: str, device_id: int, job: int | None, everything: bool, watch: bool, interval: float, as_json: bool
 ) -> None:
-    """Who is missing from which slot of a running switch.
+    """Show which workers are missing from the slots of a running switch.
 
     A slot is open until k workers are in its sum, then closed until another block takes it: who is missing then came,
     or will come, too late. Slots are read one after another, 1,024 of them in about a second, each as it is at its

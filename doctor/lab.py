@@ -15,7 +15,7 @@ from kofn.doctor.checks import CheckError
 from kofn.rpc.errors import SecurityError
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.controller_client import ControllerClient
-from kofn.run.network import EmulatedHost, Network, ProcessSpec
+from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.topology import wanted_topology
 
 UP_S = 30.0
@@ -44,10 +44,10 @@ class Laboratory:
         )
         certificates = folder / "certs" if config.network.tls else None
         self.commands = Commands(network=config.network, topology=folder / "topology.json", certificates=certificates)
-        self._network: Network | None = None
+        self._network: NetworkClient | None = None
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkClient:
         assert self._network is not None, "make() comes first"
         return self._network
 
@@ -78,7 +78,7 @@ class Laboratory:
                 from kofn.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
 
                 make_certificates(self.commands.certificates, {self.config.job.id: self.config.job.workers})
-            self._network = await Network.start(
+            self._network = await NetworkClient.start(
                 self.commands.topology,
                 driver=settings.driver,
                 management=settings.management,

@@ -71,10 +71,10 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
             default=len(os.sched_getaffinity(0)),
             show_default="this machine's",
             metavar="N",
-            help="So many simulations at a time.",
+            help="Simulations at a time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
-        click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show."),
+        click.option("--report-only", is_flag=True, help="Run nothing: print what the results in --out show."),
     )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

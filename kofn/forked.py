@@ -6,6 +6,7 @@ with forked([lambda: simulate(trial) for trial in trials]) as ended:
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -118,6 +119,7 @@ class _Child(Generic[T]):
 def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> None:
     """In the child, which the parent alone ends."""
     _die_with(parent)
+    gc.freeze()  # what the parent had is no garbage: it need not be looked at again and again
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))

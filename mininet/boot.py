@@ -25,7 +25,7 @@ import drivers
 import records
 import topology
 from errors import NetworkError
-from network import Network, Plan, check_machine, check_plan
+from network import Network, NetworkPlan, check_machine, check_plan
 from processes import Children
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -54,7 +54,7 @@ def emit(event: str, **fields: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-class Server:
+class BootServer:
     """Obeys stdin, watches the children, until it is told to stop."""
 
     def __init__(self, network: Network, children: Children) -> None:
@@ -199,7 +199,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def plan(options: argparse.Namespace) -> NetworkPlan:
     """What the command line asks for, checked."""
     try:
         management = IPv4Network(options.management)
@@ -207,7 +207,7 @@ def plan(options: argparse.Namespace) -> Plan:
         raise NetworkError(f"--management is {options.management!r}: {error}") from error
     if not 1280 <= options.mtu <= 65535:
         raise NetworkError(f"--mtu is {options.mtu}: 1280 to 65535 is allowed")
-    return Plan(topology=wanted(options), driver=options.driver, management=management, mtu=options.mtu)
+    return NetworkPlan(topology=wanted(options), driver=options.driver, management=management, mtu=options.mtu)
 
 
 def wanted(options: argparse.Namespace) -> topology.Topology:
@@ -234,7 +234,7 @@ def run(options: argparse.Namespace) -> None:
         children = Children(network.record, options.log_dir)
         try:
             emit("ready", **network.describe())
-            Server(network, children).serve(signals)
+            BootServer(network, children).serve(signals)
         except Stop:
             return
         finally:

@@ -40,7 +40,7 @@ FRAMES_LEAST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class CheckedHost:
     """A host as the plan names it."""
 
     name: str
@@ -62,7 +62,7 @@ def main() -> int:
     """Run all checks of the plan in argv and print them; 0 when all could be run, whatever they found."""
     plan = json.loads(sys.argv[1])
     hosts = [
-        Host(
+        CheckedHost(
             name=name,
             ip=str(IPv4Interface(entry["ip"]).ip),
             management=entry["management"],
@@ -83,7 +83,7 @@ def _print(event: dict[str, Any]) -> None:
     print(json.dumps(event), flush=True)
 
 
-def _checks(hosts: list[Host], root: str, mtu: int) -> Iterator[dict[str, Any]]:
+def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str, Any]]:
     """Every host to the management network, then across the switch to the next one, then at what rate."""
     for host in hosts:
         yield management(host, root)
@@ -101,7 +101,7 @@ def _checks(hosts: list[Host], root: str, mtu: int) -> Iterator[dict[str, Any]]:
             yield shaping(source, target, mtu, seconds)
 
 
-def management(host: Host, root: str) -> dict[str, Any]:
+def management(host: CheckedHost, root: str) -> dict[str, Any]:
     """Whether a host can open a TCP connection to root, as a worker does to the controller."""
     name = f"management {host.name} -> root"
     with socket.create_server((root, 0)) as server, host.namespace.entered():
@@ -115,7 +115,7 @@ def management(host: Host, root: str) -> dict[str, Any]:
     return {"name": name, "ok": True, "detail": f"connected in {milliseconds:.2f} ms", "ms": round(milliseconds, 3)}
 
 
-def ping(source: Host, target: Host) -> dict[str, Any]:
+def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
     """Whether an echo request crosses the switch and comes back."""
     name = f"ping {source.name} -> {target.name}"
     with source.namespace.entered():
@@ -158,7 +158,7 @@ def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
     return False
 
 
-def shaping(source: Host, target: Host, mtu: int, seconds: float) -> dict[str, Any]:
+def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) -> dict[str, Any]:
     """Whether a link carries the configured rate, no more and not much less."""
     name = f"rate {source.name} -> {target.name}"
     limits = [host.mbps for host in (source, target) if host.mbps is not None]
@@ -191,7 +191,7 @@ def _best(once: Callable[[], Rates], low: float) -> Rates:
     return best
 
 
-def measure(source: Host, target: Host, mtu: int, seconds: float, configured: float | None) -> Rates:
+def measure(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float, configured: float | None) -> Rates:
     """Send UDP as fast as the link takes it, and count what leaves and what arrives.
 
     The clock starts when both shapers' buckets are empty, so that the tokens saved before do not count.

@@ -19,7 +19,7 @@ from topology import Topology
 NAMES = ("auto", "mininet", "netns")
 
 
-class Driver(Protocol):
+class NetworkDriver(Protocol):
     """Hosts and links, made."""
 
     name: str
@@ -73,14 +73,14 @@ def missing() -> str | None:
     return None
 
 
-def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[Driver, str]:
+def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[NetworkDriver, str]:
     """Make hosts and links with the driver of that name; also say why it was this one."""
     if name == "netns":
         return Netns(topology, mtu, record), "asked for"
     obstacle = missing()
     if obstacle is None:
         module = importlib.import_module("mininet_driver")
-        driver: Driver = module.MininetDriver(topology, mtu, record)
+        driver: NetworkDriver = module.MininetDriver(topology, mtu, record)
         return driver, "asked for" if name == "mininet" else "mininet is installed"
     if name == "mininet":
         raise NetworkError(f"driver mininet: {obstacle}: install it, or use the driver netns")

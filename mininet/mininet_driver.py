@@ -23,11 +23,11 @@ class TiedShell(Node):  # type: ignore[misc]  # a class without types, here and 
         return super()._popen(cmd, preexec_fn=die_with_parent(), **params)
 
 
-class Machine(TiedShell, Host):  # type: ignore[misc]
+class HostNode(TiedShell, Host):  # type: ignore[misc]
     """A worker's host."""
 
 
-class Ports(TiedShell, Switch):  # type: ignore[misc]
+class SwitchNode(TiedShell, Switch):  # type: ignore[misc]
     """A switch that is nothing but its interfaces in our namespace: the P4 target is started on them later."""
 
     def start(self, controllers: list[Any]) -> None:
@@ -92,7 +92,7 @@ class MininetDriver:
         Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so
         try:
             topo = Star(topology=topology, mtu=mtu)
-            self._net = Mininet(topo=topo, host=Machine, switch=Ports, controller=None, link=TCLink)
+            self._net = Mininet(topo=topo, host=HostNode, switch=SwitchNode, controller=None, link=TCLink)
             self._net.start()
         except (SystemExit, Exception) as error:  # Mininet raises bare Exceptions and exits
             raise NetworkError(f"mininet: {'; '.join([*complaints.lines, str(error)])}") from error

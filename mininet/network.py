@@ -34,7 +34,7 @@ COMMAND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NetworkPlan:
     """What to build."""
 
     topology: Topology
@@ -50,7 +50,7 @@ class Plan:
 class Network:
     """A network that runs; `with Network(plan) as network` removes it again."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: NetworkPlan) -> None:
         """Check what must be so beforehand; nothing is made yet."""
         _preconditions(plan)
         self.plan = plan
@@ -199,14 +199,14 @@ def _plain(name: str, mtu: int) -> None:
     interfaces.ip([f"link set {name} mtu {mtu} up"])
 
 
-def check_machine(plan: Plan) -> None:
+def check_machine(plan: NetworkPlan) -> None:
     """NetworkError where this network cannot be made on this machine now; cleans what dead networks have left."""
     _preconditions(plan)
     records.refuse_living()
     _check_routes(plan.management)
 
 
-def _preconditions(plan: Plan) -> None:
+def _preconditions(plan: NetworkPlan) -> None:
     """What must be so before anything is made; NetworkError says what is not."""
     if os.geteuid() != 0:
         raise NetworkError("not root: network namespaces need root, use sudo")
@@ -216,7 +216,7 @@ def _preconditions(plan: Plan) -> None:
     check_plan(plan)
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: NetworkPlan) -> None:
     """What can be known without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:

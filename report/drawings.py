@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from markupsafe import Markup
+from matplotlib.backends import backend_pdf, backend_svg  # noqa: F401  # which savefig would load: this is early
 from matplotlib.figure import Figure
 
 from kofn.host.workload.metric import Metric

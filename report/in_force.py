@@ -32,18 +32,18 @@ class InForce:
         return self.late_gradient, self.age_weight, self.k
 
 
-def courses(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]:
+def in_force(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]:
     """The one that a trial began with, and each one that was decided; empty where nobody decides."""
     if not statuses:
         return ()
     first = statuses[0]
     decided = [line for line in read_lines(decisions) if "reason" in line and line["job"] == first["job"]]
-    several = sorted(map(_course, (first, *decided)), key=lambda course: course.iteration)
+    several = sorted(map(_in_force, (first, *decided)), key=lambda one: one.iteration)
     return tuple(
         one for before, one in zip((None, *several), several, strict=False) if not before or before.what != one.what
     )
 
 
-def _course(line: dict[str, Any]) -> InForce:
+def _in_force(line: dict[str, Any]) -> InForce:
     """What a status or a decision says."""
     return InForce(line["iteration"], line["late_gradient"], line["age_weight"], line["k"])

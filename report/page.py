@@ -4,12 +4,14 @@ Pages are Jinja2 templates, in templates/ of the package whose page it is; what 
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from kofn.config.schema import Config
+from kofn.forked import forked
 from kofn.report.costs_figure import CostBar
 from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
@@ -89,13 +91,19 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
         "events": [
             f"{entry.objective}: {line.words}" for entry in folder.trials for line in read_event_log(entry.events)
         ],
-        "figures": [
-            {"svg": one.write(into), "caption": one.caption, "file": (into / one.name).relative_to(folder.path)}
-            for one in job_drawings(folder, config, summary)
-        ],
+        "figures": _figures(list(job_drawings(folder, config, summary)), into, folder.path),
         "effective": folder.effective.read_text(),
         "given": folder.config.read_text(),
     }
+
+
+def _figures(drawn: Sequence[Drawing], into: Path, beside: Path) -> list[dict[str, Any]]:
+    """What run.html shows of each, written at the same time."""
+    with forked(partial(one.write, into) for one in drawn) as written:
+        return [
+            {"svg": element, "caption": one.caption, "file": (into / one.name).relative_to(beside)}
+            for one, element in zip(drawn, written, strict=True)
+        ]
 
 
 def _bar(trial: TrialSummary, workers: int) -> CostBar:

@@ -30,7 +30,7 @@ from kofn.report.frames import (
     TrialSetting,
     WorkerKey,
 )
-from kofn.report.in_force import courses
+from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
@@ -114,7 +114,7 @@ class Run:
         return TABLES["k"].frame(
             (trial.key, one)
             for trial in self._trials
-            for one in courses(read_lines(trial.folder.status), trial.folder.decisions)
+            for one in in_force(read_lines(trial.folder.status), trial.folder.decisions)
         )
 
     @cached_property

@@ -11,7 +11,7 @@ from kofn.host.training.divergence import DIVERGED
 from kofn.host.workload.workload import metric_of
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
-from kofn.report.in_force import courses
+from kofn.report.in_force import in_force
 from kofn.report.interventions import read_interventions
 from kofn.report.iteration_costs import mean_parts_s
 from kofn.report.prediction import predicted_iteration_s
@@ -101,7 +101,7 @@ def summarise_trial(
         packets_sent=sum(entry.packets_sent for entry in totals),
         packets_received=sum(entry.packets_received for entry in totals),
         retransmissions=sum(entry.retransmissions for entry in totals),
-        courses=courses(statuses, folder.decisions),
+        in_force=in_force(statuses, folder.decisions),
         k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
         restarts=recovered.restarts,
         rejoins=recovered.rejoins,

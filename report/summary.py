@@ -99,7 +99,7 @@ class TrialSummary:
     """How many iterations before the end the oldest pending gradient was begun; 0: none is pending."""
     starved_by_worker: tuple[int, ...] = ()
     """The most gradients in a row of which nothing came into any sum."""
-    courses: tuple[InForce, ...] = ()
+    in_force: tuple[InForce, ...] = ()
     """Rules for late gradients and ks as they came into force."""
     collective: str = "switch"
     """As job.collective."""
@@ -275,7 +275,7 @@ class Summary:
             *self._times(),
             ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.trials)],
             ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.trials)],
-            ["rule:k (from iteration)", *(_courses(entry) for entry in self.trials)],
+            ["rule:k (from iteration)", *(_in_force(entry) for entry in self.trials)],
             ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.trials)],
             *self._shares(),
             ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
@@ -387,10 +387,10 @@ def _traffic(entry: TrialSummary, size: int, packets: int) -> str:
     return traffic(size, packets if entry.ledger else None)
 
 
-def _courses(entry: TrialSummary) -> str:
-    if not entry.courses:
+def _in_force(entry: TrialSummary) -> str:
+    if not entry.in_force:
         return "-"
-    first, *others = entry.courses
+    first, *others = entry.in_force
     between = [f"{len(others)} changes"] if len(others) > 1 else []
     return ", ".join([f"{first}", *between, *(f"{last} ({last.iteration})" for last in others[-1:])])
 

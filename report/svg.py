@@ -16,7 +16,7 @@ def svg(figure: Figure) -> Markup:
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # it is laid out: whoever saves it finds it as it is
+        figure.set_layout_engine(None)  # it is laid out: whoever saves it need not do it again
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     _, start, rest = text.getvalue().partition("<svg")
     return Markup(start + rest)

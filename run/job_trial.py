@@ -22,7 +22,7 @@ from kofn.run.controller_client import ControllerClient
 from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.live import TrialView
-from kofn.run.network import EmulatedHost, Network, ProcessSpec
+from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.schedule import Due, Schedule, action, late_joiners
@@ -46,7 +46,7 @@ class JobTrial:
         config: Config,
         folder: TrialFolder,
         processes: Processes,
-        network: Network,
+        network: NetworkClient,
         *,
         hosts: Sequence[tuple[str, EmulatedHost]],
         prefix: str,

@@ -84,10 +84,10 @@ async def listens(port: int) -> bool:
     return True
 
 
-class Network:
+class NetworkClient:
     """A running boot.py.
 
-    network = await Network.start(topology, driver="auto", management="172.30.255.0/24", log=Path("boot.log"))
+    network = await NetworkClient.start(topology, driver="auto", management="172.30.255.0/24", log=Path("boot.log"))
     await network.launch(ProcessSpec(name="switch", node="root", ...))
     code = await network.exit_of("switch")
     await network.stop()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from kofn.run.errors import RunError
-from kofn.run.network import Network, ProcessSpec
+from kofn.run.network import NetworkClient, ProcessSpec
 
 KILL_TIMEOUT_S = 5.0
 
@@ -29,7 +29,7 @@ class Processes:
     for name in await processes.ended(0.2): ...
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: NetworkClient) -> None:
         self._network = network
         self._programs: dict[str, ProcessSpec] = {}
         self._states: dict[str, ProcessState] = {}

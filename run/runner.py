@@ -34,7 +34,7 @@ from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
 from kofn.run.jobs import plan_jobs
-from kofn.run.network import EmulatedHost, Network
+from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.options import record_option, set_option
 from kofn.run.page import Watched, page
 from kofn.run.plan import RunPlan, copy_given
@@ -259,7 +259,7 @@ def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
 async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
-    network = await Network.start(
+    network = await NetworkClient.start(
         folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
     )
     try:

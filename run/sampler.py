@@ -17,7 +17,7 @@ from kofn.controller.p4runtime.slot_window import SlotWindow, slot_window
 from kofn.results.link_bytes import LinkBytes
 from kofn.results.samples import Sample, SlotSample
 from kofn.run.job_trial import JobTrial
-from kofn.run.network import Network
+from kofn.run.network import NetworkClient
 from kofn.run.page import Watched
 
 LINKS_S = 0.2
@@ -29,7 +29,7 @@ class Sampler:
     """Writes every job's samples.jsonl until it is cancelled."""
 
     def __init__(
-        self, network: Network, settings: NetworkSection, trainings: Sequence[JobTrial], watched: Watched
+        self, network: NetworkClient, settings: NetworkSection, trainings: Sequence[JobTrial], watched: Watched
     ) -> None:
         """Slots are looked into while the page is watched, where the switch sums and can be read."""
         self._network, self._trainings = network, trainings

@@ -19,7 +19,7 @@ from kofn.run.controller_client import ControllerClient
 from kofn.run.display import Display, say
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
-from kofn.run.network import ROOT, Network, ProcessSpec, listens
+from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
 from kofn.run.sampler import Sampler
@@ -35,7 +35,7 @@ class Trial:
 
     def __init__(
         self,
-        network: Network,
+        network: NetworkClient,
         commands: Commands,
         folder: RunFolder,
         configs: Sequence[Config],

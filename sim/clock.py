@@ -1,8 +1,9 @@
-"""Virtual time: a heap of what is to happen, one after another; the clock jumps from each to the next."""
+"""Virtual time: what is to happen, one after another; the clock of clock.c jumps from each to the next."""
 
-import heapq
 from collections.abc import Callable
 from typing import Any
+
+from kofn.sim.native import Native
 
 
 class Handle:
@@ -24,13 +25,16 @@ class VirtualClock:
     """Seconds since the beginning; has what host.protocol.deadline_timer.Clock needs of an event loop."""
 
     def __init__(self) -> None:
-        self._now = 0.0
-        self._order = 0  # of what is to happen at the same moment: as it was asked for
-        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self.native = Native("clock")
+        self._now = memoryview(self.native.first_fields(1)).cast("B").cast("d")
+        self._ask, self._next = self.native.function("call"), self.native.function("next")
+        self._calls: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self._standing: list[Callable[[], object]] = []
         self._ended = False
 
     def time(self) -> float:
-        return self._now
+        now: float = self._now[0]
+        return now
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Have something happen at this moment, or now if that has passed."""
@@ -40,15 +44,22 @@ class VirtualClock:
 
     def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
         """The same for what is never cancelled, which is nearly everything."""
-        self._order += 1
-        heapq.heappush(self._heap, (max(when, self._now), self._order, callback, args))
+        self._calls[self._ask(self.native.address, when)] = callback, args
+
+    def number_of(self, callback: Callable[[], object]) -> int:
+        """For C, which has this called with it as often as it likes."""
+        self._standing.append(callback)
+        return -len(self._standing)
 
     def run(self) -> bool:
         """Let everything happen until end(); False when nothing is left before that."""
-        heap = self._heap
-        while heap and not self._ended:
-            self._now, _, call, args = heapq.heappop(heap)
-            call(*args)
+        address, happen, calls, standing = self.native.address, self._next, self._calls, self._standing
+        while not self._ended and (number := happen(address)):
+            if number < 0:
+                standing[-number - 1]()
+            else:
+                call, args = calls.pop(number)
+                call(*args)
         return self._ended
 
     def end(self) -> None:

@@ -1,15 +1,28 @@
-"""The star between workers and switch: a full-duplex link each, packets in the order in which they were sent."""
+"""The star between workers and switch: a full-duplex link each, packets in the order in which they were sent.
 
-from collections import deque
+network.c carries packets; Python sees those that the configuration's faults are for.
+"""
+
+import ctypes
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Protocol
 
 from kofn.host.errors import WireError
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.send_queue import SendQueue
 from kofn.host.wire import packet
-from kofn.host.wire.packet import HEADER_BYTES, KofnHeader, decode_header, encode
+from kofn.host.wire.packet import (
+    HEADER_BYTES,
+    PACKET_BYTES_MAX,
+    KofnHeader,
+    decode_header,
+    encode,
+    encode_header,
+    headers_of,
+)
 from kofn.sim.clock import VirtualClock
+from kofn.sim.machine import Machine
+from kofn.sim.native import Native
 
 Take = Callable[[KofnHeader, bytes], None]
 
@@ -20,57 +33,57 @@ LATENCY_S = 50e-6
 """From one end to the other, queues of the kernel included."""
 
 
-class _Underway(NamedTuple):
-    """A packet that waits for the link or is on it."""
+class LinkEnd(Protocol):
+    """What a link leads to."""
 
-    leaves_s: float  # when its last byte does
-    header: KofnHeader
-    values: bytes
+    native: Native
+
+    def take(self, header: KofnHeader, values: bytes) -> None:
+        """A packet has come."""
 
 
 class Link:
-    """One direction of a worker's link; `take` gets what arrives."""
+    """One direction of a worker's link; `take` gets what arrives, after what faults do to it."""
 
     def __init__(self, clock: VirtualClock, mbps: float | None, faults: Faults, take: Take) -> None:
-        self._clock, self._take = clock, take
-        self._byte_s = 8e-6 / mbps if mbps else 0.0
-        self._free_s = 0.0
-        self._underway: deque[_Underway] = deque()
+        self._take, self._faults = take, faults
+        self.native = Native("link", clock.native.address, mbps or 0.0, clock.number_of(self._arrive), keeps=clock)
+        self._counted = self.native.first_fields(2)
         self._line = SendQueue(faults, clock, self._decode) if faults else None
-        self.packets = self.bytes = 0
+
+    @classmethod
+    def to(cls, end: LinkEnd, clock: VirtualClock, mbps: float | None, faults: Faults) -> "Link":
+        """Python sees packets only where there are faults."""
+        link = cls(clock, mbps, faults, end.take)
+        if not faults:
+            end.native.call("from", link.native.address)
+        return link
+
+    @property
+    def packets(self) -> int:
+        return self._counted[0]
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._counted[1]
 
     def send(self, header: KofnHeader, values: bytes) -> None:
         """Put a packet on the link."""
-        size = HEADER_BYTES + len(values)
-        self.packets += 1
-        self.bytes += size
-        self._free_s = max(self._free_s, self._clock.time()) + (size + FRAME_BYTES) * self._byte_s
-        self._underway.append(_Underway(self._free_s, header, values))
-        self._clock.after(self._free_s + LATENCY_S, self._arrive)
+        put(self.native, header, values)
 
     def shape(self, mbps: float) -> None:
         """Another rate from now on, for what is underway as well."""
-        now, before_s, self._byte_s = self._clock.time(), self._byte_s, 8e-6 / mbps
-        if self._free_s <= now:
-            return
-        longer = self._byte_s / before_s
-        for _ in range(len(self._underway)):
-            packet = self._underway.popleft()
-            if packet.leaves_s > now:
-                packet = packet._replace(leaves_s=now + (packet.leaves_s - now) * longer)
-                self._clock.after(packet.leaves_s + LATENCY_S, self._arrive)
-            self._underway.append(packet)
-        self._free_s = now + (self._free_s - now) * longer
+        self.native.call("shape", mbps)
 
     def _arrive(self) -> None:
-        """At the other end, but for what the configuration's faults do to it; later if the rate has fallen."""
-        if not self._underway or self._underway[0].leaves_s + LATENCY_S > self._clock.time():
-            return
-        _, header, values = self._underway.popleft()
-        if self._line is None:
-            self._take(header, values)
-        else:
-            self._line.carry([encode(header, values)])
+        """At the other end, but for what the configuration's faults do to it."""
+        head, body = ctypes.create_string_buffer(HEADER_BYTES), ctypes.create_string_buffer(PACKET_BYTES_MAX)
+        while (size := self.native.call("arrived", head, body)) >= 0:
+            (header,), values = headers_of(head.raw), body.raw[:size]
+            if self._line is None:
+                self._take(header, values)
+            else:
+                self._line.carry([encode(header, values)])
 
     def _decode(self, datagrams: list[bytes]) -> None:
         """What the faults have let through; a corrupted one is dropped there, as the real ones do."""
@@ -80,3 +93,50 @@ class Link:
             except WireError:
                 continue
             self._take(header, datagram[HEADER_BYTES:])
+
+
+class VirtualSwitch:
+    """The slots of a job of so many workers; a packet takes `switch_s` of CPU time.
+
+    `digest`: hears of each worker's first contribution that counts in an iteration: the worker, the iteration, and
+    whether that was late.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        machine: Machine,
+        *,
+        workers: int,
+        k: int,
+        slots: int,
+        switch_s: float,
+        digest: Callable[[int, int, bool], None],
+    ) -> None:
+        self._slots, self._digest, self._links = Native("slots", workers, k, slots), digest, list[Link]()
+        native = machine.native.address, self._slots.address, switch_s, clock.number_of(self._noted)
+        self.native = Native("star", *native, keeps=(machine, self._slots))
+        self._noted_last = (ctypes.c_int64 * 3)()
+
+    def lead(self, links: list[Link]) -> None:
+        """To each worker."""
+        self._links = links
+        for rank, link in enumerate(links):
+            self.native.call("to", rank, link.native.address)
+
+    def set_k(self, k: int) -> None:
+        self._slots.call("set_k", k)
+
+    def take(self, header: KofnHeader, values: bytes) -> None:
+        """A packet has come."""
+        put(self.native, header, values)
+
+    def _noted(self) -> None:
+        self.native.call("digest", self._noted_last)
+        worker, iteration, late = self._noted_last
+        self._digest(worker, iteration, bool(late))
+
+
+def put(native: Native, header: KofnHeader, values: bytes) -> None:
+    """Give a packet of Python's to a struct that takes packets."""
+    native.call("put", encode_header(header), values, len(values))

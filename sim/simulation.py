@@ -10,9 +10,7 @@ from kofn.config.schema import LinkSection as Rate
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
 from kofn.controller.policy.control_loop import ControlLoop
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import Kind, KofnHeader
 from kofn.results.event_log import LoggedEvent
 from kofn.rpc import kofn_pb2 as pb
 from kofn.run.errors import RunError
@@ -21,7 +19,7 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, Controller
 from kofn.sim.costs import Costs
 from kofn.sim.machine import Machine
-from kofn.sim.network import Link, Take
+from kofn.sim.network import Link, LinkEnd, VirtualSwitch
 from kofn.sim.schedule import VirtualSchedule
 from kofn.sim.worker import Surroundings, Worker
 from kofn.sim.worker_model import WorkerModel
@@ -49,10 +47,9 @@ class Simulation:
     first_s: float = 0.0
     """When the first one did."""
     _machine: Machine = field(init=False)
-    _switch: SlotModel = field(init=False)
+    switch: VirtualSwitch = field(init=False)
     _look: Callable[[ControlLoop, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
-    _arrived: list[int] = field(init=False)
     _asking: set[int] = field(default_factory=set)
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
@@ -63,14 +60,22 @@ class Simulation:
         config, job = self.config, self.config.job
         control_loop = ControlLoop(workers=job.workers, policy=config.policy, average=config.model.average)
         self._machine = Machine(self.clock, self.costs.cores)
-        self._switch = SlotModel(workers=job.workers, k=control_loop.k, slots=job.slots)
+        self.switch = VirtualSwitch(
+            self.clock,
+            self._machine,
+            workers=job.workers,
+            k=control_loop.k,
+            slots=job.slots,
+            switch_s=self.costs.switch_s,
+            digest=self._digest,
+        )
         self.controller = Controller(
             clock=self.clock,
             control_loop=control_loop,
             journal=self.journal,
             job=job.id,
             events=config.event,
-            set_k=self._set_k,
+            set_k=self.switch.set_k,
             treat=self._treat,
             machine=self._machine,
             costs=self.costs,
@@ -86,15 +91,15 @@ class Simulation:
         )
         self._links = VirtualSchedule(self.clock, config.link, self._shape)
         ranks = range(job.workers)
-        self._arrived = [0 for _ in ranks]
-        self.uplinks = [self._link(rank, "send", self._arrive) for rank in ranks]
+        self.uplinks = [self._link(rank, "send", self.switch) for rank in ranks]
         self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
-        self.downlinks = [self._link(rank, "receive", self.workers[rank].take) for rank in ranks]
+        self.downlinks = [self._link(rank, "receive", self.workers[rank].host) for rank in ranks]
+        self.switch.lead(self.downlinks)
 
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
         """From the start to the last worker's end; RunError if that does not come in time.
 
-        `look` gets the control_loop and the time, now and then and at the end.
+        `look` gets the control loop and the time, now and then and at the end.
         """
         self._look = look
         self._treat(self.controller.control_loop.treatment)
@@ -116,31 +121,14 @@ class Simulation:
         self._look(self.controller.control_loop, self.clock.time())
         self.clock.after(self.clock.time() + LOOK_S, self._show)
 
-    def _link(self, rank: int, direction: str, take: Take) -> Link:
+    def _link(self, rank: int, direction: str, end: LinkEnd) -> Link:
         faults = Faults(self.config.fault, rank=rank, direction=direction, seed=self.config.run.seed)
-        return Link(self.clock, self.config.network.link_mbps, faults, take)
+        return Link.to(end, self.clock, self.config.network.link_mbps, faults)
 
-    def _arrive(self, header: KofnHeader, values: bytes) -> None:
-        """A packet is at the switch."""
-        self._machine.work(self.costs.switch_s, self._handle, header, values)
-
-    def _handle(self, header: KofnHeader, values: bytes) -> None:
-        """The switch has done its part."""
-        answers = self._switch.handle(header, values)
-        counted = header.kind == Kind.CONTRIBUTE and header.count
-        if counted and header.iteration > self._arrived[header.worker]:
-            self._arrived[header.worker] = header.iteration
-            late = bool(answers) and answers[0][1].kind in (Kind.LATE, Kind.STALE)
-            self._digest(header, "LATE" if late else "ADDED")
-        for rank, answer, sums in answers:
-            self.downlinks[rank].send(answer, sums)
-
-    def _digest(self, header: KofnHeader, verdict: str) -> None:
+    def _digest(self, worker: int, iteration: int, late: bool) -> None:
         """Tell the controller of a worker's first counted contribution."""
-        now_s = self.clock.time()
-        arrival = Arrival(
-            worker=header.worker, iteration=header.iteration, verdict=verdict, timestamp_us=int(1e6 * now_s)
-        )
+        now_s, verdict = self.clock.time(), "LATE" if late else "ADDED"
+        arrival = Arrival(worker=worker, iteration=iteration, verdict=verdict, timestamp_us=int(1e6 * now_s))
         self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
 
     def _report(self, rank: int, report: pb.Report) -> None:
@@ -161,9 +149,6 @@ class Simulation:
         for worker in self.workers:
             worker.treat(treatment)
 
-    def _set_k(self, k: int) -> None:
-        self._switch.k = k
-
     def _ask_peers(self, rank: int) -> None:
         """The others' results come over the management network, unless that is under way."""
         if rank in self._asking:
@@ -183,8 +168,8 @@ class Simulation:
         """What a worker says of its whole training at its end (results.worker_metrics.Totals)."""
         up, down = self.uplinks[rank], self.downlinks[rank]
         traffic = {
-            "bytes_sent": up.bytes,
-            "bytes_received": down.bytes,
+            "bytes_sent": up.payload_bytes,
+            "bytes_received": down.payload_bytes,
             "packets_sent": up.packets,
             "packets_received": down.packets,
         }

@@ -9,19 +9,17 @@ from kofn.config.schema import Config
 from kofn.host.agent.driver import Driver
 from kofn.host.compression.aggregate import held
 from kofn.host.compression.encoder import Finished
-from kofn.host.engine.pacer import Pacer
 from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.deadline_timer import DeadlineTimer
 from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part
 from kofn.host.training.loop import Step, Work, report_of
-from kofn.host.wire.packet import HEADER_BYTES, PARTS, KofnHeader
+from kofn.host.wire.packet import PARTS
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import Handle, VirtualClock
 from kofn.sim.costs import Costs
+from kofn.sim.host import HostedProtocol, VirtualHost
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
@@ -44,10 +42,10 @@ class Surroundings:
 class Worker:
     """One rank: computes, contributes, waits, applies."""
 
-    def __init__(self, around: Surroundings, rank: int, link: Link, model: WorkerModel) -> None:
-        self._around, self._rank, self._link, self._model = around, rank, link, model
+    def __init__(self, around: Surroundings, rank: int, uplink: Link, model: WorkerModel) -> None:
+        self._around, self._rank, self._model = around, rank, model
         job = around.config.job
-        self.protocol = Protocol(
+        self.protocol = HostedProtocol(
             job=job.id,
             rank=rank,
             layout=model.layout,
@@ -56,8 +54,16 @@ class Worker:
             rto_s=job.rto_ms / 1000,
             lazy=True,
         )
-        pace = pacing_rate(around.config.pace_mbps(), model.layout.words_most)
-        self._pacer = Pacer[Send](pace, around.clock, self._leave_all) if pace else None
+        self.host = VirtualHost(
+            around.clock,
+            around.machine,
+            self.protocol,
+            uplink,
+            packet_s=around.costs.packet_s,
+            pace=pacing_rate(around.config.pace_mbps(), model.layout.words_most),
+            news=self._news,
+            timer=self._time_out,
+        )
         self._blocking = load_stragglers(around.config, rank)
         self._complete = False  # whether the current iteration is over
         self._done: list[Finished] = []  # what is to be applied
@@ -67,7 +73,6 @@ class Worker:
         self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
-        self._deadline = DeadlineTimer(self._time_out)
         self.treat(around.config.policy.treatment)
         self._started_s = 0.0  # parameters ready
         self._ready_s = 0.0  # the gradient was
@@ -79,6 +84,7 @@ class Worker:
 
     def treat(self, treatment: Treatment) -> None:
         """Treat late gradients so from now on."""
+        self.host.attentive = True
         self._driver.rule = RULES[treatment.rule]
         self._model.treat(treatment)
 
@@ -96,6 +102,7 @@ class Worker:
 
     def _go(self) -> None:
         """A gradient with these parameters."""
+        self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
         wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch, now_s)
@@ -124,7 +131,7 @@ class Worker:
         if current > iteration and self._rule.counts:
             self._step = replace(self._step, catch_up_s=self._around.clock.time() - self._ready_s)
         counts = self._driver.contribute(iteration, batch, self._around.clock.time(), whole=True)
-        self._set_deadline()
+        self.host.set_timer()
         if not counts:
             self._report_and_compute()
         elif self._rule.repeats and batch < PARTS - 1:
@@ -160,6 +167,7 @@ class Worker:
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
         """Wait until the protocol is beyond this iteration, and the results of all that is over elsewhere are here."""
+        self.host.attentive = True
         self._beyond, self._then = iteration, then
         self._advance()
 
@@ -225,37 +233,35 @@ class Worker:
 
     # -- packets and timers
 
-    def take(self, header: KofnHeader, values: bytes) -> None:
-        """A packet has come over the link."""
-        self._around.machine.work(self._around.costs.packet_s, self._packet, header, values)
-
     def take_results(self, results: list[Result]) -> None:
+        self.host.attentive = True
         self._driver.results_in(results, self._around.clock.time())
         self._go_on()
 
-    def _packet(self, header: KofnHeader, values: bytes) -> None:
-        """The host has read it."""
-        self._driver.packets_in([(header, values)], self._around.clock.time())
+    def _news(self) -> None:
+        """The host has read a packet."""
+        self.host.attentive = False
+        self._driver.follow(self.protocol.news(), self._around.clock.time())
         self._go_on()
+        self.host.attentive |= self._model.encoder.narrows
 
     def _go_on(self) -> None:
-        self._set_deadline()
+        self.host.set_timer()
         self._advance()
         self._give_up_if_late()
 
     def _time_out(self) -> None:
         """The earliest deadline has passed."""
+        self.host.attentive = True
         self._driver.timer(self._around.clock.time())
-        self._set_deadline()
+        self.host.set_timer()
 
     def _begin(self, iteration: int) -> None:
         """The protocol's next iteration; what has waited for a whole one is merged into it."""
+        self.host.attentive = True
         self._current = self._current or iteration
         self._driver.begin(iteration, self._around.clock.time())
-        self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        self._deadline.set(self.protocol.deadline, self._around.clock)
+        self.host.set_timer()
 
     # -- what the driver wants done (driver.Effects)
 
@@ -266,9 +272,7 @@ class Worker:
         return UNTIMED
 
     def send(self, packets: Sequence[Send]) -> None:
-        """The host has to make them."""
-        for packet in packets:
-            self._around.machine.work(self._around.costs.packet_s, self._send, packet)
+        """The host does, before the driver hears of it."""
 
     def delivered(self, results: BlockResults) -> None:
         self._model.delivered(results)
@@ -278,21 +282,3 @@ class Worker:
 
     def ask_peers(self) -> None:
         self._around.ask_peers(self._rank)
-
-    def _send(self, packet: Send) -> None:
-        """The host has made it: it leaves now, or in its turn."""
-        if self._pacer is None:
-            self._leave(packet)
-            return
-        (leaves_s,) = self._pacer.send([(packet, HEADER_BYTES + len(packet.values))])
-        if leaves_s is not None:
-            self.protocol.leaves(packet, leaves_s)
-
-    def _leave_all(self, packets: list[Send]) -> None:
-        """The pacer lets these go."""
-        for packet in packets:
-            self._leave(packet)
-
-    def _leave(self, packet: Send) -> None:
-        """A packet goes to the link."""
-        self._link.send(packet.header, packet.values)

@@ -10,9 +10,9 @@ import msgspec
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.host.workload.workload import metric_of
+from kofn.report.planned_changes import describe_fault
 from kofn.results.folder import RunFolder
 from kofn.web.frames import Frame, JobHeader, RunHeader
-from kofn.web.happenings import fault_words
 from kofn.web.timeline import Timeline
 
 
@@ -109,7 +109,7 @@ def _header(folder: RunFolder, configs: Sequence[Config], hosts: Sequence[tuple[
                 max_iterations=config.run.max_iterations,
                 hosts=tuple(host for host, _ in own),
                 link_mbps=tuple(rate for _, rate in own),
-                faults=tuple(map(fault_words, config.fault)),
+                faults=tuple(map(describe_fault, config.fault)),
             )
         )
     return RunHeader(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kofn.config.schema import Config
+from kofn.report.planned_changes import fault_changes, straggler_changes
 from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import Status
 from kofn.results.event_log import LoggedEvent
@@ -22,7 +23,7 @@ from kofn.results.samples import Sample
 from kofn.results.tail import LineTail
 from kofn.results.worker_metrics import Iteration, Tail
 from kofn.web.frames import EventFrame, Frame, IterationPoint
-from kofn.web.happenings import Happening, StatusNews, fault_changes, logged, straggler_changes
+from kofn.web.status_news import News, StatusNews
 from kofn.web.worker_track import WorkerTrack, phase_at, span_of
 
 FRAME_S = 0.1
@@ -78,8 +79,8 @@ class Timeline:
         ]
         self._tracks = [WorkerTrack(rank) for rank in workers]
         self._news = StatusNews()
-        self._stragglers = straggler_changes(config)
-        self._faults = fault_changes(config.fault)
+        self._stragglers = list(straggler_changes(config))
+        self._faults = sorted(fault_changes(config.fault))
         self._waiting = deque[Entry]()  # lines that no frame has yet, by time
         self._order = itertools.count()
         self._begin: float | None = None
@@ -188,7 +189,7 @@ class Timeline:
             case Sample():
                 self._sampled(line)
             case LoggedEvent():
-                self._note(time_s, logged(line))
+                self._note(time_s, ("event", line.words))
                 if not line.missed and line.name.startswith("worker-") and line.action in ("kill", "start"):
                     state = "killed" if line.action == "kill" else "starting"
                     self._tracks[int(line.name.removeprefix("worker-"))].process(state)
@@ -198,8 +199,8 @@ class Timeline:
                 self._status = line
                 for status in line["worker"]:
                     self._tracks[status["rank"]].update(status)
-                for happening in self._news.of(line):
-                    self._note(time_s, happening)
+                for news in self._news.of(line):
+                    self._note(time_s, news)
 
     def _finished(self, time_s: float, rank: int, line: Iteration) -> None:
         assert self._begin is not None
@@ -207,8 +208,9 @@ class Timeline:
         if line.iteration <= self._iteration:
             return
         self._iteration, self._k = line.iteration, line.k
-        for words in self._stragglers.pop(line.iteration, ()):
-            self._note(time_s, ("straggler", words))
+        for iteration, words in self._stragglers:
+            if iteration == line.iteration:
+                self._note(time_s, ("straggler", words))
         self._accuracy = self._accuracy if line.accuracy is None else round(line.accuracy, 5)
         self._loss = self._loss if line.loss is None else round(line.loss, 4)
         self._times_ms.append(1e3 * (time_s - self._finished_at))
@@ -228,8 +230,8 @@ class Timeline:
             unit = 8e-6 / (sample.time - before.time) if before else 0.0
             track.carried((sent, received, unit * (sent - sent_before), unit * (received - received_before)))
 
-    def _note(self, time_s: float, happening: Happening) -> None:
-        kind, words = happening
+    def _note(self, time_s: float, news: News) -> None:
+        kind, words = news
         self._events.append(EventFrame(time_s=round(time_s, 3), iteration=self._iteration, kind=kind, words=words))
 
 

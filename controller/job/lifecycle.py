@@ -63,7 +63,7 @@ class Lifecycle:
             return
         words = "is back" if seat.attachments > 1 else "has joined"
         _LOG.info("job %d: worker %d %s, in iteration %d", job.job, rank, words, iteration)
-        job.apply(job.control_loop.gain(rank, words, now_s, iteration))
+        job.apply(job.control_loop.worker_joined(rank, words, now_s, iteration))
 
     def finish(self, rank: int, reason: str, now_s: float) -> None:
         """A worker is done; when all are, all may stop."""

@@ -1,4 +1,4 @@
-"""One job's session: what workers and the switch say goes to the control_loop, and k and generations to the switch.
+"""One job's session: what workers and the switch say goes to the control loop, and k and generations to the switch.
 
 No gRPC server and no connection to a switch in here: `service` brings the messages, `slots` stands for the switch.
 `lifecycle` knows who takes part.
@@ -42,7 +42,7 @@ AGAIN_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class JobSession:
-    """The job: its state and its members, the control_loop, and the slots that it has in the switch."""
+    """The job: its state and its members, the control loop, and the slots that it has in the switch."""
 
     job: JobSection
     control_loop: ControlLoop

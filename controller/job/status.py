@@ -47,7 +47,7 @@ def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Sta
 
 
 def decided(control_loop: ControlLoop) -> pb.Status:
-    """What the control_loop knows of a job: measurements, model, choice."""
+    """What the control loop knows of a job: measurements, model, choice."""
     estimate = control_loop.estimate
     return pb.Status(
         workers=control_loop.workers,

@@ -183,7 +183,7 @@ class ControlLoop:
             return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
         return self._set_k(min(self.k, count), reason)
 
-    def gain(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
+    def worker_joined(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
         """A worker takes part, again or late, from this iteration on: n becomes larger, and k with it where it should.
 
         Its silence counts from now. While it is too early for a choice, k stays "all" where it was that.

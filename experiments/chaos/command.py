@@ -59,11 +59,11 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     "--objective",
     default=BASE.run.trials[0],
     show_default=True,
-    help="What chooses k, or RULE:K, in every scenario that does not say: async:3, for example.",
+    help="Objective of every scenario that has none of its own: RULE:K (async:3, for example) or one that chooses.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
 @click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
-@click.option("--list", "as_list", is_flag=True, help="Only say what the scenarios are.")
+@click.option("--list", "as_list", is_flag=True, help="List the scenarios and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The outcomes as JSON on stdout, progress on stderr.")
 def command(
     *,

@@ -33,7 +33,7 @@ Examples:
 
 \b
 Exit codes: 0 every training reached its target (with a fixed k it may miss it), with identical replicas and every
-gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claims do not count: they are said.
+gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not count.
 """
 
 
@@ -62,7 +62,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
 @click.option(
     "--replay",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Your own gradients as a model more: a folder of .npy files, float32, all of one size.",
+    help="Compare with your own gradients as well: a folder of .npy files, float32, all of one size.",
 )
 @click.option(
     "--straggler", "stragglers", multiple=True, type=click.Choice(STRAGGLERS), help="May be repeated.  [default: both]"
@@ -75,9 +75,11 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     multiple=True,
     type=click.FloatRange(*MBPS),
     metavar="RATE",
-    help="Of every link; may be repeated. What the machine does not carry is replaced.  [default: 100, 1000]",
+    help="Rate of every link, lowered to what the machine carries; may be repeated.  [default: 100, 1000]",
 )
-@click.option("--k", type=click.IntRange(min=1), metavar="K", help="Of the collective `fixed`.  [default: all but one]")
+@click.option(
+    "--k", type=click.IntRange(min=1), metavar="K", help="k of the collective `fixed`.  [default: all but one]"
+)
 @click.option(
     "--seeds", type=click.IntRange(min=1), metavar="N", help="Seeds 1 to N, a round of the matrix each.  [default: 3]"
 )
@@ -85,7 +87,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     "--iterations",
     type=click.IntRange(min=3),
     metavar="N",
-    help="Of replayed gradients; the first one is left out.  [default: 16]",
+    help="Iterations of replayed gradients; the first one is left out.  [default: 16]",
 )
 @set_option
 @click.option(
@@ -97,14 +99,14 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     is_flag=True,
     help="Four workers, 100 Mbit/s, one seed: gradients without stragglers, training with one worker blocked.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be run and how long that takes.")
+@click.option("--dry-run", is_flag=True, help="Print what would run and how long it would take; run nothing.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder for the results; what is finished in it is not run again.  [default: runs/compare-TIME]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr.")
-@click.option("--report-only", is_flag=True, help="Run nothing: say what the results in --out show.")
+@click.option("--report-only", is_flag=True, help="Run nothing: print what the results in --out show.")
 def command(
     *, replay: Path | None, dry_run: bool, out: Path | None, as_json: bool, report_only: bool, **given: Any
 ) -> None:

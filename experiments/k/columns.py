@@ -23,20 +23,20 @@ def choice_columns(summary: TrialSummary) -> dict[str, object]:
     """`prediction_error`: (predicted - measured) / measured; `least_share`: of the sums, of the worker that has the
     least, in times of an equal share; `changes` of rule or k, and those `undone` within SOON iterations; `ends_with`:
     the last rule and k."""
-    predicted_s, shares, courses = summary.predicted_iteration_s, summary.share_by_worker, summary.courses
+    predicted_s, shares, in_force = summary.predicted_iteration_s, summary.share_by_worker, summary.in_force
     return {
         "prediction_error": predicted_s / summary.mean_iteration_s - 1 if predicted_s else None,
         "least_share": min(shares) * len(shares) if shares else None,
-        "changes": max(len(courses) - 1, 0),
-        "undone": _undone(courses),
-        "ends_with": f"{courses[-1]}" if courses else None,
+        "changes": max(len(in_force) - 1, 0),
+        "undone": _undone(in_force),
+        "ends_with": f"{in_force[-1]}" if in_force else None,
     }
 
 
-def _undone(courses: Sequence[InForce]) -> int:
+def _undone(in_force: Sequence[InForce]) -> int:
     """How often a rule and k were taken again soon after they had been left."""
     count = 0
-    for at, now in enumerate(courses):
-        before = pairwise(courses[: at + 1])
+    for at, now in enumerate(in_force):
+        before = pairwise(in_force[: at + 1])
         count += any(one.what == now.what and now.iteration - after.iteration <= SOON for one, after in before)
     return count

@@ -45,7 +45,7 @@ Examples:
 
 \b
 Exit codes: 0 every training had identical replicas and every gradient conserved; 1 not so, or a run failed; 2 the
-command line is wrong; 130 stopped by a signal. Claims do not count, nor do targets that are missed: they are said.
+command line is wrong; 130 stopped by a signal. Claims and missed targets are printed and do not count.
 """
 
 
@@ -56,7 +56,7 @@ command line is wrong; 130 stopped by a signal. Claims do not count, nor do targ
     type=click.IntRange(4, 64),
     multiple=True,
     metavar="N",
-    help="May be repeated.  [default: 4, 8, 16; real: 4]",
+    help="Workers of each world; may be repeated.  [default: 4, 8, 16; real: 4]",
 )
 @click.option(
     "--rate",
@@ -70,7 +70,7 @@ command line is wrong; 130 stopped by a signal. Claims do not count, nor do targ
     "--objective",
     "objectives",
     multiple=True,
-    help="May be repeated: RULE:K, all or one that chooses.  [default: progress, throughput, the fixed ones]",
+    help="RULE:K, all, or one that chooses; may be repeated.  [default: progress, throughput, the fixed ones]",
 )
 def k(*, choices: Choices, workers: tuple[int, ...], rates: tuple[float, ...], objectives: tuple[str, ...]) -> None:
     """Is the chosen rule and k the right one? Time to the target accuracy against every fixed one in hindsight.

@@ -210,8 +210,8 @@ class Agent:
         piece, while this waits, and where the means of the current iteration go.
 
         Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
-        the iterations that have ended, in order.  A State among them replaces all before it: the results were too old
-        to be had.  GradientError for a gradient that is not finite; AgentError when no result or no piece comes for
+        the iterations that have ended, in order.  A ReplicaState replaces all before it: their results were too old to
+        be had.  GradientError for a gradient that is not finite; AgentError when no result or no piece comes for
         `give_up_s`.
         """
         watch = Stopwatch()

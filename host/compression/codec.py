@@ -87,7 +87,7 @@ class PackingCodec(Codec, Protocol):
     """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`."""
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one trial."""
+        """encode() and pack() in one pass."""
 
 
 def packs(codec: Codec) -> TypeGuard[PackingCodec]:
@@ -96,7 +96,7 @@ def packs(codec: Codec) -> TypeGuard[PackingCodec]:
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
-    """Blocks (B, L) as on the wire, `scale` (B, 1), in one trial where that can be."""
+    """Blocks (B, L) as on the wire, `scale` (B, 1), in one pass where the codec has that."""
     if packs(codec):
         return codec.encode_packed(values, scale)
     return pack(codec.encode(values, scale), codec.width)

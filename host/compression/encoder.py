@@ -113,7 +113,7 @@ class Encoder:
 
     @classmethod
     def of(cls, coding: JobCoding, compress: CompressSection, storage: LedgerStorage, rank: int) -> Self:
-        """For worker `rank`, whose ledger is in these storage."""
+        """For worker `rank`, whose ledger is in this storage."""
         ledger = Ledger(storage, rank, coding.codecs, feedback=compress.error_feedback)
         rate = (
             None

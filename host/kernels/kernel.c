@@ -1,4 +1,4 @@
-/* The arithmetic of host/kernels/kernel.py once more, in one trial each: the same integers and the same floats, bit for bit.
+/* The arithmetic of host/kernels/kernel.py once more, in one pass each: the same integers and the same floats, bit for bit.
  *
  * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number for each row. Arrays do not overlap.
  * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Wrap-around is meant where it can happen:

@@ -725,6 +725,7 @@ int core_ask_slot(struct core *core) {
     query->answered &= query->asked && same_block(&query->header, &header);
     query->asked = 1;
     query->header = header;
+    query->block = header.block;
     return send(core, &header, core->zeros, header.words * KOFN_WORD_BYTES, 0);
 }
 

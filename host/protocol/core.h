@@ -94,9 +94,10 @@ struct news {
 /* Whom a worker has asked about a block that does not close: a PULL with a number of words that the block never has is
  * FORMAT_MISMATCH as long as the slot has the block, and says who is in it. */
 struct slot_query {
-    int32_t asked, answered;
-    struct header header;
+    int32_t asked, answered; /* up to `members` as in slot_query.py */
+    int64_t block;
     uint64_t members[KOFN_PARTS];
+    struct header header;
 };
 
 struct core {

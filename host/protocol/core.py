@@ -57,7 +57,8 @@ INSTRUCTION = np.dtype(
         ("size", np.int64),
         ("values", np.uint64),
         ("header", np.uint8, (HEADER_BYTES,)),
-    ]
+    ],
+    align=True,
 )
 """struct instruction."""
 
@@ -222,7 +223,11 @@ class Protocol:
                 self._fail()
         if self._call("packets_done", now):
             self._fail()
-        return [] if self._lazy and not self._state[_URGENT] else self._take()
+        return self.urgent() if self._lazy else self._take()
+
+    def urgent(self) -> list[Instruction]:
+        """All that there is to do, if any of it is more than results to take."""
+        return self._take() if self._state[_URGENT] else []
 
     def held_back(self) -> list[Instruction]:
         """What a lazy one has kept back."""

@@ -1,85 +1,44 @@
 #include "header.h"
 
+#include <endian.h>
 #include <string.h>
 
-#define AT(field) (KOFN_AT_##field - KOFN_FRAME_BYTES)
+enum { MEMBERS = 8 * (KOFN_AT_MEMBERS - KOFN_FRAME_BYTES) };
 
-static uint16_t get16(const uint8_t *wire) {
-    uint16_t value;
-    memcpy(&value, wire, sizeof value);
-    return __builtin_bswap16(value);
+/* So many bits from bit `at` on: half a byte, or whole bytes. */
+static inline uint64_t get(const uint8_t *wire, int at, int bits) {
+    uint64_t value = 0;
+    if (bits < 8)
+        return wire[at / 8] >> (8 - at % 8 - bits) & ((1 << bits) - 1);
+    memcpy(&value, wire + at / 8, (size_t)bits / 8);
+    return be64toh(value) >> (64 - bits);
 }
 
-static uint32_t get32(const uint8_t *wire) {
-    uint32_t value;
-    memcpy(&value, wire, sizeof value);
-    return __builtin_bswap32(value);
-}
-
-static uint64_t get64(const uint8_t *wire) {
-    uint64_t value;
-    memcpy(&value, wire, sizeof value);
-    return __builtin_bswap64(value);
-}
-
-static void put16(uint8_t *wire, uint16_t value) {
-    value = __builtin_bswap16(value);
-    memcpy(wire, &value, sizeof value);
-}
-
-static void put32(uint8_t *wire, uint32_t value) {
-    value = __builtin_bswap32(value);
-    memcpy(wire, &value, sizeof value);
-}
-
-static void put64(uint8_t *wire, uint64_t value) {
-    value = __builtin_bswap64(value);
-    memcpy(wire, &value, sizeof value);
+/* Where they are 0. */
+static inline void put(uint8_t *wire, int at, int bits, uint64_t value) {
+    if (bits < 8) {
+        wire[at / 8] |= (uint8_t)(value << (8 - at % 8 - bits));
+        return;
+    }
+    value = htobe64(value << (64 - bits));
+    memcpy(wire + at / 8, &value, (size_t)bits / 8);
 }
 
 struct header header_read(const uint8_t *wire) {
-    struct header header = {
-        .version = wire[AT(VERSION)] >> 4,
-        .kind = wire[AT(KIND)] & 15,
-        .job = wire[AT(JOB)],
-        .worker = wire[AT(WORKER)],
-        .recipient = wire[AT(RECIPIENT)],
-        .lanes = wire[AT(LANES)] >> 4,
-        .flags = wire[AT(FLAGS)] & 15,
-        .words = wire[AT(WORDS)],
-        .k = get16(wire + AT(K)),
-        .generation = get32(wire + AT(GENERATION)),
-        .iteration = get32(wire + AT(ITERATION)),
-        .block = get32(wire + AT(BLOCK)),
-        .slot = get16(wire + AT(SLOT)),
-        .checksum = get16(wire + AT(CHECKSUM)),
-        .scale = (int16_t)get16(wire + AT(SCALE)),
-        .count = wire[AT(COUNT)],
-        .part = wire[AT(PART)],
-        .weight = get32(wire + AT(WEIGHT)),
-    };
+    struct header header;
+#define READ(type, name, at, bits) header.name = (type)get(wire, at, bits);
+    KOFN_FIELDS(READ)
+#undef READ
     for (int part = 0; part < KOFN_PARTS; part++)
-        header.members[part] = get64(wire + AT(MEMBERS) + 8 * (KOFN_PARTS - 1 - part));
+        header.members[part] = get(wire, MEMBERS + 64 * (KOFN_PARTS - 1 - part), 64);
     return header;
 }
 
 void header_write(const struct header *header, uint8_t *wire) {
-    wire[AT(VERSION)] = (uint8_t)(header->version << 4 | header->kind);
-    wire[AT(JOB)] = header->job;
-    wire[AT(WORKER)] = header->worker;
-    wire[AT(RECIPIENT)] = header->recipient;
-    wire[AT(LANES)] = (uint8_t)(header->lanes << 4 | header->flags);
-    wire[AT(WORDS)] = header->words;
-    put16(wire + AT(K), header->k);
-    put32(wire + AT(GENERATION), header->generation);
-    put32(wire + AT(ITERATION), header->iteration);
-    put32(wire + AT(BLOCK), header->block);
-    put16(wire + AT(SLOT), header->slot);
-    put16(wire + AT(CHECKSUM), header->checksum);
-    put16(wire + AT(SCALE), (uint16_t)header->scale);
-    wire[AT(COUNT)] = header->count;
-    wire[AT(PART)] = header->part;
-    put32(wire + AT(WEIGHT), header->weight);
+    memset(wire, 0, KOFN_HEADER_BYTES);
+#define WRITE(type, name, at, bits) put(wire, at, bits, (uint64_t)header->name);
+    KOFN_FIELDS(WRITE)
+#undef WRITE
     for (int part = 0; part < KOFN_PARTS; part++)
-        put64(wire + AT(MEMBERS) + 8 * (KOFN_PARTS - 1 - part), header->members[part]);
+        put(wire, MEMBERS + 64 * (KOFN_PARTS - 1 - part), 64, header->members[part]);
 }

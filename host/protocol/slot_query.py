@@ -10,17 +10,12 @@ from kofn.host.wire.packet import PARTS, RANKS, members_of
 
 
 class _Query(ctypes.Structure):
-    """struct slot_query of core.h."""
+    """The beginning of struct slot_query of core.h."""
 
     _fields_ = (
         ("asked", ctypes.c_int32),
         ("answered", ctypes.c_int32),
-        ("header_members", ctypes.c_uint64 * PARTS),
-        ("generation", ctypes.c_uint32),
-        ("iteration", ctypes.c_uint32),
-        ("block", ctypes.c_uint32),
-        ("weight", ctypes.c_uint32),
-        ("rest", ctypes.c_uint8 * 24),
+        ("block", ctypes.c_int64),
         ("members", ctypes.c_uint64 * PARTS),
     )
 

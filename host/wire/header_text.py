@@ -1,4 +1,4 @@
-"""C offsets and the table of docs/explanation/protocol.md, written from the header's field table (`make header`).
+"""The C header and the table of docs/explanation/protocol.md, written from KofnHeader (`make header`).
 
 `python -m kofn.host.wire.header_text` writes both; tests fail while they are stale.
 """
@@ -51,21 +51,39 @@ MEANINGS = {
 
 
 def c_header() -> str:
-    """Offsets in a frame (Ethernet, IPv4, UDP), in bytes: of a field that shares its byte, that byte's."""
+    """Numbers, offsets in a frame (Ethernet, IPv4, UDP) and the list of fields."""
     numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
     numbers |= {"PARTS": wire.PARTS, "MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
-    starts = accumulate((bits for _, bits in wire.HEADER_FIELDS), initial=0)
-    numbers |= {
-        f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8
-        for (name, _), start in zip(wire.HEADER_FIELDS, starts, strict=False)
-    }
+    numbers |= {f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8 for name, start, _ in _places()}
     numbers |= {kind.name: kind.value for kind in wire.Kind}
     lines = [f"#define KOFN_{name} {number}" for name, number in numbers.items()]
-    head = "// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md in an\n"
-    head += "// Ethernet frame.\n"
-    return head + "#pragma once\n\n" + "\n".join(lines) + "\n"
+    return f"{C_HEAD}\n" + "\n".join(lines) + f"\n\n{_c_fields()}\n"
+
+
+C_HEAD = """// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
+//
+// KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
+// of each but `members`, whose bits are no integer's.
+#pragma once
+"""
+
+
+def _c_fields() -> str:
+    """KOFN_FIELDS."""
+    rows = [f"FIELD({_c_type(name, bits)}, {name}, {start}, {bits})" for name, start, bits in _places() if bits <= 32]
+    return " \\\n    ".join(("#define KOFN_FIELDS(FIELD)", *rows))
+
+
+def _c_type(name: str, bits: int) -> str:
+    return f"{'' if name in wire.SIGNED_FIELDS else 'u'}int{max(bits, 8)}_t"
+
+
+def _places() -> list[tuple[str, int, int]]:
+    """(name, bits before it, bits) of each field."""
+    starts = accumulate((bits for _, bits in wire.HEADER_FIELDS), initial=0)
+    return [(name, start, bits) for (name, bits), start in zip(wire.HEADER_FIELDS, starts, strict=False)]
 
 
 def field_table() -> str:

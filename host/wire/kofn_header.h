@@ -1,5 +1,7 @@
-// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md in an
-// Ethernet frame.
+// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
+//
+// KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
+// of each but `members`, whose bits are no integer's.
 #pragma once
 
 #define KOFN_PORT 19278
@@ -39,3 +41,23 @@
 #define KOFN_LATE 3
 #define KOFN_STALE 4
 #define KOFN_FORMAT_MISMATCH 5
+
+#define KOFN_FIELDS(FIELD) \
+    FIELD(uint8_t, version, 0, 4) \
+    FIELD(uint8_t, kind, 4, 4) \
+    FIELD(uint8_t, job, 8, 8) \
+    FIELD(uint8_t, worker, 16, 8) \
+    FIELD(uint8_t, recipient, 24, 8) \
+    FIELD(uint8_t, lanes, 32, 4) \
+    FIELD(uint8_t, flags, 36, 4) \
+    FIELD(uint8_t, words, 40, 8) \
+    FIELD(uint16_t, k, 48, 16) \
+    FIELD(uint32_t, generation, 64, 32) \
+    FIELD(uint32_t, iteration, 96, 32) \
+    FIELD(uint32_t, block, 128, 32) \
+    FIELD(uint16_t, slot, 160, 16) \
+    FIELD(uint16_t, checksum, 176, 16) \
+    FIELD(int16_t, scale, 192, 16) \
+    FIELD(uint8_t, count, 208, 8) \
+    FIELD(uint8_t, part, 216, 8) \
+    FIELD(uint32_t, weight, 224, 32)

@@ -1,14 +1,14 @@
 """The packet format: one table of fields, and the fast codec made from it.
 
-`HEADER_FIELDS` is the only place in Python that knows the header (docs/explanation/protocol.md says what each field
-means); `wire.scapy_layer` makes the Scapy layer from it and a test compares it with kofn_h in p4c's output.  This
-module knows nothing of sockets, slots or what the values mean.
+`KofnHeader` is the only description of the header outside of P4 (docs/explanation/protocol.md says what each field
+means): `wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with
+kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the values mean.
 """
 
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -39,34 +39,6 @@ WEIGHT_UNIT = 256
 
 WEIGHT_MAX = 1023 * WEIGHT_UNIT
 """Of one contribution."""
-
-HEADER_FIELDS = (
-    ("version", 4),
-    ("kind", 4),
-    ("job", 8),
-    ("worker", 8),
-    ("recipient", 8),
-    ("lanes", 4),
-    ("flags", 4),
-    ("words", 8),
-    ("k", 16),
-    ("generation", 32),
-    ("iteration", 32),
-    ("block", 32),
-    ("slot", 16),
-    ("checksum", 16),
-    ("scale", 16),
-    ("count", 8),
-    ("part", 8),
-    ("weight", 32),
-    ("members", PARTS * RANKS),
-)
-"""(name, bits) of every header field in wire order, big-endian."""
-
-SIGNED_FIELDS = frozenset({"scale"})
-HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
-MEMBERS_BYTES = PARTS * RANKS // 8
-PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
 
 FRAME_BYTES = 42
 """Ethernet, IPv4 and UDP headers: links count them."""
@@ -100,27 +72,41 @@ class Lanes(IntEnum):
 
 
 class KofnHeader(NamedTuple):
-    """The 64 bytes before the values, field by field as in HEADER_FIELDS; `checksum` is encode()'s to fill in."""
+    """The bytes before the values: fields in wire order, big-endian, each with its bits.
 
-    version: int = VERSION
-    kind: int = Kind.CONTRIBUTE
-    job: int = 0
-    worker: int = 0
-    recipient: int = EVERYONE
-    lanes: int = Lanes.BITS_32
-    flags: int = 0
-    words: int = 1
-    k: int = 0
-    generation: int = 0
-    iteration: int = 1
-    block: int = 0
-    slot: int = 0
-    checksum: int = 0
-    scale: int = 0
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
-    part: int = 0
-    weight: int = WEIGHT_UNIT
-    members: int = 0
+    `checksum` is encode()'s to fill in.
+    """
+
+    version: Annotated[int, 4] = VERSION
+    kind: Annotated[int, 4] = Kind.CONTRIBUTE
+    job: Annotated[int, 8] = 0
+    worker: Annotated[int, 8] = 0
+    recipient: Annotated[int, 8] = EVERYONE
+    lanes: Annotated[int, 4] = Lanes.BITS_32
+    flags: Annotated[int, 4] = 0
+    words: Annotated[int, 8] = 1
+    k: Annotated[int, 16] = 0
+    generation: Annotated[int, 32] = 0
+    iteration: Annotated[int, 32] = 1
+    block: Annotated[int, 32] = 0
+    slot: Annotated[int, 16] = 0
+    checksum: Annotated[int, 16] = 0
+    scale: Annotated[int, 16] = 0
+    count: Annotated[int, 8] = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    part: Annotated[int, 8] = 0
+    weight: Annotated[int, 32] = WEIGHT_UNIT
+    members: Annotated[int, PARTS * RANKS] = 0
+
+
+HEADER_FIELDS: tuple[tuple[str, int], ...] = tuple(
+    (name, hint.__metadata__[0]) for name, hint in get_type_hints(KofnHeader, include_extras=True).items()
+)
+"""(name, bits) of every field of KofnHeader."""
+
+SIGNED_FIELDS = frozenset({"scale"})
+HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
+MEMBERS_BYTES = PARTS * RANKS // 8
+PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
 
 
 def _byte_groups() -> Iterator[list[tuple[str, int]]]:
@@ -160,7 +146,7 @@ CHECKSUM = _place("checksum")
 
 
 def encode_header(header: KofnHeader) -> bytes:
-    """The header's 64 bytes as they are; WireError names a field that is out of range."""
+    """The header's bytes as they are; WireError names a field that is out of range."""
     version, kind, job, worker, recipient, lanes, flags, *rest, members = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
@@ -179,7 +165,7 @@ def headers_of(heads: bytes | memoryview) -> Iterator[KofnHeader]:
 
 
 def _unpack(datagram: bytes | memoryview) -> KofnHeader:
-    """The first 64 bytes as fields."""
+    """The first bytes as fields."""
     return next(headers_of(datagram[:HEADER_BYTES]))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def load_shards(
     ]
 
 
+@cache
 def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:
     """Pixels 0..16, shape (1797, 64), and labels, shape (1797,); digits.txt says whose they are."""
     with np.load(DIGITS) as file:

@@ -15,7 +15,8 @@ from kofn.switch.errors import InvalidEntry, SwitchError
 from kofn.switch.native import CCount, load_program, runtime
 from kofn.switch.state.entries import Count, Digest, Key, LogReport
 from kofn.switch.state.meters import Meters
-from kofn.switch.state.rows import Rows, named
+from kofn.switch.state.named import named
+from kofn.switch.state.rows import Rows
 from kofn.switch.state.value_sets import ValueSets
 
 

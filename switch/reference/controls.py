@@ -1,15 +1,17 @@
 """What the control plane does to the reference; see `engine.engine.Engine` for what each method does and raises."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.ir.program import Array, Table
-from kofn.switch.errors import EntryNotFound, InvalidEntry, UnknownObject
+from kofn.switch.compiler.ir.program import Array
+from kofn.switch.errors import EntryNotFound, InvalidEntry
 from kofn.switch.reference.call import CallContext, StateCell
 from kofn.switch.reference.pipeline import Controlled
 from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
+from kofn.switch.state.named import named
+from kofn.switch.state.tables import refuse_const
 
 T = TypeVar("T")
 
@@ -26,22 +28,22 @@ class Controls:
     # Tables
 
     def _table(self, name: str) -> ReferenceTable:
-        return _named(self._controlled.tables, "table", name)
+        return named(self._controlled.tables, "table", name)
 
     def insert(self, entry: Entry) -> None:
         table = self._table(entry.table)
-        _refuse_const(table.table)
+        refuse_const(table.table)
         table.insert(entry)
 
     def modify(self, entry: Entry) -> None:
         """Give an entry another action or other parameters."""
         table = self._table(entry.table)
-        _refuse_const(table.table)
+        refuse_const(table.table)
         table.modify(entry)
 
     def delete(self, table: str, key: Key, priority: int = 0) -> None:
         known = self._table(table)
-        _refuse_const(known.table)
+        refuse_const(known.table)
         known.delete(key, priority)
 
     def entries(self, table: str) -> list[Entry]:
@@ -65,11 +67,11 @@ class Controls:
 
     def insert_member(self, member: Member) -> None:
         """Add a member to an action profile."""
-        _named(self._controlled.profiles, "action profile", member.profile).insert_member(member)
+        named(self._controlled.profiles, "action profile", member.profile).insert_member(member)
 
     def insert_member_group(self, group: MemberGroup) -> None:
         """Add a group to an action profile."""
-        _named(self._controlled.profiles, "action profile", group.profile).insert_group(group)
+        named(self._controlled.profiles, "action profile", group.profile).insert_group(group)
 
     # Counters and registers
 
@@ -93,21 +95,21 @@ class Controls:
 
     def read_counter(self, name: str, index: int) -> Count:
         """One cell of an indirect counter."""
-        return _count(_cell(_named(self._around.counters, "counter", name), name, index))
+        return _count(_cell(named(self._around.counters, "counter", name), name, index))
 
     def write_counter(self, name: str, index: int, count: Count) -> None:
         """Set one cell of an indirect counter."""
-        _set_count(_cell(_named(self._around.counters, "counter", name), name, index), count)
+        _set_count(_cell(named(self._around.counters, "counter", name), name, index), count)
 
     def read_register(self, name: str, index: int) -> int:
         """One cell of a register array, unsigned."""
-        return _cell(_named(self._around.registers, "register", name), name, index)
+        return _cell(named(self._around.registers, "register", name), name, index)
 
     def write_register(self, name: str, index: int, value: int) -> None:
         """Set one cell of a register array."""
-        cells = _named(self._around.registers, "register", name)
+        cells = named(self._around.registers, "register", name)
         _cell(cells, name, index)
-        width = _named(_by_name(self._around.program.registers), "register", name).width
+        width = named(_by_name(self._around.program.registers), "register", name).width
         if not 0 <= value <= mask_of(width):
             raise InvalidEntry(f"register {name} has cells of bit<{width}>; {value:#x} does not fit")
         cells[index] = value
@@ -116,11 +118,11 @@ class Controls:
 
     def read_meter(self, name: str, index: int) -> MeterConfig | None:
         """The configuration of one cell of a meter array; None: all is green."""
-        return _cell(_named(self._around.meters, "meter", name), name, index).config
+        return _cell(named(self._around.meters, "meter", name), name, index).config
 
     def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
         """Configure one cell of a meter array, its bursts full."""
-        _cell(_named(self._around.meters, "meter", name), name, index).configure(config)
+        _cell(named(self._around.meters, "meter", name), name, index).configure(config)
 
     def set_meter(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
         """Configure an entry's direct meter, its bursts full."""
@@ -165,19 +167,13 @@ class Controls:
 
     def value_set(self, name: str) -> tuple[int, ...]:
         """The keys in a parser's value set."""
-        return tuple(_named(self._value_sets, "value set", name))
+        return tuple(named(self._value_sets, "value set", name))
 
     def set_value_set(self, name: str, keys: Sequence[int]) -> None:
         """Replace the keys of a value set."""
-        known = _named(self._value_sets, "value set", name)
+        known = named(self._value_sets, "value set", name)
         known.clear()
         known.update(keys)
-
-
-def _named(objects: Mapping[str, T], kind: str, name: str) -> T:
-    if name not in objects:
-        raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
-    return objects[name]
 
 
 def _by_name(arrays: Sequence[Array]) -> dict[str, Array]:
@@ -196,8 +192,3 @@ def _count(cell: StateCell) -> Count:
 
 def _set_count(cell: StateCell, count: Count) -> None:
     cell.packets, cell.bytes = count.packets, count.bytes
-
-
-def _refuse_const(table: Table) -> None:
-    if table.entries is not None:
-        raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")

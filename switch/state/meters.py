@@ -7,7 +7,8 @@ from kofn.switch.compiler.ir.program import Meter, Program
 from kofn.switch.errors import InvalidEntry
 from kofn.switch.native import limbs_array, runtime
 from kofn.switch.state.entries import Key, MeterConfig
-from kofn.switch.state.rows import Rows, named
+from kofn.switch.state.named import named
+from kofn.switch.state.rows import Rows
 
 RATE_MAX = (1 << 63) - 1
 

@@ -5,18 +5,17 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from kofn.switch.compiler.codegen.matching import mask_words, masks_of, numbered, stored_match
 from kofn.switch.compiler.ir.program import Program, Table
-from kofn.switch.errors import InvalidEntry, SwitchError, UnknownObject
+from kofn.switch.errors import InvalidEntry, SwitchError
 from kofn.switch.native import limbs_array, runtime
 from kofn.switch.state.entries import ActionSet, Entry, Key, Member, MemberGroup
 from kofn.switch.state.idle import IdleTimeouts
+from kofn.switch.state.named import named
 from kofn.switch.state.profiles import Held, ProfileState, Written
-from kofn.switch.state.tables import Placed, TableState, const_key
+from kofn.switch.state.tables import Placed, TableState, const_key, refuse_const
 
-T = TypeVar("T")
 NOTHING = (1 << 32) - 1  # no action's id
 
 
@@ -62,7 +61,7 @@ class Rows:
 
     def insert(self, entry: Entry) -> None:
         state = self.table(entry.table)
-        _refuse_const(state.table)
+        refuse_const(state.table)
         if not state.table.key:
             raise InvalidEntry(f"table {entry.table} has no key, so no entries: only its default action can be set")
         self._insert(state, entry)
@@ -92,7 +91,7 @@ class Rows:
 
     def modify(self, entry: Entry) -> None:
         state = self.table(entry.table)
-        _refuse_const(state.table)
+        refuse_const(state.table)
         key, _ = state.key(entry.key, entry.priority)
         placed = state.find(key, entry.priority)
         self._check_idle(state.table, entry)
@@ -105,7 +104,7 @@ class Rows:
     def delete(self, table: str, key: Key, priority: int) -> int:
         """See Engine.delete; returns the place that the entry had."""
         state = self.table(table)
-        _refuse_const(state.table)
+        refuse_const(state.table)
         normal, pairs = state.key(key, priority)
         placed = state.find(normal, priority)
         number = self._numbers[table]
@@ -247,18 +246,6 @@ class Rows:
             self._profiles[profile].release(held)
             if isinstance(held.via, ActionSet):
                 self._write_group(profile, held.number, [])
-
-
-def named(objects: Mapping[str, T], kind: str, name: str) -> T:
-    """The object of that name.  Raises UnknownObject."""
-    if name not in objects:
-        raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
-    return objects[name]
-
-
-def _refuse_const(table: Table) -> None:
-    if table.entries is not None:
-        raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")
 
 
 def _check_memory(result: int) -> None:

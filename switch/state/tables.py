@@ -224,3 +224,9 @@ def const_key(table: Table, pairs: Sequence[Pair]) -> Key:
             case _:
                 result.append(Ternary(value=first & second, mask=second))
     return tuple(result)
+
+
+def refuse_const(table: Table) -> None:
+    """Raises InvalidEntry where the program has the entries."""
+    if table.entries is not None:
+        raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")

@@ -8,7 +8,7 @@ from kofn.switch.compiler.codegen.matching import words
 from kofn.switch.compiler.ir.program import Program
 from kofn.switch.errors import InvalidEntry, SwitchError, TableFull
 from kofn.switch.native import limbs_array
-from kofn.switch.state.rows import named
+from kofn.switch.state.named import named
 
 
 class ValueSets:

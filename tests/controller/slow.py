@@ -45,6 +45,8 @@ class System:
     draw: Draw
     overhead: float
     catch_up: float
+    unheard: bool
+    """Who finishes in the overhead has given to the iteration that is over, as it has not heard of its end."""
     random: np.random.Generator
     due: list[tuple[float, float, int, int]] = field(default_factory=list)  # when, order of ties, who, begun
     applied: dict[int, int] = field(default_factory=dict)  # by each worker: iterations that had ended
@@ -77,6 +79,10 @@ class System:
     def finished(self, rank: int, begun: int, now: float) -> None:
         """A gradient is there."""
         late = begun < self.iteration
+        if self.unheard and now < self.begin:
+            self.kept.setdefault(rank, []).append(begun)
+            self.start(rank, now)
+            return
         if self.rule in ("async", "batch-sync") or not late:
             self.members.append(rank)
             self.sums += [(rank, begun), *((rank, old) for old in self.kept.pop(rank, []))]
@@ -111,18 +117,30 @@ def process(
     seed: int,
     overhead: float = 0.0,
     catch_up: float = 0.0,
+    unheard: bool = False,
 ) -> Iterator[Ended]:
     """Of Poisson workers."""
     draw = poisson_draw(means, service=service, seed=seed)
-    return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead, catch_up=catch_up)
+    return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead, catch_up=catch_up, unheard=unheard)
 
 
 def drawn(
-    rule: str, n: int, k: int, draw: Draw, *, seed: int, overhead: float = 0.0, catch_up: float = 0.0
+    rule: str,
+    n: int,
+    k: int,
+    draw: Draw,
+    *,
+    seed: int,
+    overhead: float = 0.0,
+    catch_up: float = 0.0,
+    unheard: bool = False,
 ) -> Iterator[Ended]:
     """Of any workers."""
     random = np.random.default_rng([seed, 1])
-    return System(rule=rule, n=n, k=k, draw=draw, overhead=overhead, catch_up=catch_up, random=random).run()
+    system = System(
+        rule=rule, n=n, k=k, draw=draw, overhead=overhead, catch_up=catch_up, unheard=unheard, random=random
+    )
+    return system.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class World:
         elif kind == "lose":
             control_loop.worker_left(who, "lost", self.now_s)
         elif kind == "gain":
-            control_loop.gain(who, "is back", self.now_s, what)
+            control_loop.worker_joined(who, "is back", self.now_s, what)
         elif kind == "objective":
             self.objective(what)
         elif kind == "wait":

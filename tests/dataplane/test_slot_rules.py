@@ -157,7 +157,7 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
     assert (refused.kind, refused.header.flags) == (Kind.FORMAT_MISMATCH, Flag.OTHER_WORDS)
     pulled = exchange(plane, contribution(1, 1, 0, VALUES[1][:64], kind=Kind.PULL))[2]
     assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.FORMAT_MISMATCH, 0b1, 1), (
-        "host.inquiry asks so"
+        "host/protocol/slot_query.py asks so"
     )
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]

@@ -22,7 +22,7 @@ from kofn.experiments.k.worlds import WORKERS, WORLDS, trials
 from kofn.experiments.statistics import Spread
 from kofn.experiments.trials import Row, frame
 from kofn.report.frames import summary_columns
-from kofn.report.in_force import InForce, courses
+from kofn.report.in_force import InForce, in_force
 from kofn.report.summary import TrialSummary
 from tests.experiments.test_chaos import SUMMARY
 
@@ -42,7 +42,7 @@ def passed(time_s: float | None, *, predicted_s: float | None = 0.05, **more: An
         "iterations_to_target": iterations,
         "predicted_iteration_s": predicted_s,
     }
-    return replace(SUMMARY, **{"share_by_worker": (0.5, 0.5), "courses": (BEGIN,), **known, **more})
+    return replace(SUMMARY, **{"share_by_worker": (0.5, 0.5), "in_force": (BEGIN,), **known, **more})
 
 
 def row(objective: str, *times_s: float | None, **more: Any) -> Rows:
@@ -140,15 +140,15 @@ def test_the_rule_and_k_of_the_other_seeds_are_nobodys_luck() -> None:
 
 def test_a_change_is_undone_when_what_was_left_soon_comes_again() -> None:
     way = [(0, 4), (20, 6), (60, 4), (100, 6), (300, 4)]
-    one = alone(row("progress", 1.0, courses=tuple(InForce(at, "async", 0.5, k) for at, k in way)))
+    one = alone(row("progress", 1.0, in_force=tuple(InForce(at, "async", 0.5, k) for at, k in way)))
     assert one.mean("changes") == 4
     assert one.mean("undone") == 2, (
         "4 was left at 20 and taken again at 60, 6 left at 60 and taken at 100; 200 are long"
     )
     assert one.ends_with == "async:4"
     other_rule = (InForce(0, "async", 0.5, 4), InForce(9, "async", 1.0, 4), InForce(12, "batch-sync", 0.5, 4))
-    assert alone(row("progress", 1.0, courses=other_rule)).mean("undone") == 0
-    assert alone(row("progress", 1.0, courses=other_rule[:2])).ends_with == "async:4 (1)"
+    assert alone(row("progress", 1.0, in_force=other_rule)).mean("undone") == 0
+    assert alone(row("progress", 1.0, in_force=other_rule[:2])).ends_with == "async:4 (1)"
 
 
 def test_claims_against_hindsight() -> None:
@@ -198,7 +198,7 @@ def test_claims_about_skewed_data_starvation_and_stability() -> None:
     assert said([found(*fixed, row("progress", 4.0))], "share of the sums").holds
     assert not said([starved], "share of the sums").holds
     restless = tuple(InForce(at, "async", 0.5, 4 + at % 20 // 10) for at in range(0, 100, 10))
-    assert not said([found(*fixed, row("progress", 4.0, courses=restless))], "stable").holds
+    assert not said([found(*fixed, row("progress", 4.0, in_force=restless))], "stable").holds
     assert said([found(*fixed, row("progress", 4.0))], "stable").holds
 
 
@@ -244,17 +244,17 @@ def test_what_is_compared_is_a_rule_and_a_k(workers: int) -> None:
     assert len(WORLDS) >= 16
 
 
-def test_courses_are_what_came_into_force(tmp_path: Path) -> None:
+def test_what_is_listed_is_what_came_into_force(tmp_path: Path) -> None:
     status = {"job": 2, "iteration": 0, "late_gradient": "batch-sync", "age_weight": 0.5, "k": 4}
     decided = {"job": 2, "iteration": 9, "late_gradient": "async", "age_weight": 0.5, "k": 2, "reason": "progress: ..."}
     lines = [{"job": 2, "iteration": 5, "k": 4, "lambda_s": []}, decided, decided | {"job": 1, "iteration": 11}]
     lines += [decided | {"iteration": 12, "reason": "said again"}, decided | {"iteration": 20, "age_weight": 1.0}]
     path = tmp_path / "decisions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"job": 2, "cut of')
-    assert courses([status], path) == (
+    assert in_force([status], path) == (
         InForce(0, "batch-sync", 0.5, 4),
         InForce(9, "async", 0.5, 2),
         InForce(20, "async", 1.0, 2),
     )
-    assert courses([], path) == ()
-    assert list(map(str, courses([status], tmp_path / "nothing"))) == ["batch-sync:4"]
+    assert in_force([], path) == ()
+    assert list(map(str, in_force([status], tmp_path / "nothing"))) == ["batch-sync:4"]

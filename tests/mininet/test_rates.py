@@ -9,8 +9,10 @@ from checks import Rates
 from namespaces import Namespace
 
 
-def host(name: str) -> checks.Host:
-    return checks.Host(name=name, ip="10.0.0.1", management="172.30.255.2", mbps=100.0, namespace=cast(Namespace, None))
+def host(name: str) -> checks.CheckedHost:
+    return checks.CheckedHost(
+        name=name, ip="10.0.0.1", management="172.30.255.2", mbps=100.0, namespace=cast(Namespace, None)
+    )
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 def shaped(commands: Commands, mbps: float | None) -> network.Network:
     """A network of two hosts whose links have this rate."""
     management = IPv4Network("172.30.255.0/24")
-    made = network.Network(network.Plan(topology=star(2, mbps), driver="netns", management=management, mtu=MTU))
+    made = network.Network(network.NetworkPlan(topology=star(2, mbps), driver="netns", management=management, mtu=MTU))
     made.root = cast(Namespace, commands.namespace("root"))
     made._driver = SimpleNamespace(namespaces={name: commands.namespace(name) for name in ("h1", "h2")})
     return made

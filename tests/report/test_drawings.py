@@ -17,6 +17,7 @@ from kofn.report.interventions import Intervention
 from kofn.report.iteration_costs import LinkMeans, mean_parts_s, worker_iteration_s
 from kofn.report.marks import read_marks
 from kofn.report.page import write_report
+from kofn.report.planned_changes import describe_fault
 from kofn.report.series import read_series
 from kofn.report.summarise import summarise_run
 from kofn.results.folder import RunFolder
@@ -108,6 +109,13 @@ def test_compression_has_its_numbers(tmp_path: Path) -> None:
     }
 
 
+def test_faults_in_words() -> None:
+    fault = FaultSection(workers=(1, 2), drop=0.1, delay_ms=3, from_s=2, until_s=5)
+    assert describe_fault(fault) == (
+        "0.1 lost, 3 ms delay of the packets of workers 1, 2 (both, at the host) from 2 s until 5 s"
+    )
+
+
 def test_what_changes_is_marked(folder: RunFolder) -> None:
     config = Config(
         straggler=(
@@ -122,7 +130,7 @@ def test_what_changes_is_marked(folder: RunFolder) -> None:
     marks = read_marks(config, [killed], metrics)
     assert [mark.words for mark in marks] == [
         "worker-2 killed",
-        "fault 1 begins (workers 0, 1)",
+        "fault 1 begins: 0.1 lost of the packets of workers 0, 1 (both, at the host)",
         "worker 3 blocked 1 ms on average",
     ]
     assert [mark.iteration for mark in marks] == [

@@ -26,7 +26,7 @@ from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.commands import Commands
 from kofn.run.job_trial import JobTrial
 from kofn.run.jobs import plan_jobs
-from kofn.run.network import EmulatedHost, Network
+from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.preconditions import check_needs
 from kofn.run.processes import Processes
 from kofn.run.topology import wanted_topology
@@ -154,8 +154,8 @@ def training(tmp_path: Path, config: Config, objective: str) -> tuple[RunFolder,
     made = JobTrial(
         config,
         folder.jobs[0].trials[0],
-        Processes(cast(Network, None)),
-        cast(Network, None),
+        Processes(cast(NetworkClient, None)),
+        cast(NetworkClient, None),
         hosts=[host(1), host(2), host(3)],
         prefix="job-1-",
         title="",

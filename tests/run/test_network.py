@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kofn.run.errors import RunError
-from kofn.run.network import Network
+from kofn.run.network import NetworkClient
 
 BOOT = """
 import json, pathlib, sys
@@ -38,7 +38,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path) -> None:
     async def run() -> None:
-        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
             assert network.ready.hosts["h1"].mbps == 40
             for mbps in (10.0, 10.0, None):
@@ -55,7 +55,7 @@ def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path) -> None:
 
 def test_a_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path) -> None:
     async def run() -> None:
-        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
             waiting = asyncio.create_task(network._wait("told", "", 10.0))
             await asyncio.sleep(0)

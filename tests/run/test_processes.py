@@ -17,7 +17,7 @@ from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
-from kofn.run.network import EmulatedHost, Network, ProcessSpec
+from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.processes import Processes, ProcessState
 from tests.run.fake_run import append, simulate
 
@@ -71,7 +71,7 @@ def program(name: str, *, endless: bool = False) -> ProcessSpec:
 def in_loop(test: Callable[[FakeNetwork, Processes], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         network = FakeNetwork()
-        processes = Processes(cast(Network, network))
+        processes = Processes(cast(NetworkClient, network))
         with network.closing:
             await test(network, processes)
         processes.forget()
@@ -151,7 +151,7 @@ async def started(
     folder = RunFolder.create(tmp_path / "run", ["all"])
     config = Config(job=JobSection(workers=3, start_workers=start_workers), event=events, link=links)
     (entry,) = folder.jobs[0].trials
-    training = JobTrial(config, entry, processes, cast(Network, network), hosts=HOSTS, prefix=prefix, title="all")
+    training = JobTrial(config, entry, processes, cast(NetworkClient, network), hosts=HOSTS, prefix=prefix, title="all")
     network.closing.callback(training.view.close)
     await training.start(Commands(network=Settings(), topology=tmp_path, certificates=None), folder.jobs[0])
     return folder, training

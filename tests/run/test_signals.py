@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kofn.run.errors import InterruptedRun
-from kofn.run.network import Network
+from kofn.run.network import NetworkClient
 from kofn.run.signals import _LOOPS, cancel_on_signal, deferred, interruptible
 from kofn.run.terminal import watched
 
@@ -93,7 +93,7 @@ def test_a_signal_does_not_interrupt_the_removal_of_the_network(
     monkeypatch.setattr("kofn.run.network.BOOT", boot)
 
     async def run() -> None:
-        network = await Network.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
+        network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         task = asyncio.create_task(network.stop())
         await asyncio.sleep(0.05)
         task.cancel()

@@ -1,6 +1,9 @@
 """`kofn simulate` as it is typed: what it prints and writes, what it refuses, its exit codes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from kofn.run.runner import make_plan
 from kofn.sim.costs import Costs, measure
 from kofn.sim.runner import execute
 from tests.sim.lab import COSTS, checked, written
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -55,21 +60,37 @@ def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
 
 
-def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path) -> None:
+APART = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from kofn.forked import processors
+from kofn.run.runner import make_plan
+from kofn.sim.costs import Costs
+from kofn.sim.runner import execute
+
+config, costs, out, *objectives = sys.argv[1:]
+plan = make_plan(Path(config), out=Path(out), objectives=tuple(objectives))
+execute(plan, Console(quiet=True), Costs.load(Path(costs)), apart=True)
+print(processors())
+"""
+"""In a process of its own: pytest's has threads, and is not forked."""
+
+
+def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path, costs: Path) -> None:
+    cores, objectives = len(os.sched_getaffinity(0)), ("throughput", "fixed:1", "all")
+    if cores == 1:
+        pytest.skip("one processor: trials are simulated in turn")
     path = written(tmp_path, iterations=12)
-    folders = {
-        apart: execute(
-            make_plan(path, out=tmp_path / str(apart), objectives=("throughput", "fixed:1", "all")),
-            Console(quiet=True),
-            COSTS,
-            apart=apart,
-        )
-        for apart in (False, True)
-    }
-    assert folders[True].record().finished == 3
-    for (alone,), (beside,) in zip(folders[False].trials, folders[True].trials, strict=True):
-        for file in (alone.decisions, alone.status, *(alone.metrics(rank) for rank in range(3))):
-            assert (beside.path / file.name).read_bytes() == file.read_bytes(), file
+    apart = [sys.executable, "-c", APART, str(path), str(costs), str(tmp_path / "apart"), *objectives]
+    ended = subprocess.run(apart, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{cores}\n", "it was forked"
+    plan = make_plan(path, out=tmp_path / "turn", objectives=objectives)
+    turn, beside = execute(plan, Console(quiet=True), COSTS), RunFolder.at(tmp_path / "apart", objectives)
+    assert beside.record().finished == 3
+    for (one,), (other,) in zip(turn.trials, beside.trials, strict=True):
+        for file in (one.decisions, one.status, *(one.metrics(rank) for rank in range(3))):
+            assert (other.path / file.name).read_bytes() == file.read_bytes(), file
             assert file.read_bytes()
 
 

@@ -16,13 +16,12 @@ from kofn.host.compression.aggregate import Aggregate
 from kofn.host.kernels.sample import fingerprint, norm2
 from kofn.host.protocol.results import BlockResults
 from kofn.host.training.loop import Work
-from kofn.host.wire.packet import PARTS, KofnHeader
+from kofn.host.wire.packet import PARTS
 from kofn.host.workload.model import Perceptron, load_shard
 from kofn.host.workload.optimizer import Momentum
 from kofn.results.worker_metrics import read_trial
 from kofn.run.errors import RunError
 from kofn.sim.learning import After
-from kofn.sim.simulation import Simulation
 from tests.sim.lab import Trained, written
 
 FAULTS = """
@@ -214,20 +213,6 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     run.check()
     assert run.total("stale") > 0
     assert run.total("peer_fetches") > 0
-
-
-def test_the_switch_reports_the_first_contribution_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As p4src/measure.p4: of each worker and iteration once, whatever its block."""
-    seen = list[tuple[int, int, str]]()
-    monkeypatch.setattr(
-        Simulation, "_digest", lambda self, header, verdict: seen.append((header.worker, header.iteration, verdict))
-    )
-    simulation = trained(tmp_path, iterations=3).simulation
-    seen.clear()
-    for worker, block, count in ((0, 3, 0), (0, 3, 1), (0, 0, 1), (1, 3, 0), (2, 3, 1), (1, 3, 1), (1, 3, 0)):
-        sent = KofnHeader(job=1, worker=worker, iteration=99, block=block, slot=block, count=count, part=1 - count, k=2)
-        simulation._handle(sent, bytes(256))
-    assert seen == [(0, 99, "ADDED"), (2, 99, "ADDED"), (1, 99, "LATE")]
 
 
 def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:

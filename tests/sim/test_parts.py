@@ -81,7 +81,7 @@ def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
     one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
     assert [block for block, _ in seen] == [0, 1, 2]
     assert [when for _, when in seen] == pytest.approx([(i + 1) * one_s + LATENCY_S for i in range(3)])
-    assert (link.packets, link.bytes) == (3, 3 * (HEADER_BYTES + 256))
+    assert (link.packets, link.payload_bytes) == (3, 3 * (HEADER_BYTES + 256))
 
 
 @given(

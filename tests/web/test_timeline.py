@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import FaultSection
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import Iteration
 from kofn.web.frames import Frame, Span
-from kofn.web.happenings import StatusNews, fault_words
 from kofn.web.reader import RunReader
+from kofn.web.status_news import StatusNews
 from kofn.web.timeline import FINE_FRAMES, FRAME_S, LAG_S, next_frame
 from kofn.web.worker_track import phase_at, span_of
 from tests.web.lab import BYTES, SAMPLE_S, recorded
@@ -211,10 +210,3 @@ def test_news_in_statuses() -> None:
         ("worker", "worker 0 is lost, was training"),
         ("controller", "waiting: regrouping: worker 0"),
     ]
-
-
-def test_faults_in_words() -> None:
-    fault = FaultSection(workers=(1, 2), drop=0.1, delay_ms=3, from_s=2, until_s=5)
-    assert fault_words(fault) == (
-        "0.1 lost, 3 ms delay of the packets of workers 1, 2 (both, at the host) from 2 s until 5 s"
-    )

@@ -69,7 +69,7 @@ class FixedPoint:
         return kernel().spread(lanes, shift_of(scale))
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one trial."""
+        """encode() and pack() in one pass."""
         return kernel().encode(values, shift_of(scale), self.limit, self._seed(values), self.width)
 
     def _seed(self, values: Fixed) -> int | None:

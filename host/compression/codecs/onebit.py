@@ -36,7 +36,7 @@ class OneBit:
         return kernel().spread(lanes, shift_of(scale), count)
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one trial."""
+        """encode() and pack() in one pass."""
         return kernel().encode_votes(values, self.width)
 
 

@@ -55,13 +55,14 @@ def emit_csum16(low: Lowering, calculation: Calculation, kept: str = "", constan
 
 def _groups(low: Lowering, inputs: Sequence[Input]) -> Iterator[Group]:
     start = 0
-    for valid, members in groupby(inputs, lambda part: _validity(low, part[0])):
+    for valid, members in groupby(inputs, lambda part: validity(low, part[0])):
         group = Group(valid=valid, inputs=tuple(members), start=start)
         start += group.width
         yield group
 
 
-def _validity(low: Lowering, expression: Expression) -> str:
+def validity(low: Lowering, expression: Expression) -> str:
+    """C that is true where the expression's header is valid."""
     if isinstance(expression, FieldOf) and expression.field != "$valid$":
         return low.layout.header(expression.header).valid
     return "1"

@@ -2,7 +2,7 @@
 
 from kofn.switch.compiler.codegen import codec
 from kofn.switch.compiler.codegen.crc import CRCS
-from kofn.switch.compiler.codegen.csum16 import Constant, emit_csum16
+from kofn.switch.compiler.codegen.csum16 import Constant, emit_csum16, validity
 from kofn.switch.compiler.codegen.layout import HeaderRef, identifier, literal, mask_of
 from kofn.switch.compiler.codegen.lowering import Lowering
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
@@ -61,7 +61,7 @@ def _variable(low: Lowering, expression: Expression) -> tuple[HeaderRef, Field] 
 
 
 def _fill(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
-    valid = dict.fromkeys(validity for expression, _ in inputs if (validity := _validity(low, expression)) != "1")
+    valid = dict.fromkeys(test for expression, _ in inputs if (test := validity(low, expression)) != "1")
     if _has_variable(low, inputs):
         _fill_valid(low, inputs, buffer, used)
         return
@@ -72,12 +72,6 @@ def _fill(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
         _fill_packed(low, inputs, buffer)
     with low.block.braces("else"):
         _fill_valid(low, inputs, buffer, used)
-
-
-def _validity(low: Lowering, expression: Expression) -> str:
-    if isinstance(expression, FieldOf) and expression.field != "$valid$":
-        return low.layout.header(expression.header).valid
-    return "1"
 
 
 def _fill_packed(low: Lowering, inputs: list[Input], buffer: str) -> None:
@@ -101,7 +95,7 @@ def _raw(low: Lowering, expression: Expression, width: int) -> str:
 def _fill_valid(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
     low.block.add(f"{used} = 0;", f"memset({buffer}, 0, {(sum(width for _, width in inputs) + 7) // 8});")
     for expression, width in inputs:
-        with low.block.braces(f"if ({_validity(low, expression)})"):
+        with low.block.braces(f"if ({validity(low, expression)})"):
             field = _variable(low, expression)
             if field is not None:
                 ref = field[0]

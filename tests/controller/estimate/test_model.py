@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from bench.synthetic import ALWAYS, LARGE, SERVICE_S, SMALL, Setting
+from bench.synthetic import ALWAYS, LARGE, SERVICE_S, SMALL, SyntheticSetting
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.estimate.poisson import interval, poisson_rates
@@ -172,7 +172,7 @@ def test_silence_raises_the_estimate_with_every_moment() -> None:
 @pytest.mark.parametrize("censored", [0.0, 0.5])
 @pytest.mark.parametrize("events", [SMALL, LARGE])
 def test_the_intervals_hold_the_truth_as_often_as_they_say(events: tuple[float, float], censored: float) -> None:
-    setting, random = Setting(workers=8, censored=censored, events=events), np.random.default_rng(6)
+    setting, random = SyntheticSetting(workers=8, censored=censored, events=events), np.random.default_rng(6)
     held, total = [], []
     for _ in range(100):
         found = fit(*setting.made(random))
@@ -185,7 +185,7 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say(events: tuple[float, 
 
 def test_who_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
     """s is then too large and lambda too small: their sum has an interval that holds it, and lambda a wider one."""
-    setting, random = Setting(workers=8, censored=0.0, events=ALWAYS), np.random.default_rng(7)
+    setting, random = SyntheticSetting(workers=8, censored=0.0, events=ALWAYS), np.random.default_rng(7)
     alone, wider, total = [], [], []
     for _ in range(100):
         found = fit(*setting.made(random))
@@ -199,7 +199,7 @@ def test_who_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
 
 
 def test_nothing_hides_where_somebody_is_unblocked_now_and_then() -> None:
-    setting, random = Setting(workers=8, censored=0.0, events=LARGE), np.random.default_rng(8)
+    setting, random = SyntheticSetting(workers=8, censored=0.0, events=LARGE), np.random.default_rng(8)
     hidden = [fit(*setting.made(random)).hidden_s for _ in range(50)]
     assert np.mean(np.array(hidden) == 0) >= 0.95
 
@@ -228,7 +228,7 @@ def test_where_the_search_begins_does_not_matter() -> None:
 
 def test_many_workers_are_fitted_as_few_are() -> None:
     """Hazards, intervals and the test of the fit take other ways there."""
-    setting, random = Setting(workers=3000, censored=0.3, events=LARGE), np.random.default_rng(9)
+    setting, random = SyntheticSetting(workers=3000, censored=0.3, events=LARGE), np.random.default_rng(9)
     times_s, cut = setting.made(random)
     found = fit(times_s, cut)
     counts = in_events(np.maximum(times_s - found.service_s, 0.0), cut, found.event_s)

@@ -214,7 +214,7 @@ def test_a_worker_that_is_back_is_counted_at_once_even_before_warm_up(objective:
     control_loop = ControlLoop(workers=3, policy=PolicySection(objective=objective))
     control_loop.worker_left(1, "lost", 0.0)
     assert control_loop.k == lost_k
-    control_loop.gain(1, "is back", 5.0, 40)
+    control_loop.worker_joined(1, "is back", 5.0, 40)
     assert control_loop.live.all()
     assert control_loop.k == back_k
     if back_k != lost_k:
@@ -227,7 +227,7 @@ def test_a_slow_worker_that_is_back_is_not_waited_for() -> None:
         running.iterate(iteration)
     assert running.control_loop.k == 3
     running.control_loop.worker_left(2, "lost", running.now_s)
-    running.control_loop.gain(2, "is back", running.now_s, 30)
+    running.control_loop.worker_joined(2, "is back", running.now_s, 30)
     assert (running.control_loop.k, int(running.control_loop.live.sum())) == (3, 4)
 
 
@@ -238,7 +238,7 @@ def test_who_is_back_has_been_silent_only_since_then() -> None:
     running.control_loop.worker_left(2, "lost", running.now_s)
     for iteration in range(10, 20):
         running.iterate(iteration)
-    running.control_loop.gain(2, "is back", running.now_s, 20)
+    running.control_loop.worker_joined(2, "is back", running.now_s, 20)
     assert running.control_loop.measurements.silent_s(running.now_s + 0.5)[2] == pytest.approx(0.5)
 
 
@@ -247,7 +247,7 @@ def test_all_may_be_lost_and_come_back() -> None:
     for rank in range(3):
         control_loop.worker_left(rank, "lost", 0.0)
     for rank in range(3):
-        control_loop.gain(rank, "is back", 1.0)
+        control_loop.worker_joined(rank, "is back", 1.0)
     assert control_loop.k == 3
 
 
@@ -293,7 +293,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
     change = control_loop.choose(2.0)
     assert change is not None
     assert (change.k, control_loop.included) == (3, 0)
-    control_loop.gain(0, "is back", 2.0)
+    control_loop.worker_joined(0, "is back", 2.0)
     assert control_loop.k == 3
     assert control_loop.measurements.report(0, pb.Report(iteration=3, first_block_s=0.01), 3.0)
     change = control_loop.choose(3.0)

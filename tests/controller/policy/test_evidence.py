@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.cluster import cluster
-from bench.synthetic import LARGE, Setting, times_alone
+from bench.synthetic import LARGE, SyntheticSetting, times_alone
 from kofn.controller.estimate.model import fit
 from kofn.controller.policy.evidence import EXACT, Evidence, _signs, gain_error
 from kofn.controller.policy.expected_time import expected_times
@@ -59,7 +59,7 @@ def test_forgotten_evidence_counts_no_more() -> None:
 
 @pytest.mark.parametrize("workers", [3, EXACT + 8])
 def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
-    setting = Setting(workers=workers, censored=0.0, events=LARGE)
+    setting = SyntheticSetting(workers=workers, censored=0.0, events=LARGE)
     random, live, k = np.random.default_rng(4), np.ones(workers, dtype=np.bool_), workers
     goal, seen, errors = objective("throughput", workers), [], []
     for _ in range(150):
@@ -76,7 +76,7 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
 
 
 def test_one_set_of_moves_is_enough_for_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = fit(*Setting(workers=3000, censored=0.0, events=LARGE).made(np.random.default_rng(4)))
+    estimate = fit(*SyntheticSetting(workers=3000, censored=0.0, events=LARGE).made(np.random.default_rng(4)))
     live, goal = np.ones(3000, dtype=np.bool_), objective("throughput", 3000)
     forecast, present = times_alone(expected_times(estimate, live)), (0, 2999)
     error = gain_error(estimate, live, [forecast], goal.all_costs, present)[0]

@@ -166,7 +166,7 @@ def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
     for rank in (0, 1):
         control_loop.worker_left(rank, "lost", running.now_s)
     assert control_loop.k == 2
-    control_loop.gain(0, "is back", running.now_s, 40)
+    control_loop.worker_joined(0, "is back", running.now_s, 40)
     assert 1 <= control_loop.k <= 3
     control_loop.set_objective("throughput", running.now_s)
     assert control_loop.chooser.fault == ""

@@ -1,0 +1,39 @@
+"""What the configuration changes during a trial, in words: for the marks of figures and the live page."""
+
+from collections.abc import Iterator, Sequence
+
+from kofn.config.schema import Config, FaultSection
+from kofn.results.ranks import name_workers
+
+
+def straggler_changes(config: Config) -> Iterator[tuple[int, str]]:
+    """Each [[straggler]] that does not begin with the training: its first iteration, and what it does."""
+    for entry in config.straggler:
+        if entry.from_iteration > 1:
+            yield entry.from_iteration, f"{name_workers(entry.workers)} blocked {entry.mean_ms:g} ms on average"
+
+
+def fault_changes(faults: Sequence[FaultSection]) -> Iterator[tuple[float, str]]:
+    """When each [[fault]] begins and ends, seconds since the workers started."""
+    for number, fault in enumerate(faults, 1):
+        yield fault.from_s, f"fault {number} begins: {_what(fault)}"
+        if fault.until_s < float("inf"):
+            yield fault.until_s, f"fault {number} ends"
+
+
+def describe_fault(fault: FaultSection) -> str:
+    """What is done to whose packets, and when."""
+    since = f" from {fault.from_s:g} s" if fault.from_s else ""
+    until = f" until {fault.until_s:g} s" if fault.until_s < float("inf") else ""
+    return f"{_what(fault)}{since}{until}"
+
+
+def _what(fault: FaultSection) -> str:
+    shares = [f"{getattr(fault, name):.3g} {words}" for name, words in _SHARES.items() if getattr(fault, name)]
+    times = [f"{getattr(fault, name):g} ms {words}" for name, words in _TIMES.items() if getattr(fault, name)]
+    whose = "all workers" if fault.workers is None else name_workers(fault.workers)
+    return f"{', '.join(shares + times)} of the packets of {whose} ({fault.direction}, at the {fault.where})"
+
+
+_SHARES = {"drop": "lost", "duplicate": "duplicated", "corrupt": "corrupted", "reorder": "reordered"}
+_TIMES = {"delay_ms": "delay", "jitter_ms": "jitter"}

@@ -1,0 +1,166 @@
+#include "host.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct host *host_open(struct machine *machine, struct core *core, struct link *link, double packet_s, double mbps,
+                       int64_t burst_bytes, double late_s, int64_t news, int64_t timer) {
+    struct host *host = wanted(sizeof *host);
+    host->machine = machine;
+    host->core = core;
+    host->link = link;
+    host->packet_s = packet_s;
+    host->news = news;
+    host->timer = timer;
+    host->paced = mbps > 0;
+    pacer_open(&host->pacer, mbps, burst_bytes, late_s);
+    host->due_s = INFINITY;
+    return host;
+}
+
+void host_close(struct host *host) {
+    frames_free(&host->waiting);
+    pacer_close(&host->pacer);
+    free(host);
+}
+
+/* -- packets that go */
+
+static int64_t release(void *whom, void *what);
+
+/* Packets leave; if others wait, see to it that some of them do in time. */
+static void leave(struct host *host, struct frames *going) {
+    struct clock *clock = host->machine->clock;
+    pacer_set(&host->pacer, clock->now_s);
+    if (host->waiting.first && !host->rings) {
+        host->rings = 1;
+        clock_at(clock, host->pacer.rings_s, release, host, NULL);
+    }
+    for (struct frame *frame; (frame = frames_next(going));)
+        link_send(host->link, frame);
+}
+
+static int64_t release(void *whom, void *what) {
+    struct host *host = whom;
+    struct frames going = {0};
+    (void)what;
+    host->rings = 0;
+    host->pacer.rings_s = INFINITY;
+    while (pacer_release(&host->pacer, host->machine->clock->now_s) >= 0)
+        frames_add(&going, frames_next(&host->waiting));
+    leave(host, &going);
+    return 0;
+}
+
+static void pace(struct host *host, struct frame *frame) {
+    struct frames going = {0};
+    const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part, launch = frame->launch;
+    const int64_t size = KOFN_HEADER_BYTES + frame->size + KOFN_FRAME_BYTES;
+    const double leaves_s = pacer_send(&host->pacer, 0, size, host->machine->clock->now_s);
+    if (leaves_s < 0)
+        abort(); /* without memory */
+    frames_add(leaves_s > 0 ? &host->waiting : &going, frame);
+    leave(host, &going);
+    if (leaves_s > 0)
+        core_leaves(host->core, request, launch, leaves_s);
+}
+
+/* The host has made a packet. */
+static int64_t made(void *whom, void *what) {
+    struct host *host = whom;
+    if (host->paced)
+        pace(host, what);
+    else
+        link_send(host->link, what);
+    return 0;
+}
+
+static void make(struct host *host, const struct instruction *wanted_sent) {
+    const struct header header = header_read(wanted_sent->header);
+    struct frame *frame = frame_of(&header, wanted_sent->values, (int32_t)wanted_sent->size);
+    frame->launch = wanted_sent->launch;
+    machine_work(host->machine, host->packet_s, made, host, frame);
+}
+
+void host_send(struct host *host) {
+    struct core *core = host->core;
+    int64_t left = 0;
+    for (int64_t at = 0; at < core->instructions_count; at++)
+        if (core->instructions[at].kind == SEND) {
+            make(host, core->instructions + at);
+            core->urgent_count--;
+        } else
+            core->instructions[left++] = core->instructions[at];
+    core->instructions_count = left;
+}
+
+/* -- packets that come */
+
+static int is_over(const struct core *core) {
+    return !core->open_count || core_left_behind(core);
+}
+
+static int hear(struct core *core, const struct frame *frame, double now_s) {
+    struct packet packet = {.header = frame->header, .values = core_buffer(core), .size = frame->size};
+    if (!packet.values)
+        abort(); /* without memory */
+    const int64_t kept = frame->size < core->history.room ? frame->size : core->history.room;
+    memcpy(packet.values, frame->values, (size_t)kept);
+    const int failed = core_packets_in(core, &packet, 1, now_s);
+    if (!packet.taken)
+        core_release(core, packet.values);
+    return failed;
+}
+
+/* The host has read a packet. */
+static int64_t read_frame(void *whom, void *what) {
+    struct host *host = whom;
+    const int was_over = is_over(host->core);
+    host->failed = hear(host->core, what, host->machine->clock->now_s);
+    free(what);
+    if (host->failed || host->core->urgent_count || host->attentive || is_over(host->core) != was_over)
+        return host->news;
+    host_set_timer(host);
+    return 0;
+}
+
+static void take(void *whom, struct frame *frame) {
+    struct host *host = whom;
+    machine_work(host->machine, host->packet_s, read_frame, host, frame);
+}
+
+void host_from(struct host *host, struct link *link) {
+    link_lead(link, take, host);
+}
+
+void host_put(struct host *host, const uint8_t *header, const uint8_t *values, int64_t size) {
+    const struct header read = header_read(header);
+    take(host, frame_of(&read, values, (int32_t)size));
+}
+
+/* -- the deadline */
+
+struct ring {
+    int64_t number;
+};
+
+static int64_t ring(void *whom, void *what) {
+    struct host *host = whom;
+    const int64_t number = ((struct ring *)what)->number;
+    free(what);
+    if (number != host->timers)
+        return 0;
+    host->due_s = INFINITY;
+    return host->timer;
+}
+
+void host_set_timer(struct host *host) {
+    const double deadline_s = core_deadline_s(host->core);
+    if (deadline_s == INFINITY || (host->due_s <= deadline_s && deadline_s < host->due_s + POSTPONED_S))
+        return;
+    struct ring *set = wanted(sizeof *set);
+    set->number = ++host->timers;
+    host->due_s = deadline_s;
+    clock_at(host->machine->clock, deadline_s, ring, host, set);
+}

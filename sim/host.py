@@ -1,0 +1,76 @@
+"""A worker's host in virtual time: host.c moves packets between the worker's protocol core and its links."""
+
+from collections.abc import Callable
+
+from kofn.host.engine.pacing_rate import PacingRate
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.instructions import Instruction
+from kofn.host.wire.packet import KofnHeader
+from kofn.sim.clock import VirtualClock
+from kofn.sim.machine import Machine
+from kofn.sim.native import Native
+from kofn.sim.network import Link, put
+
+
+class HostedProtocol(Protocol):
+    """A Protocol whose packets its host sends."""
+
+    host: "VirtualHost"
+
+    def news(self) -> list[Instruction]:
+        """What packets have made urgent; ProtocolError where one of them cannot be."""
+        if self.host.failed:
+            self._fail()
+        return self.urgent()
+
+    def _take(self) -> list[Instruction]:
+        self.host.native.call("send")
+        return super()._take()
+
+
+class VirtualHost:
+    """Sends what the protocol wants sent, `packet_s` of CPU time a packet; reads what comes.
+
+    Calls `news` when the protocol wants anything else, when its iteration is over, and at each packet while
+    `attentive`; `timer` when its deadline has passed.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        machine: Machine,
+        protocol: HostedProtocol,
+        uplink: Link,
+        *,
+        packet_s: float,
+        pace: PacingRate | None,
+        news: Callable[[], object],
+        timer: Callable[[], object],
+    ) -> None:
+        rate = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
+        ends = machine.native.address, protocol.address, uplink.native.address
+        calls = clock.number_of(news), clock.number_of(timer)
+        self.native = Native("host", *ends, packet_s, *rate, *calls, keeps=(machine, protocol, uplink))
+        self._fields = self.native.first_fields(2)
+        protocol.host = self
+
+    @property
+    def attentive(self) -> bool:
+        return bool(self._fields[0])
+
+    @attentive.setter
+    def attentive(self, attentive: bool) -> None:
+        self._fields[0] = attentive
+
+    @property
+    def failed(self) -> bool:
+        """Whether the protocol could not take a packet."""
+        return bool(self._fields[1])
+
+    def set_timer(self) -> None:
+        """To the protocol's deadline."""
+        self.native.call("set_timer")
+
+    def take(self, header: KofnHeader, values: bytes) -> None:
+        """A packet has come."""
+        put(self.native, header, values)

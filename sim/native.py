@@ -1,0 +1,79 @@
+"""sim's C, compiled with the protocol core and the pacer that it drives, as ctypes calls it."""
+
+import ctypes
+import weakref
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kofn.host import native
+from kofn.nativebuild.library import Signatures, compile_texts, load_library
+
+HERE = Path(__file__).parent
+FOLDERS = [*native.FOLDERS, HERE]
+
+_CLOCK = _MACHINE = _LINK = _STAR = _HOST = _SLOTS = c_void_p
+_PACKET = (c_char_p, c_char_p, c_int64)
+
+SIGNATURES: Signatures = {
+    "clock_open": (_CLOCK, []),
+    "clock_close": (None, [_CLOCK]),
+    "clock_call": (c_int64, [_CLOCK, c_double]),
+    "clock_next": (c_int64, [_CLOCK]),
+    "machine_open": (_MACHINE, [_CLOCK, c_int64]),
+    "machine_close": (None, [_MACHINE]),
+    "machine_spend": (c_double, [_MACHINE, c_double]),
+    "link_open": (_LINK, [_CLOCK, c_double, c_int64]),
+    "link_close": (None, [_LINK]),
+    "link_shape": (None, [_LINK, c_double]),
+    "link_put": (None, [_LINK, *_PACKET]),
+    "link_arrived": (c_int64, [_LINK, c_void_p, c_void_p]),
+    "slots_open": (_SLOTS, [c_int32, c_int32, c_int64]),
+    "slots_close": (None, [_SLOTS]),
+    "slots_set_k": (None, [_SLOTS, c_int32]),
+    "star_open": (_STAR, [_MACHINE, _SLOTS, c_double, c_int64]),
+    "star_close": (None, [_STAR]),
+    "star_to": (None, [_STAR, c_int64, _LINK]),
+    "star_from": (None, [_STAR, _LINK]),
+    "star_put": (None, [_STAR, *_PACKET]),
+    "star_digest": (None, [_STAR, c_void_p]),
+    "host_open": (
+        _HOST,
+        [_MACHINE, c_void_p, _LINK, *(c_double, c_double, c_int64, c_double), *(c_int64, c_int64)],
+    ),
+    "host_close": (None, [_HOST]),
+    "host_send": (None, [_HOST]),
+    "host_set_timer": (None, [_HOST]),
+    "host_from": (None, [_HOST, _LINK]),
+    "host_put": (None, [_HOST, *_PACKET]),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compiled when it is not in the cache; CompilerMissing, CompileError, OSError."""
+    files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
+    return load_library(compile_texts(files, [name for name in files if name.endswith(".c")]), SIGNATURES)
+
+
+class Native:
+    """A struct of sim's C and its functions: `kind`_open() makes it, and `kind`_close() frees it with this object."""
+
+    def __init__(self, kind: str, *arguments: Any, keeps: object = None) -> None:
+        """`keeps`: what it points to."""
+        self._kind, self._keeps = kind, keeps
+        self.address = c_void_p(self.function("open")(*arguments))
+        weakref.finalize(self, self.function("close"), self.address)
+
+    def function(self, name: str) -> Any:
+        """`kind`_`name`(), whose first argument is the address."""
+        return getattr(library(), f"{self._kind}_{name}")
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.function(name)(self.address, *arguments)
+
+    def first_fields(self, count: int) -> "ctypes.Array[c_int64]":
+        """The struct's first fields, of 64 bits each, where they are."""
+        assert self.address.value is not None
+        return (c_int64 * count).from_address(self.address.value)

@@ -1,0 +1,211 @@
+#include "network.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static double later(double one_s, double other_s) {
+    return one_s > other_s ? one_s : other_s;
+}
+
+struct frame *frame_of(const struct header *header, const uint8_t *values, int32_t size) {
+    struct frame *frame = wanted(sizeof *frame + (size_t)size);
+    frame->header = *header;
+    frame->size = size;
+    memcpy(frame->values, values, (size_t)size);
+    return frame;
+}
+
+static struct frame *frame_read(const uint8_t *header, const uint8_t *values, int64_t size) {
+    const struct header read = header_read(header);
+    return frame_of(&read, values, (int32_t)size);
+}
+
+void frames_add(struct frames *frames, struct frame *frame) {
+    frame->next = NULL;
+    *(frames->first ? &frames->last->next : &frames->first) = frame;
+    frames->last = frame;
+}
+
+struct frame *frames_next(struct frames *frames) {
+    struct frame *first = frames->first;
+    if (first)
+        frames->first = first->next;
+    return first;
+}
+
+void frames_free(struct frames *frames) {
+    for (struct frame *frame; (frame = frames_next(frames));)
+        free(frame);
+}
+
+/* -- processors */
+
+struct machine *machine_open(struct clock *clock, int64_t cores) {
+    struct machine *machine = wanted(sizeof *machine + (size_t)cores * sizeof *machine->free_s);
+    machine->clock = clock;
+    machine->cores = cores;
+    return machine;
+}
+
+void machine_close(struct machine *machine) {
+    free(machine);
+}
+
+double machine_spend(struct machine *machine, double duration_s) {
+    const double now_s = machine->clock->now_s;
+    if (!machine->cores)
+        return now_s + duration_s;
+    double *first = machine->free_s;
+    for (int64_t core = 1; core < machine->cores; core++)
+        if (machine->free_s[core] < *first)
+            first = machine->free_s + core;
+    return *first = later(now_s, *first) + duration_s;
+}
+
+void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame) {
+    clock_at(machine->clock, machine_spend(machine, duration_s), happen, whom, frame);
+}
+
+/* -- links */
+
+struct link *link_open(struct clock *clock, double mbps, int64_t call) {
+    struct link *link = wanted(sizeof *link);
+    link->clock = clock;
+    link->byte_s = mbps > 0 ? 8e-6 / mbps : 0;
+    link->call = call;
+    return link;
+}
+
+void link_close(struct link *link) {
+    frames_free(&link->underway);
+    frames_free(&link->arrived);
+    free(link);
+}
+
+void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame), void *whom) {
+    link->take = take;
+    link->whom = whom;
+}
+
+/* At the other end; later if the rate has fallen. */
+static int64_t arrive(void *whom, void *what) {
+    struct link *link = whom;
+    (void)what;
+    if (!link->underway.first || link->underway.first->leaves_s + LATENCY_S > link->clock->now_s)
+        return 0;
+    struct frame *frame = frames_next(&link->underway);
+    if (link->take) {
+        link->take(link->whom, frame);
+        return 0;
+    }
+    frames_add(&link->arrived, frame);
+    return link->call;
+}
+
+void link_send(struct link *link, struct frame *frame) {
+    const int64_t size = KOFN_HEADER_BYTES + frame->size;
+    link->packets++;
+    link->bytes += size;
+    link->free_s = later(link->free_s, link->clock->now_s) + (double)(size + LINK_BYTES) * link->byte_s;
+    frame->leaves_s = link->free_s;
+    frames_add(&link->underway, frame);
+    clock_at(link->clock, link->free_s + LATENCY_S, arrive, link, NULL);
+}
+
+void link_shape(struct link *link, double mbps) {
+    const double now_s = link->clock->now_s, before_s = link->byte_s;
+    link->byte_s = 8e-6 / mbps;
+    if (link->free_s <= now_s)
+        return;
+    const double longer = link->byte_s / before_s;
+    for (struct frame *frame = link->underway.first; frame; frame = frame->next)
+        if (frame->leaves_s > now_s) {
+            frame->leaves_s = now_s + (frame->leaves_s - now_s) * longer;
+            clock_at(link->clock, frame->leaves_s + LATENCY_S, arrive, link, NULL);
+        }
+    link->free_s = now_s + (link->free_s - now_s) * longer;
+}
+
+void link_put(struct link *link, const uint8_t *header, const uint8_t *values, int64_t size) {
+    link_send(link, frame_read(header, values, size));
+}
+
+int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *values) {
+    struct frame *frame = frames_next(&link->arrived);
+    if (!frame)
+        return -1;
+    const int64_t size = frame->size;
+    header_write(&frame->header, header);
+    memcpy(values, frame->values, (size_t)size);
+    free(frame);
+    return size;
+}
+
+/* -- the switch */
+
+struct star *star_open(struct machine *machine, struct slots *slots, double switch_s, int64_t call) {
+    struct star *star = wanted(sizeof *star);
+    star->machine = machine;
+    star->slots = slots;
+    star->switch_s = switch_s;
+    star->call = call;
+    star->latest = wanted((size_t)slots->workers * sizeof *star->latest);
+    star->links = wanted((size_t)slots->workers * sizeof *star->links);
+    return star;
+}
+
+void star_close(struct star *star) {
+    free(star->latest);
+    free(star->links);
+    free(star);
+}
+
+void star_to(struct star *star, int64_t rank, struct link *link) {
+    star->links[rank] = link;
+}
+
+static void taken(void *whom, struct frame *frame) {
+    star_take(whom, frame);
+}
+
+void star_from(struct star *star, struct link *link) {
+    link_lead(link, taken, star);
+}
+
+/* Whether the controller is to hear of a packet. */
+static int note(struct star *star, const struct header *header, const struct answer *answer) {
+    if (header->kind != KOFN_CONTRIBUTE || !header->count || header->iteration <= star->latest[header->worker])
+        return 0;
+    star->latest[header->worker] = header->iteration;
+    star->digest[0] = header->worker;
+    star->digest[1] = header->iteration;
+    star->digest[2] = answer && (answer->header.kind == KOFN_LATE || answer->header.kind == KOFN_STALE);
+    return 1;
+}
+
+/* The switch has done its part. */
+static int64_t handle(void *whom, void *what) {
+    struct star *star = whom;
+    struct frame *frame = what;
+    struct answer answer;
+    const int answers = slots_handle(star->slots, &frame->header, frame->values, frame->size, &answer);
+    for (int32_t rank = answers ? answer.first : 0; answers && rank < answer.end; rank++) {
+        answer.header.worker = (uint8_t)rank;
+        link_send(star->links[rank], frame_of(&answer.header, answer.values, answer.size));
+    }
+    const int noted = note(star, &frame->header, answers ? &answer : NULL);
+    free(frame);
+    return noted ? star->call : 0;
+}
+
+void star_take(struct star *star, struct frame *frame) {
+    machine_work(star->machine, star->switch_s, handle, star, frame);
+}
+
+void star_put(struct star *star, const uint8_t *header, const uint8_t *values, int64_t size) {
+    star_take(star, frame_read(header, values, size));
+}
+
+void star_digest(const struct star *star, int64_t *digest) {
+    memcpy(digest, star->digest, sizeof star->digest);
+}

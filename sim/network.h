@@ -1,0 +1,89 @@
+/* What packets meet between two protocol cores: the machine's processors, links, and the switch.
+ *
+ * Constants are those of network.py.
+ */
+#pragma once
+#include "clock.h"
+#include "slots.h"
+
+#define LINK_BYTES (KOFN_FRAME_BYTES + 24) /* preamble, checksum and gap with the headers before kofn's */
+#define LATENCY_S 50e-6
+
+/* A packet on its way. */
+struct frame {
+    struct header header;
+    int64_t launch;  /* which attempt of its sender's it is */
+    double leaves_s; /* its last byte, while a link has it */
+    struct frame *next;
+    int32_t size;
+    uint8_t values[];
+};
+
+struct frame *frame_of(const struct header *header, const uint8_t *values, int32_t size);
+
+struct frames {
+    struct frame *first, *last;
+};
+
+void frames_add(struct frames *frames, struct frame *frame);
+struct frame *frames_next(struct frames *frames);
+void frames_free(struct frames *frames);
+
+/* -- all hosts' processors: one thing after another, in the order in which they are asked; 0: every host has its own */
+
+struct machine {
+    struct clock *clock;
+    int64_t cores;
+    double free_s[]; /* when each is free */
+};
+
+struct machine *machine_open(struct clock *clock, int64_t cores);
+void machine_close(struct machine *machine);
+/* So much CPU time: when a core that takes this next is done with it. */
+double machine_spend(struct machine *machine, double duration_s);
+/* The same; then something happens. */
+void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame);
+
+/* -- one direction of a worker's link: packets arrive in the order in which they were sent */
+
+struct link {
+    int64_t packets, bytes; /* the first fields: network.py looks at them */
+    struct clock *clock;
+    double byte_s, free_s;
+    struct frames underway, arrived; /* `arrived`: for Python */
+    void (*take)(void *whom, struct frame *frame); /* NULL: call number `call` */
+    void *whom;
+    int64_t call;
+};
+
+struct link *link_open(struct clock *clock, double mbps, int64_t call);
+void link_close(struct link *link);
+void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame), void *whom);
+void link_send(struct link *link, struct frame *frame);
+/* Another rate from now on, for what is underway as well. */
+void link_shape(struct link *link, double mbps);
+/* The same as link_send(), from Python. */
+void link_put(struct link *link, const uint8_t *header, const uint8_t *values, int64_t size);
+/* What has arrived: its size; -1: nothing more. Arrays have room for the largest. */
+int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *values);
+
+/* -- the switch, with a link to each worker */
+
+struct star {
+    struct machine *machine;
+    struct slots *slots;
+    double switch_s; /* of CPU time, a packet */
+    int64_t call; /* a worker's first contribution that counts in an iteration has come: it is in `digest` */
+    int64_t digest[3]; /* worker, iteration, whether it was late */
+    int64_t *latest; /* iteration of which each worker has contributed */
+    struct link **links;
+};
+
+struct star *star_open(struct machine *machine, struct slots *slots, double switch_s, int64_t call);
+void star_close(struct star *star);
+void star_to(struct star *star, int64_t rank, struct link *link);
+void star_from(struct star *star, struct link *link);
+/* A packet has come. */
+void star_take(struct star *star, struct frame *frame);
+void star_put(struct star *star, const uint8_t *header, const uint8_t *values, int64_t size);
+void star_digest(const struct star *star, int64_t *digest);

@@ -1,0 +1,189 @@
+#include "slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+
+struct slots *slots_open(int32_t workers, int32_t k, int64_t count) {
+    struct slots *slots = wanted(sizeof *slots);
+    slots->workers = slots->room = workers;
+    slots->k = k;
+    slots->count = count;
+    slots->slots = wanted((size_t)count * sizeof *slots->slots);
+    return slots;
+}
+
+void slots_close(struct slots *slots) {
+    for (int64_t at = 0; at < slots->count; at++)
+        free(slots->slots[at].values);
+    free(slots->slots);
+    free(slots);
+}
+
+void slots_set_k(struct slots *slots, int32_t k) {
+    slots->k = k;
+}
+
+/* -- lanes: big-endian numbers; what does not fit is cut off */
+
+static void add32(uint32_t *sum, const uint32_t *values, int32_t count) {
+    for (int32_t at = 0; at < count; at++)
+        sum[at] = __builtin_bswap32(__builtin_bswap32(sum[at]) + __builtin_bswap32(values[at]));
+}
+
+static void add16(uint16_t *sum, const uint16_t *values, int32_t count) {
+    for (int32_t at = 0; at < count; at++)
+        sum[at] = __builtin_bswap16((uint16_t)(__builtin_bswap16(sum[at]) + __builtin_bswap16(values[at])));
+}
+
+static void add8(uint8_t *sum, const uint8_t *values, int32_t count) {
+    for (int32_t at = 0; at < count; at++)
+        sum[at] = (uint8_t)(sum[at] + values[at]);
+}
+
+static void add4(uint8_t *sum, const uint8_t *values, int32_t count) {
+    for (int32_t at = 0; at < count; at++)
+        sum[at] = (uint8_t)(((sum[at] & 0xF0) + (values[at] & 0xF0)) | ((sum[at] + values[at]) & 15));
+}
+
+static void add(struct slot *slot, const uint8_t *values, int32_t size) {
+    const int32_t common = size < slot->size ? size : slot->size;
+    if (slot->lanes == 0)
+        add32((uint32_t *)slot->values, (const uint32_t *)values, common / 4);
+    else if (slot->lanes == 1)
+        add16((uint16_t *)slot->values, (const uint16_t *)values, common / 2);
+    else if (slot->lanes == 2)
+        add8(slot->values, values, common);
+    else
+        add4(slot->values, values, common);
+}
+
+/* -- a packet */
+
+static int compare(const struct header *header, const struct slot *slot) {
+    const uint32_t given[] = {header->generation, header->iteration, header->block};
+    const uint32_t known[] = {slot->generation, slot->iteration, slot->block};
+    for (int at = 0; at < 3; at++)
+        if (given[at] != known[at])
+            return given[at] < known[at] ? -1 : 1;
+    return 0;
+}
+
+static int32_t k_of(const struct slots *slots, const struct header *header) {
+    return header->k ? header->k : slots->k;
+}
+
+static int32_t addends_of(const struct header *header) {
+    return header->count ? header->count : 1;
+}
+
+/* Whether k that count still fit a sum that has so many which do not, when this one is added. */
+static int has_room(const struct slots *slots, const struct header *header, int32_t merged) {
+    return header->count || merged + k_of(slots, header) < slots->room;
+}
+
+/* To the sender, without sums. */
+static int answered(const struct slots *slots, const struct header *header, int kind, struct answer *answer) {
+    answer->header = *header;
+    answer->header.kind = (uint8_t)kind;
+    answer->values = slots->zeros;
+    answer->size = header->words * KOFN_WORD_BYTES;
+    answer->first = header->worker;
+    answer->end = header->worker + 1;
+    return 1;
+}
+
+/* The same, with what is in the slot. */
+static int told(const struct slots *slots, const struct slot *slot, const struct header *header, int kind,
+                struct answer *answer) {
+    answered(slots, header, kind, answer);
+    struct header *state = &answer->header;
+    memcpy(state->members, slot->members, sizeof state->members);
+    state->count = (uint8_t)slot->count;
+    state->weight = slot->weight;
+    state->scale = (int16_t)slot->scale;
+    state->lanes = (uint8_t)slot->lanes;
+    state->k = (uint16_t)k_of(slots, header);
+    return 1;
+}
+
+static int summed(const struct slots *slots, const struct slot *slot, const struct header *header, int kind,
+                  struct answer *answer) {
+    told(slots, slot, header, kind, answer);
+    answer->values = slot->values;
+    answer->size = slot->size;
+    return 1;
+}
+
+static int maybe_close(const struct slots *slots, struct slot *slot, const struct header *header, struct answer *answer) {
+    if (slot->count < k_of(slots, header) && slot->addends < slots->room)
+        return 0;
+    slot->done = 1;
+    summed(slots, slot, header, KOFN_RESULT, answer);
+    answer->first = header->recipient == KOFN_EVERYONE ? 0 : header->recipient;
+    answer->end = header->recipient == KOFN_EVERYONE ? slots->workers : header->recipient + 1;
+    return 1;
+}
+
+static void enter(struct slot *slot, const struct header *header) {
+    slot->members[header->part] |= (uint64_t)1 << header->worker;
+    slot->count += header->count;
+    slot->addends += addends_of(header);
+    slot->weight += header->weight;
+}
+
+static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size) {
+    if (size > slot->room) {
+        free(slot->values);
+        slot->values = wanted((size_t)size);
+        slot->room = size;
+    }
+    memcpy(slot->values, values, (size_t)size);
+    *slot = (struct slot){
+        .generation = header->generation,
+        .iteration = header->iteration,
+        .block = header->block,
+        .scale = header->scale,
+        .words = header->words,
+        .lanes = header->lanes,
+        .size = size,
+        .room = slot->room,
+        .values = slot->values,
+    };
+    enter(slot, header);
+}
+
+int slots_handle(struct slots *slots, const struct header *header, const uint8_t *values, int32_t size,
+                 struct answer *answer) {
+    struct slot *slot = slots->slots + header->slot % slots->count;
+    const int pulls = header->kind == KOFN_PULL, order = compare(header, slot);
+    if (header->generation != slots->generation)
+        return 0;
+    if (order < 0)
+        return answered(slots, header, KOFN_STALE, answer);
+    if (order > 0) {
+        if (pulls || !has_room(slots, header, 0))
+            return 0;
+        open_slot(slot, header, values, size);
+        return maybe_close(slots, slot, header, answer);
+    }
+    if (slot->words != header->words) {
+        told(slots, slot, header, KOFN_FORMAT_MISMATCH, answer);
+        answer->header.flags = KOFN_OTHER_WORDS;
+        return 1;
+    }
+    if (slot->done)
+        return summed(slots, slot, header, KOFN_LATE, answer);
+    if (pulls)
+        return 0;
+    if (!(slot->members[header->part] >> header->worker & 1)) {
+        if (slot->scale != header->scale || slot->lanes != header->lanes)
+            return told(slots, slot, header, KOFN_FORMAT_MISMATCH, answer);
+        if (!has_room(slots, header, slot->addends - slot->count))
+            return 0;
+        add(slot, values, size);
+        enter(slot, header);
+    }
+    return maybe_close(slots, slot, header, answer);
+}

@@ -1,0 +1,15 @@
+"""A program's objects by name."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from kofn.switch.errors import UnknownObject
+
+T = TypeVar("T")
+
+
+def named(objects: Mapping[str, T], kind: str, name: str) -> T:
+    """The object of that name.  Raises UnknownObject."""
+    if name not in objects:
+        raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
+    return objects[name]
